@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest fuzz reproduce reproduce-quick test-lowest check bench bench-compare pictures clean
+.PHONY: help install run test test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest fuzz reproduce reproduce-quick test-lowest check bench bench-compare pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,25 +23,28 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 run: $(INSTALLED) ## Train on real data: FedDualAvg beside FedAvg and scikit-learn, a table and a picture; then through Flower
-	$(BIN)/python -m flwr_fco.experiments.app.main_job
+	$(BIN)/python -m main_job.compare
 
 test: $(INSTALLED) ## Run the tests, without those marked slow
 	$(BIN)/python -m pytest -q -m "not slow"
 
+test-reproduction: $(INSTALLED) ## Run the tests of reproduction/: the papers' experiments and their command line
+	$(BIN)/python -m pytest -q -m "not slow and not flower" reproduction
+
 test-flower: $(INSTALLED) ## Run the tests that start Flower itself: Ray simulation, SuperLink and SuperNodes
-	$(BIN)/python -m pytest -q -m flower
+	$(BIN)/python -m pytest -q -m flower tests reproduction
 
 test-deployment: $(INSTALLED) ## Kill and restart SuperNodes and SuperLinks of real deployments (half an hour)
 	$(BIN)/python -m pytest -q -m deployment
 
-test-all: $(INSTALLED) ## Run all tests
-	$(BIN)/python -m pytest -q
+test-all: $(INSTALLED) ## Run all tests, those of reproduction/ too
+	$(BIN)/python -m pytest -q tests flwr_fco main_job tools reproduction
 
 # `make fuzz FUZZ_CASES=100000` tries more.
 FUZZ_CASES ?= 10000
 
 fuzz: $(INSTALLED) ## Try 10,000 odd plans, replies, questions, answers, messages, settings, files and command lines: errors in words only
-	FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -q tests/fuzz
+	FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -q tests/fuzz reproduction/tests/test_fuzz.py
 
 # Which PyTorch, and for pip where it is: on Linux the package index has it with CUDA, several GB; a build for CPUs
 # (750 MB installed) is at PyTorch's own index.
@@ -51,7 +54,7 @@ $(VENV)/.torch: $(INSTALLED)
 	@touch $@
 
 test-torch: $(VENV)/.torch ## Install PyTorch too (TORCH= says which) and run the tests and quick benchmarks that need it
-	$(BIN)/python -m pytest -q tests/pytorch flwr_fco/torch
+	$(BIN)/python -m pytest -q tests/pytorch flwr_fco/torch reproduction/tests/problems/test_networks.py
 	@set -e; for name in density large_network small_network; do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py --quick; done
 
 LOWEST := .venv-lowest
@@ -85,14 +88,14 @@ bench-compare: $(INSTALLED) ## Compare the engines' costs with the stored ones: 
 	$(BIN)/python benchmarks/engines.py --compare
 
 reproduce-quick: $(INSTALLED) ## Run all experiments in their quick mode: one claim each must hold
-	$(BIN)/flwr-fco reproduce all --quick --quiet --out .run/reproduce-quick
+	$(BIN)/python -m reproduction reproduce all --quick --quiet --out .run/reproduce-quick
 
 reproduce: $(INSTALLED) ## Run all experiments in full (nine hours of one core, of which docs/reproduction has the parts; goes on where it was stopped) and write docs/reproduction
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/flwr-fco reproduce all --out .run/reproduce
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m reproduction reproduce all --out .run/reproduce
 	$(BIN)/python docs/collect_reproduction.py .run/reproduce
 
 pictures: $(INSTALLED) ## Draw the pictures of the README again
-	$(BIN)/python -m flwr_fco.experiments.app.main_job --flower-rounds 0 --picture docs/images/main-job.png
+	$(BIN)/python -m main_job.compare --flower-rounds 0 --picture docs/images/main-job.png
 	@set -e; for script in docs/make_*.py; do $(BIN)/python $$script; done
 
 clean: ## Remove .venv and what runs and tests have written

@@ -3,4 +3,4 @@
 try:
     import torch.optim  # noqa: F401
 except ImportError:
-    collect_ignore = ["flwr_fco/torch", "flwr_fco/experiments/problems/networks.py"]
+    collect_ignore = ["flwr_fco/torch", "reproduction/problems/networks.py"]

@@ -21,8 +21,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from flwr_fco.experiments.runs.deployment import CONNECTION, LocalDeployment
-from flwr_fco.experiments.runs.local_superlink import descendants
+from tools.deployment import CONNECTION, LocalDeployment
+from tools.local_superlink import descendants
 
 APP = {
     "pyproject.toml": """

@@ -1,6 +1,6 @@
 """Write the pages of docs/reproduction from what full runs have found.
 
-    flwr-fco reproduce all --out results
+    python -m reproduction reproduce all --out results
     python docs/collect_reproduction.py results   # takes the results and figures of every experiment that was run
     python docs/collect_reproduction.py           # writes the pages again, of the stored results
 
@@ -17,9 +17,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from flwr_fco.experiments import EXPERIMENTS
-from flwr_fco.experiments.claims.pages import write_pages
-from flwr_fco.experiments.claims.stored import RESULTS, read_folders
+from reproduction import EXPERIMENTS
+from reproduction.claims.pages import write_pages
+from reproduction.claims.stored import RESULTS, read_folders
 
 HERE = Path(__file__).parent / "reproduction"
 #: Pictures above this size in bytes are stored with 256 colours.

@@ -22,7 +22,6 @@ SIDES = {
     "strategies": ("#fde3cf", "on the server"),
     "client_apps": ("#d6e6f4", "on the clients"),
     "pooled": ("#dcefd9", "with all data in one place"),
-    "experiments": ("#dcefd9", "with all data in one place"),
     "server": ("#fde3cf", "on the server"),
 }
 PLAIN = "#f3f4f6"

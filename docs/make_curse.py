@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from flwr_fco.client_apps.solvers.table import find_solver
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import digits
-from flwr_fco.experiments.pictures.appearance import appearance
 from flwr_fco.pooled import density
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
 from flwr_fco.wire.protocol import Node
+from reproduction.pictures.appearance import appearance
 
 ROUNDS, CLIENTS, STRENGTH = 300, 10, 2e-3
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fco.errors import FlwrFcoError
-from flwr_fco.experiments.problems.named import PROBLEMS
-from flwr_fco.experiments.runs.run import RunResult, run
-from flwr_fco.experiments.runs.settings import RunSettings
+from reproduction.problems.named import PROBLEMS
+from reproduction.runs.run import RunResult, run
+from reproduction.runs.settings import RunSettings
 
 PAGE = Path(__file__).parent / "rates.md"
 BEGIN = "<!-- auto: begin (python docs/measure_auto_rates.py table.json) -->"

@@ -22,8 +22,8 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from flwr_fco import FedDualAvg, pooled
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets.base import together
-from flwr_fco.experiments.problems.named import load_task
 from flwr_fco.simulation import simulate, warmup
+from reproduction.problems.named import load_task
 
 
 def main() -> None:

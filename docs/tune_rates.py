@@ -6,7 +6,7 @@
     python docs/tune_rates.py sweeps --dualfl    # dualfl-rates.md: without the page two hours
     python docs/tune_rates.py sweeps --tracking  # tracking-rates.md: without the page two hours and a half
 
-The definitions of the experiments (`flwr_fco/experiments/definitions`) take the best pairs from there by hand.
+The definitions of the experiments (`reproduction/definitions`) take the best pairs from there by hand.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.runs.settings import RunSettings
-from flwr_fco.experiments.runs.sweep import CRITERIA, Trial, run_sweep
+from reproduction.runs.settings import RunSettings
+from reproduction.runs.sweep import CRITERIA, Trial, run_sweep
 
 HERE = Path(__file__).parent / "reproduction"
 FOUR = ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP")
@@ -977,8 +977,9 @@ def main() -> None:
             "saddle-rates.md",
             "The rates of the saddle-point experiments, tuned over grids",
             " --saddle PROBLEM",
-            "A table that the page has is not run again: to do so, remove it. A trial is what `flwr-fco sweep "
-            "bilinear-l1 --strategy FeDualEx --set client-lr=1,0.3,... --set server-lr=1,0.3,... --rule gap` runs. A "
+            "A table that the page has is not run again: to do so, remove it. A trial is what `python -m "
+            "reproduction sweep bilinear-l1 --strategy FeDualEx --set client-lr=1,0.3,... --set "
+            "server-lr=1,0.3,... --rule gap` runs. A "
             "score is the duality gap of the last round, or the training loss under the attack: the paper does not "
             "say what its rates are best for. The best pair of each method is bold. All grids grow by one rule: the "
             "neighbours of the best pair are tried (1, 2, 3, 6, 10, ...) until it has some on all sides, at most "

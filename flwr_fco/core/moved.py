@@ -10,7 +10,6 @@ from types import ModuleType
 #: (old folder, new folder, moved modules); '=' marks modules that were also renamed.
 _MOVES = (
     ("", "core", "parameters=layout randomness spec validation"),
-    ("", "experiments", "app"),
     ("", "mirror_maps", "quadratic_models"),
     ("", "pooled", "sequential"),
     ("", "simulation", "paths=fit_path"),

@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from flwr_fco.datasets import ZipfDocuments, newsgroups
 from flwr_fco.datasets.base import together
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.experiments.problems.named import load_task
+from reproduction.problems.named import load_task
 
 DATA = ZipfDocuments(num_clients=8, num_documents=200, num_features=20_000)
 

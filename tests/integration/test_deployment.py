@@ -8,10 +8,10 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from flwr_fco.experiments.app.main_job import read_settings
-from flwr_fco.experiments.runs.local_superlink import _wait_until_healthy, command, end
-from flwr_fco.experiments.runs.run import run
-from flwr_fco.experiments.runs.run_folder import read_run
+from main_job.compare import read_settings
+from reproduction.runs.run import run
+from reproduction.runs.run_folder import read_run
+from tools.local_superlink import _wait_until_healthy, command, end
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import FlwrFcoError
-from flwr_fco.experiments.app.main_job import read_settings
-from flwr_fco.experiments.runs.local_superlink import _processes, descendants, flower_run, local_superlink
-from flwr_fco.experiments.runs.run import run
-from flwr_fco.experiments.runs.run_folder import read_run
+from main_job.compare import read_settings
+from reproduction.runs.run import run
+from reproduction.runs.run_folder import read_run
+from tools.local_superlink import _processes, descendants, flower_run, local_superlink
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
@@ -109,7 +109,7 @@ def _log_of(directory):
     ids=["SIGTERM in the middle", "SIGINT while Flower starts"],
 )
 def test_make_run_leaves_no_process_when_it_is_stopped(tmp_path, request, number, code, moment, least):
-    arguments = [sys.executable, "-m", "flwr_fco.experiments.app.main_job", "--directory", str(tmp_path)]
+    arguments = [sys.executable, "-m", "main_job.compare", "--directory", str(tmp_path)]
     root = request.config.rootpath
     job = subprocess.Popen(arguments, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120

@@ -148,7 +148,7 @@ def test_the_attack_on_the_convolutional_network_is_sparse_or_dense(strategy, lo
 
 
 def test_the_shown_networks_are_those_of_the_experiments(load):
-    from flwr_fco.experiments.problems.networks import AttackedNetwork, two_layers
+    from reproduction.problems.networks import AttackedNetwork, two_layers
 
     _, two, attacked = (
         load("femnist-two-layer", "two_layer", "two_layer.task")

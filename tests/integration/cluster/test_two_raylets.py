@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import FlwrFcoError
-from flwr_fco.experiments.runs.local_superlink import command, end, flower_run, local_superlink
 from flwr_fco.simulation import simulate
+from tools.local_superlink import command, end, flower_run, local_superlink
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 ray = pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_fco.experiments.runs.deployment import LocalDeployment, free_ports
+from tools.deployment import LocalDeployment, free_ports
 
 APP = Path(__file__).parent / "app"
 #: Seconds for a run.

@@ -1,0 +1,253 @@
+"""`make run`: FedDualAvg and FedAvgSubgradient on the same data, compared with scikit-learn; then through Flower.
+
+It first runs in this process and shows a table and a picture within seconds. Then its own SuperLink runs the root
+Flower App for fewer rounds, and the model must be bit-identical to that of this process. All files are written below
+one directory (``.run`` in the clone). No process is left running at the end, even after an error, Ctrl-C or SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.pooled import sklearn_solution, support_scores
+from main_job.run_config import run_settings
+from reproduction.pictures.appearance import appearance
+from reproduction.runs.run import run
+from reproduction.runs.run_folder import read_run
+from reproduction.runs.settings import RunSettings
+from tools.local_superlink import flower_run, local_superlink
+
+#: The strategies compared: FedDualAvg as in pyproject.toml; the baseline with its best rates among client rates .1, .2,
+#: .3, 1 and server rates 1 to 10 (at FedDualAvg's own rates it ends 43 % above scikit-learn).
+RUNS: tuple[dict[str, str | float], ...] = (
+    {"strategy": "FedDualAvg"},
+    {"strategy": "FedAvgSubgradient", "client-lr": 0.3, "server-lr": 3.0},
+)
+
+
+class Row(NamedTuple):
+    """A row of the table."""
+
+    name: str
+    scores: Mapping[str, float]
+    f1: float
+    seconds: float
+
+
+def read_settings(root: Path, overrides: Mapping[str, str | float]) -> RunSettings:
+    """Return the root app's settings from its pyproject.toml, with overrides."""
+    file = root / "pyproject.toml"
+    if not file.is_file():
+        raise ConfigurationError(f"{file} does not exist; run this in the root of the repository, or give --root")
+    config = tomllib.loads(file.read_text(encoding="utf-8"))
+    return run_settings({**config["tool"]["flwr"]["app"]["config"], **overrides})
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """Print the table; the last row is the reference."""
+    best = rows[-1].scores["objective"]
+    table = Table(title="The same data, the same rounds", title_justify="left")
+    table.add_column("")
+    for title in ("objective", "above scikit-learn", "accuracy", "density", "support F1", "seconds"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        objective = row.scores["objective"]
+        table.add_row(
+            row.name,
+            f"{objective:.4f}",
+            f"{objective / best - 1:.2%}",
+            f"{row.scores['accuracy']:.3f}",
+            f"{row.scores['density']:.3f}",
+            f"{row.f1:.3f}",
+            f"{row.seconds:.1f}",
+        )
+    console.print(table)
+
+
+def draw(runs: Mapping[str, Sequence[Mapping[str, float]]], reference: Mapping[str, float], path: Path) -> None:
+    """Plot objective, accuracy and density against rounds.
+
+    Parameters
+    ----------
+    runs : mapping of str to sequence of mapping
+        The lines of metrics by name.
+    reference : mapping of str to float
+        The scores of the centralised solution, drawn as dashed lines.
+    path : Path
+        The PNG.
+    """
+    # Not at the top: matplotlib is an extra, and only pictures need it.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    panels = figure.subplots(1, 3)
+    titles = {
+        "objective": "objective above scikit-learn's (relative)",
+        "accuracy": "test accuracy",
+        "density": "density (share of coefficients that are not 0)",
+    }
+    for axes, (key, title) in zip(panels, titles.items(), strict=True):
+        relative = key == "objective"
+        for name, lines in runs.items():
+            rounds = [line["round"] for line in lines]
+            values = np.array([line[key] for line in lines])
+            shown = values / reference[key] - 1 if relative else values
+            axes.plot(rounds, shown, label=name, linewidth=1.4, **_look(name))
+        if relative:
+            axes.set_yscale("log")
+        else:
+            axes.axhline(reference[key], linewidth=1, label="scikit-learn, centralised", **_look("centralized"))
+            axes.set_ylim(0, 1)
+        axes.set_title(title, fontsize=9.5)
+        axes.set_xlabel("round")
+        axes.grid(alpha=0.25)
+    panels[1].legend(fontsize=8.5, loc="lower right")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def _look(method: str) -> dict[str, Any]:
+    own = appearance(method)
+    return {"color": own.color, "linestyle": own.line}
+
+
+def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, console: Console) -> list[Row]:
+    """Run both strategies in this process, print the table and draw the picture; return the rows.
+
+    Parameters
+    ----------
+    root : Path
+        The clone.
+    overrides : mapping of str to str or float
+        Run config of all runs.
+    picture : Path
+        The PNG.
+    console : rich.console.Console
+        Where progress and table go.
+    """
+    task = read_settings(root, overrides).load()
+    with console.status("scikit-learn is solving the pooled problem"):
+        began = time.monotonic()
+        solution = sklearn_solution(task.clients, task.regularizer, tol=1e-6)
+        reference = Row("scikit-learn, centralised", task.scores(solution), 1.0, time.monotonic() - began)
+    rows, histories, block = [], {}, task.layout["coefficients"].block
+    for own in RUNS:
+        settings = read_settings(root, {**own, **overrides})
+        with console.status(f"{settings.strategy}: {settings.num_rounds} rounds in this process"):
+            result = run(settings)
+        w = task.layout.flatten(result.arrays)
+        f1 = support_scores(w[block], solution[block]).f1
+        rows.append(Row(settings.strategy, task.scores(w), f1, result.seconds))
+        histories[settings.strategy] = result.history
+    rows.append(reference)
+    show(rows, console)
+    draw(histories, reference.scores, picture)
+    console.print(f"Picture: {picture}")
+    return rows
+
+
+def through_flower(
+    root: Path, directory: Path, overrides: Mapping[str, str | float], num_rounds: int, console: Console
+) -> None:
+    """Run the first strategy through Flower and compare its model with the model of this process.
+
+    Parameters
+    ----------
+    root : Path
+        The clone.
+    directory : Path
+        Where logs, run folders and Flower's files go.
+    overrides : mapping of str to str or float
+        Run config.
+    num_rounds : int
+    console : rich.console.Console
+
+    Raises
+    ------
+    FlwrFcoError
+        If the run fails, or the models differ.
+    """
+    overrides = {**RUNS[0], **overrides, "num-server-rounds": num_rounds}
+    settings, results = read_settings(root, overrides), directory / "runs"
+    before, began = set(results.glob("*")), time.monotonic()
+    console.print(f"{settings.strategy} through Flower: a SuperLink of its own, logs in {directory}")
+    with local_superlink(directory / "flwr") as environment, console.status("Flower is starting") as status:
+        flower_run(
+            root,
+            environment,
+            {**overrides, "output-dir": str(results)},
+            num_nodes=settings.load().dataset.num_clients,
+            log=directory / f"{settings.strategy}.log",
+            on_round=lambda number, total: status.update(f"round {number} of {total}"),
+        )
+    (folder,) = set(results.glob("*")) - before
+    theirs, ours = read_run(folder).arrays, run(settings).arrays
+    differing = [name for name, array in ours.items() if array.tobytes() != theirs[name].tobytes()]
+    if differing:
+        raise FlwrFcoError(f"after {num_rounds} rounds {', '.join(differing)} differ from those of this process")
+    console.print(f"The same bits after {num_rounds} rounds ({time.monotonic() - began:.0f} s): {folder}")
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """Turn SIGTERM into an exception, so that the SuperLink is stopped on exit."""
+    raise SystemExit(128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison from the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default the process's arguments.
+    """
+    parser = argparse.ArgumentParser(prog="python -m main_job.compare", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--root", type=Path, default=Path(), help="the clone (default: the present directory)")
+    parser.add_argument("--directory", type=Path, help="where everything is written (default: .run in the clone)")
+    parser.add_argument("--picture", type=Path, help="the PNG (default: main-job.png in that directory)")
+    parser.add_argument("--num-server-rounds", type=int, help="rounds in this process (default: pyproject.toml's)")
+    parser.add_argument(
+        "--flower-rounds", type=int, default=10, help="rounds through Flower; 0: not at all (default: 10)"
+    )
+    options = parser.parse_args(arguments)
+    root = options.root.resolve()
+    directory = (options.directory or root / ".run").resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    overrides: dict[str, Any] = {}
+    if options.num_server_rounds is not None:
+        overrides["num-server-rounds"] = options.num_server_rounds
+    # A shell starts background jobs with Ctrl-C ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminated)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120, soft_wrap=True)
+    try:
+        compare(root, overrides, options.picture or directory / "main-job.png", console)
+        if options.flower_rounds:
+            through_flower(root, directory, overrides, options.flower_rounds, console)
+    except FlwrFcoError as error:
+        print(f"make run: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("make run: interrupted; the SuperLink was ended", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,243 @@
+"""The pages of a reproduction: findings and short tables for readers, the details behind them, an index."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from reproduction.claims.definition import EXPERIMENTS, Definition, load_definition
+from reproduction.claims.reproduction import Verdict, median, verdict_table
+from reproduction.claims.stored import AWAITS, Stored, read_again
+from reproduction.pictures.report import table_of
+
+#: The verdicts that are counted, separately for our own claims.
+COLUMNS = ("holds", "does not hold", "tie", "outside", AWAITS)
+_KEY = (
+    "A claim *holds* with every seed or *does not*; a *tie* is a comparison that neither side wins with every seed, or "
+    "by less than its noise; *outside* is what cannot be tested here; what *awaits a run* was defined anew after its "
+    "last run. Claims of *ours* are not the paper's. Measured: median [smallest, largest] over the seeds."
+)
+
+
+def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates: str | None = None) -> list[Path]:
+    """Write the stored results of experiments as Markdown.
+
+    Parameters
+    ----------
+    stored : mapping of str to Stored
+        By experiment.
+    folder : Path
+        Gets ``README.md``, a page for each paper, and in ``details`` a page for each experiment.
+    picture : str
+        Path of an experiment's picture, relative to `folder`, with ``{}`` for its name.
+    rates : str, optional
+        Path of the pages of rates, relative to `folder`, with a trailing slash; without it, no links to them.
+
+    Returns
+    -------
+    list of Path
+        The files written.
+    """
+    content = tomllib.loads((resources.files(__package__) / "pages.toml").read_text(encoding="utf-8"))
+    definitions = {name: load_definition(name) for name in EXPERIMENTS if name in stored}
+    verdicts = {name: read_again(definition, stored[name]) for name, definition in definitions.items()}
+    written = {}
+    rows = []
+    for page in content["pages"]:
+        names = [name for name in definitions if _page_of(name, content["pages"]) is page]
+        if not names:
+            continue
+        mine = {name: (definitions[name], verdicts[name]) for name in names}
+        seconds = _seconds(stored, names)
+        written[page["file"]] = _reader_page(page, mine, verdicts, picture, rates)
+        for name, (definition, found) in mine.items():
+            written[f"details/{name}.md"] = _detail_page(page, definition, found, stored[name], picture)
+        counts = _counts([own for name in names for own in verdicts[name]])
+        rows.append([f"[{page['paper']}]({page['file']})", str(len(names)), *counts, f"{seconds / 60:.0f}"])
+    homes = {name: _page_of(name, content["pages"])["file"] for name in definitions}
+    # How the package's own results were made is not true of a user's.
+    made = content["made"] if rates is not None else ""
+    written["README.md"] = _index(content["surprises"], rows, verdicts, homes, made)
+    (folder / "details").mkdir(parents=True, exist_ok=True)
+    for name, text in written.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return [folder / name for name in written]
+
+
+def _seconds(stored: Mapping[str, Stored], names: Iterable[str]) -> float:
+    """Return the cost of experiments in CPU seconds."""
+    return float(sum(stored[name]["cpu-seconds"] for name in names))
+
+
+def _page_of(name: str, pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the page of an experiment: the last one whose prefixes fit."""
+    return [page for page in pages if name.startswith(tuple(page["prefixes"]))][-1]
+
+
+def _reader_page(
+    page: Mapping[str, Any],
+    own: Mapping[str, tuple[Definition, Sequence[Verdict]]],
+    verdicts: Mapping[str, Sequence[Verdict]],
+    picture: str,
+    rates: str | None,
+) -> str:
+    lines = [f"# {page['title']}", "", "## What to take from it", ""]
+    lines += [
+        f"{number}. {text}"
+        for number, text in enumerate(findings(page["findings"], verdicts, dict.fromkeys(own, "")), 1)
+    ]
+    if page["picture"] in own:
+        lines += ["", f"![{page['caption']}]({picture.format(page['picture'])})"]
+        lines += ["", f"<sup>{page['caption']} Drawn by `python -m reproduction reproduce {page['picture']}`.</sup>"]
+    about = f"{page['about']} The paper's sentences and the rules that decide them: each experiment's details."
+    if rates is not None and page["rates"]:
+        about += f" The grids that the rates come from: [rates]({rates}{page['rates']})."
+    lines += ["", "## Experiments", "", about, "", _KEY, ""]
+    rows = []
+    for name, (definition, found) in own.items():
+        rows.append([f"[{name}](#{name})", definition.title, str(len(definition.seeds)), *_counts(found)])
+    lines.append(table_of(("experiment", "what", "seeds", *COLUMNS, "ours"), rows))
+    for name, (definition, found) in own.items():
+        links = f"[details](details/{name}.md), [figure]({picture.format(name)})"
+        lines += [f"## {name}", "", f"{definition.title}: {links}.", "", short_table(found)]
+    return "\n".join(lines)
+
+
+def short_table(verdicts: Sequence[Verdict]) -> str:
+    """Return each claim with what was measured, its verdict and a short reason, as a Markdown table.
+
+    Parameters
+    ----------
+    verdicts : sequence of Verdict
+
+    Returns
+    -------
+    str
+    """
+    rows = []
+    for own in verdicts:
+        words = f"**{own.verdict}**" if own.verdict == "does not hold" else own.verdict
+        why = f"as {own.repeats}" if own.repeats else _first_sentence(own.note)
+        rows.append((own.name, own.measured, f"ours: {words}" if own.ours else words, why))
+    return table_of(("claim", "measured", "verdict", "why"), rows)
+
+
+def _first_sentence(text: str) -> str:
+    head, dot, rest = text.partition(". ")
+    return head + (dot.strip() if rest else "")
+
+
+def _detail_page(
+    page: Mapping[str, Any], definition: Definition, found: Sequence[Verdict], stored: Stored, picture: str
+) -> str:
+    name = definition.name
+    head, _, tables = verdict_table(definition, found).partition("\n\n")
+    lines = [
+        head,
+        "",
+        f"[For readers](../{page['file']}#{name}). Written by `python -m reproduction "
+        f"reproduce {name} --out results/{name}`: "
+        f"{stored['cpu-seconds'] / 60:.1f} minutes of one core. The settings are in "
+        f"`reproduction/definitions/{name}.toml`. A claim that two figures repeat about the same runs is "
+        "counted once. A run that diverged passes no rule. Where the table says that the limit is ours, the paper has "
+        f"a word in the place of a number. {_KEY}",
+        "",
+        tables,
+    ]
+    if stored["tables"]:
+        lines += [stored["tables"], ""]
+    lines.append(f"![{name}](../{picture.format(name)})")
+    return "\n".join(lines) + "\n"
+
+
+def findings(
+    wanted: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Sequence[Verdict]], homes: Mapping[str, str]
+) -> list[str]:
+    """Return the sentences whose claims have the required verdicts, with the medians.
+
+    Parameters
+    ----------
+    wanted : sequence of mapping
+        ``text`` and ``rests-on``.
+    verdicts : mapping of str to sequence of Verdict
+        By experiment.
+    homes : mapping of str to str
+        The page of each experiment.
+
+    Returns
+    -------
+    list of str
+    """
+    by_claim = {f"{name}: {own.name}": own for name, found in verdicts.items() for own in found}
+    texts = []
+    for finding in wanted:
+        rests = [line.rpartition(" = ") for line in finding["rests-on"]]
+        found = [by_claim.get(claim) for claim, _, _ in rests]
+        if all(own is not None and own.verdict == word for own, (_, _, word) in zip(found, rests, strict=True)):
+            text = finding["text"].format(*(median(own.values) for own in found if own is not None))
+            names = dict.fromkeys(claim.partition(": ")[0] for claim, _, _ in rests)
+            texts.append(f"{text} ({', '.join(f'[{name}]({homes[name]}#{name})' for name in names)})")
+    return texts
+
+
+def _index(
+    surprises: Sequence[Mapping[str, Any]],
+    rows: Sequence[Sequence[str]],
+    verdicts: Mapping[str, Sequence[Verdict]],
+    homes: Mapping[str, str],
+    made: str,
+) -> str:
+    minutes = sum(int(row[-1]) for row in rows)
+    cost = f"{minutes / 60:.1f} hours" if minutes >= 60 else f"{minutes} min"
+    every = [own for found in verdicts.values() for own in found]
+    total = ["all", str(len(homes)), *_counts(every), str(minutes)]
+    waiting = sum(own.verdict == AWAITS for own in every)
+    lines = [
+        "# Four papers, reproduced",
+        "",
+        "Each page begins with what a practitioner can use; the details behind it have the papers' sentences, the "
+        "rules and the rates.",
+        "",
+        table_of(("paper", "experiments", *COLUMNS, "ours", "minutes"), [*rows, total]),
+        _KEY,
+        "",
+        "## What did not hold",
+        "",
+        *(f"{number}. {text}" for number, text in enumerate(findings(surprises, verdicts, homes), 1)),
+        "",
+        "## What is not fair yet",
+        "",
+        "The best constants on the pages of rates are inside their grids, or at an edge with a reason that "
+        "`reproduction/tests/claims/test_rate_grids.py` lists: a bound of the method, larger rates at which everything "
+        "diverges, scores that no longer change, or as much local work as exact minimisation takes. What is left:",
+        "",
+        "- Constants are tuned with one seed where a trial takes a minute; the tables say where.",
+        "- Figures 3 to 14 of the first paper have the rates of its own grid, at whose edge its rivals are. What "
+        "remains of a lead off that grid is asked by fco-grid, fco-grid-fmri, fco-grid-l1 and fco-grid-l2; their notes "
+        "say which best pairs are still at an edge, and what is beyond it.",
+        "",
+        "## What it costs",
+        "",
+        f"`make reproduce` runs all of it, `python -m reproduction reproduce fco-fig3` one figure. The runs took "
+        f"{cost} of one core's CPU time. `python -m reproduction reproduce all --quick` runs one claim of each "
+        f"experiment in under two minutes of CPU time.{f' {made}' if made else ''}",
+    ]
+    if waiting:
+        lines += [
+            "",
+            f"{waiting} of {len(every)} claims await the next run: their settings, seeds or statistics were changed "
+            "after the last one. Everything else is decided by the values of the last run.",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(verdicts: Sequence[Verdict]) -> list[str]:
+    """Return the number of claims by verdict, and how many of our own hold; repeated claims do not count."""
+    counted = [own for own in verdicts if not own.repeats]
+    papers = [own.verdict for own in counted if not own.ours]
+    ours = [own for own in counted if own.ours]
+    holding = f"{sum(own.holds for own in ours)} of {len(ours)}" if ours else ""
+    return [*(str(papers.count(column) or "") for column in COLUMNS), holding]

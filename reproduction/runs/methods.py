@@ -1,0 +1,220 @@
+"""What experiments know about strategies: names, options, and how to build one from settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.privacy import GaussianDP
+from flwr_fco.server.options import CommonOptions, RateOptions, UnmodifiedOptions
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage
+from reproduction.problems.baselines import BASELINES
+
+#: Arguments of a strategy that are set by the problem or by other settings.
+_DECIDED = frozenset(
+    [option.name for option in fields(CommonOptions) if not option.kw_only]
+    + [option.name for group in (RateOptions, UnmodifiedOptions) for option in fields(group)]
+    + ["regularizer", "mirror_map", "local_epochs", "local_steps", "batch_size", "stages", "seed", "apply_to"]
+    + ["pass_through", "node_timeout", "choose_nodes", "on_divergence", "strength", "certificate_every", "privacy"]
+)
+_PRIVACY = "privacy_"
+#: The fields of :class:`GaussianDP` as options, except the number of rounds, which the run sets.
+PRIVACY_OPTIONS = tuple(_PRIVACY + own.name for own in fields(GaussianDP) if own.name != "rounds")
+
+
+def option_names(strategy: str) -> list[str]:
+    """Return the options of a strategy or baseline that a user of the command line can set.
+
+    Parameters
+    ----------
+    strategy : str
+        A name in :data:`STRATEGIES` or :data:`reproduction.problems.baselines.BASELINES`.
+
+    Examples
+    --------
+    >>> option_names("local")
+    ['client', 'tol']
+    """
+    if strategy in BASELINES:
+        return ["client", "tol"] if strategy == "local" else ["tol"]
+    known = _arguments(STRATEGIES[strategy])
+    return [*(name for name in known if name not in _DECIDED), *(PRIVACY_OPTIONS if "privacy" in known else ())]
+
+
+def is_private(options: Mapping[str, Any]) -> bool:
+    """Whether a run has differential privacy.
+
+    Parameters
+    ----------
+    options : mapping of str to value
+        The strategy's options, in kebab-case or snake_case.
+
+    Examples
+    --------
+    >>> is_private({"privacy-clip": 1.0}), is_private({"output": "last"})
+    (True, False)
+    """
+    return any(key.replace("-", "_") in PRIVACY_OPTIONS for key in options)
+
+
+def needs_everyone(strategy: str) -> bool:
+    """Whether all clients must take part in every round.
+
+    Parameters
+    ----------
+    strategy : str
+
+    Examples
+    --------
+    >>> needs_everyone("DualFL"), needs_everyone("FedDualAvg"), needs_everyone("centralized")
+    (True, False, False)
+    """
+    return strategy not in BASELINES and STRATEGIES[strategy].participation == "everyone"
+
+
+def automatic_options(strategy: str) -> list[str]:
+    """Return the options of a strategy without rates that are chosen automatically unless given.
+
+    Parameters
+    ----------
+    strategy : str
+
+    Examples
+    --------
+    >>> automatic_options("CFedDA"), automatic_options("FedDualAvg")
+    (['anchor-weight', 'smoothness'], [])
+    """
+    if strategy in BASELINES or not issubclass(STRATEGIES[strategy], FastFedDA):
+        return []
+    known = option_names(strategy)
+    return [name.replace("_", "-") for name in ("anchor_weight", "smoothness") if name in known]
+
+
+def extrapolates(strategy: str) -> bool:
+    """Whether a strategy's server rate can be chosen from the norms of the increments.
+
+    Parameters
+    ----------
+    strategy : str
+
+    Examples
+    --------
+    >>> extrapolates("FedMid"), extrapolates("FedDAGT"), extrapolates("centralized")
+    (True, False, False)
+    """
+    return strategy not in BASELINES and STRATEGIES[strategy].extrapolates
+
+
+def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, Any]) -> CompositeStrategy:
+    """Return a strategy with the run's settings that it accepts, and the user's options.
+
+    Parameters
+    ----------
+    name : str
+        A name in :data:`STRATEGIES`.
+    decided : mapping of str to value
+        The run's regularizer, rates, local work and seed. Arguments that the strategy does not have (a rate, say) are
+        dropped.
+    options : mapping of str to value
+        The strategy's options, in snake_case.
+
+    Examples
+    --------
+    >>> make_strategy("FedMid", {"client_lr": 0.5, "momentum": 0.9}, {"server_prox": False}).client_lr
+    0.5
+    """
+    kind = STRATEGIES[name]
+    known = _arguments(kind)
+    if is_private(options):
+        private = {key.removeprefix(_PRIVACY): value for key, value in options.items() if key.startswith(_PRIVACY)}
+        if missing := [key for key in ("clip", "delta") if key not in private]:
+            given = ", ".join(f"privacy-{key.replace('_', '-')}" for key in private)
+            raise ConfigurationError(
+                f"{given} without {' and '.join(f'privacy-{key}' for key in missing)}; a private run needs clip, delta "
+                "and either noise-multiplier or target-epsilon, each with privacy- before it"
+            )
+        rest = {key: value for key, value in options.items() if not key.startswith(_PRIVACY)}
+        # Defaults that the accounting needs; other values are refused with the reason.
+        needed = {"weighting": "uniform", "normalize_local_work": False}
+        options = {**needed, **rest, "privacy": GaussianDP(**private)}
+    return kind(**{key: value for key, value in decided.items() if key in known}, **options)
+
+
+def equal_stages(length: int, num_rounds: int) -> list[Stage]:
+    """Return stages of equal length, one more than fits, so that the last full stage also ends in a restart."""
+    return [Stage(length)] * (num_rounds // length + 1)
+
+
+def halving_stages(length: int, radius: float) -> list[ModelStage]:
+    """Return the three stages of Bao's experiments with MC-FedDA: radius and strength halve, the last stage never ends.
+
+    Parameters
+    ----------
+    length : int
+        Rounds of the first and of the second stage each.
+    radius : float
+        Radius of the first stage's ball.
+
+    Examples
+    --------
+    >>> [tuple(stage) for stage in halving_stages(250, 5e3)]
+    [(250, 5000.0, 1.0), (250, 2500.0, 0.5), (250, 1250.0, 0.25)]
+    """
+    return [ModelStage(length, radius / 2**s, 1 / 2**s) for s in range(3)]
+
+
+def _arguments(kind: type[CompositeStrategy]) -> list[str]:
+    """Return the names of a strategy's arguments."""
+    return list(inspect.signature(kind).parameters)
+
+
+#: For strategies with stages: the function that computes all stages from one length and the rounds of the run, and the
+#: name of its extra option, if any.
+_STAGES: Mapping[str, tuple[Callable[..., list[Any]], str]] = {
+    "MCFedDA": (lambda length, num_rounds, radius: halving_stages(length, radius), "radius"),
+    "MultistepReFedDAGT": (equal_stages, ""),
+}
+#: Strategies whose stages can be computed from a theorem.
+THEORETICAL = ("MultistepReFedDAGT",)
+
+
+def no_stages(strategy: str, options: Mapping[str, Any]) -> str:
+    """Return the expected value of stage-rounds, with the reason, for a strategy without stages; else nothing.
+
+    Parameters
+    ----------
+    strategy : str
+    options : mapping of str to value
+        Of the strategy, in kebab-case.
+
+    Examples
+    --------
+    >>> no_stages("FedMid", {})
+    '0, because FedMid has no stages (MCFedDA and MultistepReFedDAGT have)'
+    """
+    if strategy not in _STAGES:
+        return f"0, because {strategy} has no stages ({' and '.join(_STAGES)} have)"
+    needed = _STAGES[strategy][1]
+    if not needed or isinstance(options.get(needed), int | float):
+        return ""
+    return f"0, or a number as the option {needed}, that of the first stage's ball; {needed}={options.get(needed)!r}"
+
+
+def make_stages(strategy: str, length: int, num_rounds: int, options: Mapping[str, Any]) -> list[Any]:
+    """Return the stages of a run whose strategy has stages.
+
+    Parameters
+    ----------
+    strategy : str
+    length : int
+        Communications of the first stage.
+    num_rounds : int
+        Communications of the run.
+    options : mapping of str to value
+        Of the strategy, in kebab-case.
+    """
+    make, needed = _STAGES[strategy]
+    return make(length, num_rounds, *([options[needed]] if needed else []))

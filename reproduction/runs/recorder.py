@@ -1,0 +1,374 @@
+"""The recorder of a run: it evaluates on the server, keeps a line of metrics per round and ends diverged runs."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from flwr_fco.callbacks import Checkpoint
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps.named import named_map
+from flwr_fco.regularizers import Regularizer
+from flwr_fco.server.replies.checks import LeftOut
+from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, theorem_stages
+from reproduction.problems.tasks import Task
+from reproduction.runs.methods import is_private, make_stages, make_strategy, needs_everyone
+from reproduction.runs.run_folder import RunFolder
+from reproduction.runs.settings import RunSettings
+
+#: A coefficient of this size means that the run has diverged: no problem here has a solution near it.
+DIVERGED = 1e6
+
+
+#: The strategy's own metrics that a round of a graph problem reports.
+_GRAPH_METRICS = ("consensus-error", "tracker-norm")
+
+
+class Recorder:
+    """Evaluates on the server and keeps a line for each round; ends a run that has diverged.
+
+    A run has diverged when a coefficient exceeds :data:`DIVERGED`, when an update overflowed, or when no reply was
+    finite (the strategy skips such a round and would skip all later ones).
+
+    Parameters
+    ----------
+    task : Task
+    settings : RunSettings
+    traffic : bool, default False
+        Whether a line also has the cost of Flower's messages so far: ``bytes-down``, ``bytes-up``, ``seconds``.
+
+    Attributes
+    ----------
+    sink : callable, optional
+        Called with each line.
+    on_round : callable, optional
+        Called after each round with its number.
+    strategy : CompositeStrategy
+        Built for the settings; its rates follow the plateau rule if there is one.
+
+    Examples
+    --------
+    >>> settings = RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3})
+    >>> Recorder(settings.load(), settings).history
+    []
+    """
+
+    def __init__(self, task: Task, settings: RunSettings, *, traffic: bool = False) -> None:
+        self.task, self.settings, self.traffic = task, settings, traffic
+        self.sink: Callable[[Mapping[str, float]], None] | None = None
+        self.on_round: Callable[[int], None] | None = None
+        self.history: list[dict[str, float]] = []
+        self.diverged = 0
+        self._plateau = (
+            Plateau(self._plateau_score, every=1, patience=settings.plateau_patience) if settings.plateau else None
+        )
+        self.strategy = build_strategy(settings, task.dataset.num_clients, task.regularizer, self._plateau)
+        self._require_watched_node()
+        self._began, self._cpu_began = time.monotonic(), time.process_time()
+        self._bytes = {"bytes-down": 0, "bytes-up": 0}
+        self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0, "passes": 0.0}
+        self._cpu_evaluating = 0.0
+        self._unwritten: dict[str, float] | None = None
+        self._resumed = 0
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """Which replies did not count so far, and why; empty for a private run."""
+        return [] if self.strategy.private_mean is not None else self.strategy.left_out
+
+    @property
+    def _watched(self) -> str:
+        """The metric of the plateau rule, as named in a line of the history."""
+        settings = self.settings
+        return settings.plateau if settings.plateau_node < 0 else f"{settings.plateau}-node-{settings.plateau_node}"
+
+    def _require_watched_node(self) -> None:
+        own = self.task.over_nodes and getattr(self.strategy, "graph", None) is not None
+        nodes = self.task.dataset.num_clients if own else 0
+        if self.settings.plateau_node >= nodes > 0:
+            expected = f"a node from 0 to {nodes - 1}"
+        elif self.settings.plateau_node >= 0 == nodes:
+            expected = f"-1, because {self.settings.strategy} has no nodes' models on {self.settings.problem}"
+        else:
+            return
+        raise ConfigurationError(f"plateau-node={self.settings.plateau_node}; expected {expected}")
+
+    def start(
+        self,
+        grid: Grid,
+        folder: RunFolder | None,
+        *,
+        checkpoint: Path | None = None,
+        resume: bool = False,
+        timeout: float = 3600.0,
+    ) -> dict[str, NDArray[Any]]:
+        """Run the strategy on a Flower grid, write to a folder and return the model.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        folder : RunFolder or None
+            Folder without lines, or with the lines of the resumed run.
+        checkpoint : Path, optional
+            File in which the run is saved every round.
+        resume : bool, default False
+            Continue the run that is saved there, if there is one.
+        timeout : float, default 3600.0
+            Seconds to wait for the replies of a round.
+        """
+        if folder is not None:
+            folder.rewind(-1, 0)
+            self.sink = folder.add
+        self._began, self._cpu_began = time.monotonic(), time.process_time()
+        callbacks: list[Any] = [self] if checkpoint is None else [self, Checkpoint(checkpoint, 1)]
+        known = resume and checkpoint is not None and checkpoint.exists()
+        result = self.strategy.start(
+            grid,
+            ArrayRecord({name: Array(array) for name, array in self.task.initial_arrays().items()}),
+            self.settings.exchanges,
+            timeout,
+            evaluate_fn=self.evaluate,
+            callbacks=callbacks,
+            resume=checkpoint if known else None,
+        )
+        model = {name: array.numpy() for name, array in result.arrays.items()}
+        if folder is not None:
+            folder.save_model(model)
+            folder.save_left_out(self.left_out)
+        return model
+
+    def restore(self, history: Sequence[Mapping[str, float]], done: int) -> None:
+        """Restore the lines of a stopped run; the plateau rule sees them as it did then.
+
+        Parameters
+        ----------
+        history : sequence of mapping
+        done : int
+            Number of communications before it was stopped.
+        """
+        self._resumed = done
+        for line in history:
+            self.history.append(dict(line))
+            number = int(line["round"]) // self.settings.stretch
+            if self._plateau is not None and self._due(number, self.settings.plateau_every):
+                self._plateau(number, ArrayRecord(), None)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the settings and the lines recorded so far, as JSON."""
+        told = [self.settings.to_config(), self.history, self.diverged, self._bytes, self._costs]
+        return {"record": np.array(json.dumps(told))}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Restore the output of :meth:`to_arrays`, and write its lines.
+
+        Raises
+        ------
+        ConfigurationError
+            If the settings differ, except for a larger number of rounds.
+        """
+        config, history, self.diverged, self._bytes, self._costs = json.loads(str(arrays["record"]))
+        own = json.loads(json.dumps(self.settings.to_config()))
+        others = sorted(key for key in {*own, *config} - {"num-rounds"} if own.get(key) != config.get(key))
+        if others:
+            raise ConfigurationError(
+                f"the run was saved with other settings: {', '.join(others)}; resume with those, or give another "
+                "checkpoint-dir"
+            )
+        progress = self.strategy.progress
+        assert progress is not None
+        if not progress.complete:
+            # Its evaluation is repeated.
+            history = [line for line in history if line["round"] < progress.round * self.settings.stretch]
+        self.restore(history, progress.round)
+        if self.sink is not None:
+            for line in history:
+                self.sink(line)
+
+    def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Return the round's scores and keep its line; Flower's ``evaluate_fn``."""
+        settings = self.settings
+        last = server_round == settings.exchanges
+        w = self.task.layout.flatten({name: array.numpy() for name, array in arrays.items()})
+        if not np.abs(w).max(initial=0.0) <= DIVERGED:
+            self.diverged = self.diverged or server_round * settings.stretch
+        full = (self._due(server_round, settings.objective_every) or last) and not self.diverged
+        watched = self._plateau is not None and self._due(server_round, settings.plateau_every)
+        if not (full or watched or self._due(server_round, settings.structure_every) or self.diverged):
+            return None
+        began = time.process_time()
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = self._scores(w, server_round, full)
+        self._cpu_evaluating += time.process_time() - began
+        private = self.strategy.private_mean
+        if private is not None:
+            scores |= {"epsilon": private.epsilon(), "delta": private.privacy.delta}
+        line = {"round": float(server_round * settings.stretch), **scores}
+        self.history.append(line)
+        self._unwritten = line
+        # The traffic of a round is known after its evaluation, in `record`, which is not called for the start point.
+        if not (self.traffic or self.task.costs) or server_round == 0:
+            self._write()
+        if watched and self._plateau is not None:
+            self._plateau(server_round, arrays, None)
+        return MetricRecord(dict(scores))
+
+    def _due(self, server_round: int, every: int) -> bool:
+        """Return whether this is the first communication at or after a multiple of `every` rounds."""
+        return server_round * self.settings.stretch % every < self.settings.stretch
+
+    def _scores(self, w: Vector, server_round: int, full: bool) -> dict[str, float]:
+        """Return the task's scores; on a graph, if the task asks for it, their means over the nodes' points."""
+        # All nodes start at the same point.
+        points = self.strategy.node_primals() if self.task.over_nodes and server_round > 0 else None
+        found = [self.task.scores(point, full=full) for point in ([w] if points is None else points)]
+        scores = {name: float(np.mean([own[name] for own in found])) for name in found[0]}
+        metric, node = self.settings.plateau, self.settings.plateau_node
+        if node >= 0 and metric in scores:
+            scores[self._watched] = found[node if len(found) > 1 else 0][metric]
+        if not self.task.over_nodes or server_round == 0:
+            return scores
+        metrics = self.strategy.round_metrics()
+        return {**scores, **{name: float(metrics[name]) for name in _GRAPH_METRICS if name in metrics}}
+
+    def _plateau_score(self, arrays: ArrayRecord) -> float:
+        line, metric = self.history[-1], self._watched
+        if metric not in line:
+            raise ConfigurationError(
+                f"plateau={metric!r}, but a round of {self.settings.problem} reports {', '.join(line)}"
+            )
+        return line[metric]
+
+    def _write(self) -> None:
+        """Pass on the line of the round."""
+        if self._unwritten is None:
+            return
+        if self.task.costs:
+            cpu = time.process_time() - self._cpu_began - self._cpu_evaluating
+            self._unwritten.update(self._costs, **{"cpu-seconds": round(cpu, 3)})
+        if self.traffic:
+            # The bytes that the clients have sent would reveal how many have answered.
+            sent = self._bytes if self.strategy.private_mean is None else {}
+            self._unwritten.update(sent, seconds=round(time.monotonic() - self._began, 3))
+        if self.sink is not None:
+            self.sink(self._unwritten)
+        self._unwritten = None
+
+    def __call__(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
+        """Record a round; this callback of ``start`` is saved with the run."""
+        return self.record(server_round, arrays, metrics)
+
+    def record(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
+        """Return whether the run has diverged (a callback of ``start``)."""
+        for key in self._bytes:
+            self._bytes[key] += int((metrics or {}).get(key, 0))  # type: ignore[call-overload, arg-type]
+        if self.task.costs and metrics is not None:
+            # Means over the clients; a method that takes gradient steps has one gradient a step.
+            gradients = metrics.get("gradient-evaluations", metrics.get("local-steps", 0.0))
+            products = metrics.get("hessian-products", 0.0)
+            self._costs["gradient-evaluations"] += float(gradients)  # type: ignore[arg-type]
+            self._costs["hessian-products"] += float(products)  # type: ignore[arg-type]
+            # Either reads all of a client's examples twice.
+            self._costs["passes"] = self._costs["gradient-evaluations"] + self._costs["hessian-products"]
+        self._write()
+        # Clients that lost their state when the run was stopped give no valid reply in the first round afterwards.
+        forgotten = self._resumed > 0 and server_round == self._resumed + 1
+        if metrics is not None and metrics.get("skipped", 0) and not self.diverged and not forgotten:
+            self.diverged = server_round * self.settings.stretch
+        if self.on_round is not None:
+            self.on_round(server_round * self.settings.stretch)
+        return bool(self.diverged)
+
+
+def build_strategy(
+    settings: RunSettings, num_clients: int, regularizer: Regularizer, plateau: Plateau | None = None
+) -> CompositeStrategy:
+    """Return the strategy of a run.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    num_clients : int
+        Number of clients in the federation.
+    regularizer : Regularizer
+    plateau : Plateau, optional
+        The rule that both rates follow.
+
+    Returns
+    -------
+    CompositeStrategy
+
+    Raises
+    ------
+    ConfigurationError
+        If the strategy has no such option, or more clients are requested than there are.
+
+    Examples
+    --------
+    >>> settings = RunSettings.of("lasso-small", "FedMid", {"server-prox": False})
+    >>> build_strategy(settings, 16, settings.load().regularizer).server_prox
+    False
+    """
+    if settings.clients_per_round > num_clients:
+        raise ConfigurationError(
+            f"clients-per-round={settings.clients_per_round}, but {settings.problem} has {num_clients} "
+            f"client{'s' * (num_clients != 1)}; expected at most that, or 0 for all of them"
+        )
+    clients = settings.clients_per_round or num_clients
+    if clients < num_clients and needs_everyone(settings.strategy):
+        raise ConfigurationError(
+            f"clients-per-round={clients}; expected 0, because {settings.strategy} needs all {num_clients} clients in "
+            "every round"
+        )
+    layout, private = settings.load().layout, is_private(settings.strategy_options)
+    decided: dict[str, Any] = {
+        "regularizer": regularizer,
+        "mirror_map": named_map(settings.mirror_map, layout.size),
+        # A perturbation is a vector next to a matrix: by their shapes the server would regularize only the matrix.
+        "apply_to": layout.regularized_names,
+        "client_lr": settings.client_lr if plateau is None else plateau.rate(float(settings.client_lr)),
+        "server_lr": settings.server_lr if plateau is None else plateau.rate(float(settings.server_lr)),
+        "batch_size": settings.batch_size * settings.stretch or None,
+        # The sample is int(nodes * fraction); the half keeps rounding from losing a client. Privacy is accounted for
+        # by the fraction itself.
+        "fraction_train": min(1.0, (clients + 0.5 * (not private)) / num_clients),
+        "min_train_nodes": 1 if private else clients,
+        "min_available_nodes": num_clients,
+        "fraction_evaluate": 0.0,
+        # The recorder has its own rule, and keeps the line of the round in which a run diverged.
+        "on_divergence": "warn",
+        "seed": settings.seed,
+    }
+    work = "local_steps" if settings.local_steps else "local_epochs"
+    decided[work] = getattr(settings, work)
+    if settings.stage_rounds:
+        length = max(1, settings.stage_rounds // settings.stretch)
+        decided["stages"] = make_stages(settings.strategy, length, settings.exchanges, settings.strategy_options)
+    elif settings.stage_accuracy:
+        decided["stages"] = _stages_of_theory(settings, num_clients)
+    options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}
+    return make_strategy(settings.strategy, decided, options)
+
+
+def _stages_of_theory(settings: RunSettings, num_clients: int) -> list[Stage]:
+    """Return the schedule of theorem C.2 if the problem's constants are known and the method's are given."""
+    constants = settings.load().theorem_constants(settings.batch_size or None)
+    given: dict[str, Any] = {
+        key.replace("-", "_"): settings.strategy_options.get(key) for key in ("sparsity", "radius-squared")
+    }
+    if constants is None or None in given.values():
+        raise ConfigurationError(
+            f"stage-accuracy={settings.stage_accuracy!r}; expected 0, or problem='sparse-linear-graph' with "
+            "radius-squared and sparsity"
+        )
+    stages = theorem_stages(**constants, **given, accuracy=settings.stage_accuracy, num_clients=num_clients)
+    # One more: a stage's result is the start of the next stage, and the last stage's result is the output.
+    return [*stages, stages[-1]]

@@ -1,0 +1,279 @@
+"""Run a named problem in this process and save the results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from flwr_fco.callbacks import Checkpoint
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import NothingTrainedError, RunInterrupted
+from flwr_fco.objectives import Objective
+from flwr_fco.simulation import simulate
+from flwr_fco.simulation.workers import Workers
+from reproduction.problems.baselines import BASELINES, solve_baseline
+from reproduction.problems.tasks import Task
+from reproduction.runs.journal import Journal, TimedClientApp
+from reproduction.runs.recorder import Recorder
+from reproduction.runs.run_folder import RunFolder, RunStatus
+from reproduction.runs.settings import RunSettings
+
+
+class RunResult(NamedTuple):
+    """The result of a run.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    history : list of dict of str to float
+        A line for each evaluated round, with ``round``.
+    arrays : dict of str to ndarray
+        The final model.
+    diverged : int
+        The round in which the run diverged and was cut; 0 if it did not.
+    seconds : float
+        Duration of the rounds, without loading the data.
+    left_out : sequence of NamedTuple
+        The replies that did not count, and why: the strategy's ``left_out``.
+    stopped : int, default 0
+        The round after which the run was stopped before its end; 0 if it was not.
+    chosen : sequence of str
+        The values chosen for automatic settings, and why.
+    """
+
+    settings: RunSettings
+    history: list[dict[str, float]]
+    arrays: dict[str, NDArray[Any]]
+    diverged: int
+    seconds: float
+    left_out: Sequence[Any] = ()
+    stopped: int = 0
+    chosen: Sequence[str] = ()
+
+
+def run(
+    settings: RunSettings,
+    *,
+    on_round: Callable[[int], None] | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+    workers: Workers | None = None,
+) -> RunResult:
+    """Run a problem in this process, or with its clients in workers.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    on_round : callable, optional
+        Called after each round with its number.
+    folder : Path, optional
+        Where results are written as the run proceeds; see :mod:`reproduction.runs.run_folder`.
+    resume : bool, default False
+        Continue the run in `folder` where it was stopped or killed, or start it if there is none. The bits are those of
+        an uninterrupted run.
+    stop : callable, optional
+        With a `folder`: called after each communication; if it returns True, the state is saved and the run ends.
+    workers : Workers, optional
+        Where the clients run: :class:`flwr_fco.simulation.Processes` or :class:`flwr_fco.simulation.RayActors`. The
+        bits are the same as in one process.
+
+    Returns
+    -------
+    RunResult
+
+    Raises
+    ------
+    ConfigurationError
+        If the settings do not fit the problem, or the folder holds another run.
+    DataNotFoundError
+        If the problem's files are missing.
+
+    Examples
+    --------
+    >>> result = run(RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 100}))
+    >>> result.diverged, result.history[-1]["recovery-error"] < 0.5
+    (0, True)
+    """
+    task = settings.load()
+    if settings.strategy in BASELINES:
+        return _run_baseline(settings, task) if folder is None else _baseline_in_folder(settings, folder, resume)
+    # Before the folder is created, so that invalid settings leave no folder behind.
+    recorder = Recorder(task, settings)
+    recorder.on_round = on_round
+    if folder is not None:
+        return _run_in_folder(recorder, RunFolder(folder, settings.to_config(), resume=resume), stop, workers)
+    began = time.perf_counter()
+    clients = clients_with(task.clients) if workers is None else clients_of(settings)
+    _simulate(recorder, clients, recorder, [recorder.record], workers=workers)
+    return _result(recorder, time.perf_counter() - began, recorder.left_out)
+
+
+def _run_in_folder(
+    recorder: Recorder, folder: RunFolder, stop: Callable[[], bool], workers: Workers | None
+) -> RunResult:
+    """Run with a journal, from the folder's last checkpoint if it has one."""
+    settings, recorder.sink = recorder.settings, folder.add
+    status = folder.status()
+    # Nothing was saved, not even the evaluation of the starting point.
+    last_round = status.exchanges * settings.stretch if status.exchanges else -1
+    known = folder.rewind(last_round, status.exchanges)
+    if status.finished:
+        return RunResult(settings, known.metrics, known.arrays, status.diverged, status.seconds)
+    if recorder.strategy.private_mean is not None:
+        return _run_private(recorder, folder, stop)
+    recorder.restore(known.metrics, status.exchanges)
+    clients = TimedClientApp(clients_with(recorder.task.clients))
+    journal = Journal(folder, recorder, clients, stop)
+    journal.restore(known)
+    state = folder.path / status.state if status.exchanges else None
+    # The clients' time is not measured in workers.
+    own = clients if workers is None else clients_of(settings)
+    _simulate(recorder, own, journal, [journal.record, journal], state, workers)
+    status = journal.status
+    stopped = 0 if status.finished else status.exchanges * settings.stretch
+    return _result(recorder, status.seconds, recorder.left_out, stopped)
+
+
+def _run_private(recorder: Recorder, folder: RunFolder, stop: Callable[[], bool]) -> RunResult:
+    """Run with a checkpoint before each line: a journal's would be too rare and repeat released rounds."""
+    settings, strategy, state = recorder.settings, recorder.strategy, folder.path / "state.npz"
+    # They are restored from the state.
+    folder.rewind(-1, 0)
+
+    def end_if_told(server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
+        if server_round < settings.exchanges and stop():
+            raise KeyboardInterrupt
+
+    began, stopped, clients = time.perf_counter(), False, clients_with(recorder.task.clients)
+    callbacks = [recorder, Checkpoint(state, 1), end_if_told]
+    try:
+        _simulate(recorder, clients, recorder, callbacks, state if state.exists() else None)
+    except RunInterrupted:
+        stopped = True
+    done = 0 if strategy.progress is None else strategy.progress.round
+    result = _result(recorder, round(time.perf_counter() - began, 3), (), stopped * done * settings.stretch)
+    folder.checkpoint(RunStatus(done, not stopped, recorder.diverged, result.seconds), result.arrays)
+    if not stopped:
+        # It holds the noise and the shuffle, and is no longer needed.
+        state.unlink()
+    return result
+
+
+def _result(recorder: Recorder, seconds: float, left_out: Sequence[Any], stopped: int = 0) -> RunResult:
+    strategy = recorder.strategy
+    model = {name: array.numpy() for name, array in strategy.primal_arrays().items()}
+    chosen = [f"{key.replace('_', '-')}={strategy.chosen[key]:.4g}: {why}" for key, why in strategy.reasons.items()]
+    return RunResult(recorder.settings, recorder.history, model, recorder.diverged, seconds, left_out, stopped, chosen)
+
+
+def _simulate(
+    recorder: Recorder,
+    clients: ClientApp,
+    watch: Recorder | Journal,
+    callbacks: Sequence[Any],
+    resume: Path | None = None,
+    workers: Workers | None = None,
+) -> None:
+    # A run that diverges in its first round is a result too.
+    with np.errstate(over="ignore", invalid="ignore"), diverging(recorder):
+        simulate(
+            recorder.strategy,
+            clients,
+            num_nodes=recorder.task.dataset.num_clients,
+            num_rounds=recorder.settings.exchanges,
+            initial_arrays=recorder.task.initial_arrays(),
+            evaluate_fn=watch.evaluate,
+            callbacks=callbacks,
+            resume=resume,
+            progress=False,
+            on_interrupt="raise",
+            engine="in-process" if workers is None else workers,
+        )
+
+
+@contextmanager
+def diverging(recorder: Recorder) -> Iterator[None]:
+    """Allow a run to end without a round that counted if the recorder knows that it has diverged."""
+    try:
+        yield
+    except NothingTrainedError:
+        if not recorder.diverged:
+            raise
+
+
+def partition_of(context: Context) -> int:
+    """Return the index of a node's part of the data."""
+    return int(context.node_config["partition-id"])
+
+
+def clients_with(objectives: Sequence[Objective], held_out: Sequence[Objective] | None = None) -> ClientApp:
+    """Return the ClientApp for clients with the given losses, and with `held_out` the losses that they evaluate."""
+    evaluated = None if held_out is None else lambda context: held_out[partition_of(context)]
+    return client_app(lambda context: objectives[partition_of(context)], load_evaluation_objective=evaluated)
+
+
+def clients_of(settings: RunSettings) -> ClientApp:
+    """Return the ClientApp for a problem's clients in other processes, each of which loads the problem."""
+    return client_app(lambda context: settings.load().clients[partition_of(context)])
+
+
+def _run_baseline(settings: RunSettings, task: Task) -> RunResult:
+    began = time.perf_counter()
+    solution = solve_baseline(task, settings.strategy, **settings.strategy_options)
+    key = solution.certificate.replace(" ", "-")
+    line = {"round": float(settings.num_rounds), **task.scores(solution.w), key: solution.gap}
+    return RunResult(settings, [line], task.layout.unflatten(solution.w), 0, time.perf_counter() - began)
+
+
+def save_run(result: RunResult, path: Path) -> None:
+    """Write a finished run to a folder.
+
+    Parameters
+    ----------
+    result : RunResult
+    path : Path
+        A folder that does not hold a run.
+
+    Raises
+    ------
+    ConfigurationError
+        If it holds a run, or cannot be created.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp(), "run")
+    >>> save_run(run(RunSettings.of("lasso-small", "centralized")), folder)
+    >>> sorted(path.name for path in folder.iterdir())
+    ['config.json', 'metrics.jsonl', 'model.npz', 'status.json']
+    """
+    _save(result, RunFolder(path, result.settings.to_config()))
+
+
+def _baseline_in_folder(settings: RunSettings, path: Path, resume: bool) -> RunResult:
+    folder = RunFolder(path, settings.to_config(), resume=resume)
+    status = folder.status()
+    if status.finished:
+        known = folder.rewind(settings.num_rounds, 0)
+        return RunResult(settings, known.metrics, known.arrays, 0, status.seconds)
+    folder.rewind(-1, 0)
+    result = _run_baseline(settings, settings.load())
+    _save(result, folder)
+    return result
+
+
+def _save(result: RunResult, folder: RunFolder) -> None:
+    for line in result.history:
+        folder.add(line)
+    exchanges = 0 if result.settings.strategy in BASELINES else int(result.history[-1]["round"])
+    folder.checkpoint(RunStatus(exchanges, True, result.diverged, round(result.seconds, 3)), result.arrays)
+    folder.save_left_out(result.left_out)

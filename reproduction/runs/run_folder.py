@@ -1,0 +1,362 @@
+"""The files of a run: its config, a line of JSON for each evaluated round, the final model.
+
+A run of ``python -m reproduction run`` writes more: ``exchanges.jsonl`` (a line for each communication: bytes, replies
+left out, where the time went), ``support.npz`` (which coefficients were not zero, over the rounds) and ``status.json``
+(its progress). Until it has finished, the folder also has the strategy's state, from which ``--resume`` continues.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.results import write_csv
+
+_CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
+_EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
+#: The columns of ``left-out.csv``: the fields of a strategy's ``left_out`` for each reply that did not count.
+LEFT_OUT = ("round", "node_id", "partition_id", "reason", "kind")
+
+_Read = TypeVar("_Read")
+
+
+class RunStatus(NamedTuple):
+    """The progress of a run.
+
+    Parameters
+    ----------
+    exchanges : int, default 0
+        Number of communications that are done and saved.
+    finished : bool, default False
+        Whether all rounds are done, or the run has diverged.
+    diverged : int, default 0
+        The round in which the run was cut; 0 if it was not.
+    seconds : float, default 0.0
+        Duration of the rounds, without loading the data.
+    state : str, default ""
+        Name of the file with the strategy's state, if there is one to resume from.
+    """
+
+    exchanges: int = 0
+    finished: bool = False
+    diverged: int = 0
+    seconds: float = 0.0
+    state: str = ""
+
+
+class SupportHistory(NamedTuple):
+    """Which coefficients were not zero, over the rounds.
+
+    Parameters
+    ----------
+    rounds : ndarray, shape (n,)
+    share : ndarray of float32, shape (n, cells)
+        Share of nonzero coefficients in each cell; a cell is one coefficient, or several neighbours if the array is
+        large.
+    """
+
+    rounds: NDArray[np.int64]
+    share: NDArray[np.float32]
+
+
+class RunFolder:
+    """Writes ``config.json`` at once, ``metrics.jsonl`` line by line and ``model.npz`` at the end.
+
+    Parameters
+    ----------
+    path : Path
+        The folder; created with its parents. It must not hold a run already.
+    config : mapping
+        The run's settings.
+    resume : bool, default False
+        The folder may hold an unfinished run with the same settings, which is continued.
+
+    Raises
+    ------
+    ConfigurationError
+        If the folder cannot be created, or holds a run.
+    """
+
+    def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot make the run folder {path}: {error.strerror or error}. Give a place by --out (in a run "
+                "config: by output-dir) in which you, or the user who started the SuperLink, may write"
+            ) from error
+        self.path = path
+        if (path / _CONFIG).exists():
+            if not resume:
+                raise ConfigurationError(f"the run folder {path} holds a run already; give another output-dir")
+            if _read(path / _CONFIG, json_object) != json.loads(json.dumps(dict(config))):
+                raise ConfigurationError(
+                    f"the run folder {path} holds a run with other settings; resume with those that its {_CONFIG} has, "
+                    "or give another folder"
+                )
+            return
+        with _writing(path / _CONFIG):
+            (path / _CONFIG).write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
+
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Append a line of metrics; it is on disk when this returns, so a killed run keeps its history."""
+        with _writing(self.path / _METRICS), (self.path / _METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(dict(metrics)) + "\n")
+
+    def checkpoint(
+        self,
+        status: RunStatus,
+        arrays: Mapping[str, NDArray[Any]],
+        exchanges: Sequence[Mapping[str, float]] = (),
+        support: SupportHistory | None = None,
+    ) -> None:
+        """Save the run's progress and model; `exchanges` are the communications since the last call.
+
+        The status is written last and replaced atomically: the files that it names exist whenever the process is
+        killed.
+        """
+        if exchanges:
+            with (self.path / _EXCHANGES).open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(dict(line)) + "\n" for line in exchanges)
+        if support is not None:
+            self._save(_SUPPORT, {"rounds": support.rounds, "share": support.share})
+        self.save_model(arrays)
+        text = json.dumps(status._asdict()) + "\n"
+        replace_file(self.path / _STATUS, lambda file: file.write(text.encode()))
+        for state in self.path.glob("state-*.npz"):
+            if state.name != status.state:
+                state.unlink()
+
+    def rewind(self, last_round: float, exchanges: int) -> RunRecord:
+        """Drop the lines after a round, which a killed run may have written; return the remaining lines."""
+        for name, kept in ((_METRICS, last_round), (_EXCHANGES, exchanges)):
+            lines = [line for line in _lines(self.path / name) if line["round"] <= kept]
+            if lines or (self.path / name).exists():
+                text = "".join(json.dumps(line) + "\n" for line in lines)
+                (self.path / name).write_text(text, encoding="utf-8")
+        return _record(self.path)
+
+    def status(self) -> RunStatus:
+        """Return the run's progress: not started, if nothing was saved."""
+        file = self.path / _STATUS
+        return _read(file, _status) if file.is_file() else RunStatus()
+
+    def save_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Save the primal model under the user's names."""
+        self._save(_MODEL, arrays)
+
+    def _save(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        with _writing(self.path / name):
+            replace_file(self.path / name, lambda file: np.savez(file, **dict(arrays)))  # type: ignore[arg-type]
+
+    def save_left_out(self, rows: Iterable[Any]) -> None:
+        """Save which replies did not count, and why; nothing is written if all counted.
+
+        Parameters
+        ----------
+        rows : iterable of NamedTuple
+            A strategy's ``left_out``, with the fields :data:`LEFT_OUT`.
+        """
+        found = [{name: getattr(row, name) for name in LEFT_OUT} for row in rows]
+        if found:
+            with _writing(self.path / _LEFT_OUT):
+                write_csv(found, self.path / _LEFT_OUT)
+
+
+class RunRecord(NamedTuple):
+    """A run read from its folder.
+
+    Parameters
+    ----------
+    config : dict
+        The run's settings.
+    metrics : list of dict
+        One for each evaluated round.
+    arrays : dict of str to ndarray
+        The final model.
+    left_out : sequence of dict of str to str
+        The replies that did not count: the columns :data:`LEFT_OUT`.
+    exchanges : list of dict, default empty
+        One for each communication, where they were recorded.
+    support : SupportHistory, optional
+        Where it was recorded.
+    status : RunStatus, optional
+        Where it was recorded.
+    """
+
+    config: dict[str, Any]
+    metrics: list[dict[str, float]]
+    arrays: dict[str, NDArray[Any]]
+    left_out: Sequence[dict[str, str]] = ()
+    exchanges: Sequence[Mapping[str, float]] = ()
+    support: SupportHistory | None = None
+    status: RunStatus | None = None
+
+
+def only_begun(path: Path) -> bool:
+    """Return whether a folder's run ended before it had results: it has a config, but no metrics or no model.
+
+    Parameters
+    ----------
+    path : Path
+    """
+    return (path / _CONFIG).is_file() and not all((path / name).is_file() for name in (_METRICS, _MODEL))
+
+
+def read_run(path: Path) -> RunRecord:
+    """Read a run folder.
+
+    Parameters
+    ----------
+    path : Path
+
+    Raises
+    ------
+    ConfigurationError
+        If the run did not finish (a file is missing), or a file is damaged; the error names the file and the problem.
+    """
+    for name in (_CONFIG, _METRICS, _MODEL):
+        if not (path / name).is_file():
+            wanted = "of a run that finished, or was stopped after a round"
+            raise ConfigurationError(f"{path} has no {name}; expected the folder {wanted}")
+    return _record(path)
+
+
+def _record(path: Path) -> RunRecord:
+    """Read the available files: a killed run has no model, and may have half a line at the end of a file."""
+    arrays = _model(path / _MODEL) if (path / _MODEL).is_file() else {}
+    support = _support(path / _SUPPORT) if (path / _SUPPORT).is_file() else None
+    status = _read(path / _STATUS, _status) if (path / _STATUS).is_file() else None
+    left_out = _read(path / _LEFT_OUT, _table) if (path / _LEFT_OUT).is_file() else []
+    config = _read(path / _CONFIG, json_object)
+    lines, exchanges = (_lines(path / name) for name in (_METRICS, _EXCHANGES))
+    return RunRecord(config, lines, arrays, left_out, exchanges, support, status)
+
+
+def _lines(path: Path) -> list[dict[str, float]]:
+    """Return the lines of a JSON file, without an incomplete last line of a killed process."""
+    if not path.is_file():
+        return []
+    *whole, rest = _read(path, lambda text: text.split("\n"))
+    try:
+        json_object(rest)
+        whole.append(rest)
+    except ValueError:
+        pass
+    return [_metrics_line(path, number, line) for number, line in enumerate(whole, start=1)]
+
+
+def _status(text: str) -> RunStatus:
+    values = json_object(text)
+    if not set(values) <= set(RunStatus._fields):
+        raise ValueError(f"it has {', '.join(values)}, expected {', '.join(RunStatus._fields)}")
+    return RunStatus(**values)
+
+
+def _support(path: Path) -> SupportHistory:
+    arrays = _model(path)
+    if set(arrays) != {"rounds", "share"} or arrays["share"].shape[:1] != arrays["rounds"].shape:
+        raise _damaged(path, "expected the arrays rounds and share, with a row for each round")
+    return SupportHistory(arrays["rounds"], arrays["share"])
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a temporary file and move it into place atomically: a killed process leaves the old file."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        write(file)
+    partial.replace(path)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises
+    ------
+    ValueError
+        If the text is not a JSON object.
+
+    Examples
+    --------
+    >>> json_object("[1]")
+    Traceback (most recent call last):
+    ...
+    ValueError: it holds a list, expected an object {...}
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a {type(value).__name__}, expected an object {{...}}")
+    return value
+
+
+def _metrics_line(path: Path, number: int, line: str) -> dict[str, float]:
+    try:
+        values = json_object(line)
+        if "round" not in values:
+            raise ValueError("it has no 'round'")
+        for name, value in values.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"{name} is {value!r}, expected a number")
+            # Plots and averages use floating point: integers beyond its range mean a damaged file.
+            float(value)
+    except (ValueError, OverflowError) as error:
+        raise _damaged(path, f"line {number}: {error}") from error
+    return values
+
+
+def _table(text: str) -> list[dict[str, str]]:
+    # As a stream, because a reason may have several lines.
+    rows = list(csv.reader(StringIO(text, newline="")))
+    if not rows or tuple(rows[0]) != LEFT_OUT or any(len(row) != len(LEFT_OUT) for row in rows):
+        raise ValueError(f"expected the columns {', '.join(LEFT_OUT)} in every line")
+    return [dict(zip(LEFT_OUT, row, strict=True)) for row in rows[1:]]
+
+
+def _model(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        # Without a zip signature NumPy would treat the file as a pickle or a single array.
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no .npz file")
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+                raise ValueError(f"{name!r} holds no numbers")
+    except Exception as error:
+        # Any exception: a damaged zip file makes NumPy and zlib raise a dozen kinds of errors.
+        raise _damaged(path, f"{error}") from error
+    return arrays
+
+
+def _read(path: Path, parse: Callable[[str], _Read]) -> _Read:
+    try:
+        return parse(path.read_bytes().decode("utf-8"))
+    except (ValueError, OSError, csv.Error) as error:
+        raise _damaged(path, f"{error}") from error
+
+
+def _damaged(path: Path, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"{path} is damaged: {reason}. Run it again into another folder")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write {path}: {error.strerror or error}. Give a directory with space, in which you may write"
+        ) from error

@@ -1,0 +1,557 @@
+"""Sweeps over settings: a grid or a random sample, on Ray, with each trial in process inside a Ray task.
+
+Every finished trial is written to ``trials.jsonl`` at once; a sweep that was stopped resumes with the missing trials.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+import multiprocessing
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.results import write_csv
+from flwr_fco.simulation.processes import available_cores
+from flwr_fco.simulation.ray_actors import check_reservation, room_of
+from reproduction.runs.run import RunResult, run
+from reproduction.runs.run_folder import json_object
+from reproduction.runs.settings import RunSettings, parse_value
+
+#: The result of a trial: settings, score, the round in which it diverged, means of the metrics.
+Trial = dict[str, Any]
+
+_TRIALS = "trials.jsonl"
+_DOMAIN = re.compile(r"(uniform|loguniform|integers)\(\s*([^,]+),\s*([^,]+)\)")
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """The score of a trial: the mean of a metric over the last evaluations.
+
+    Parameters
+    ----------
+    metric : str
+    window : int
+        Evaluations of the metric at the end of the run that are averaged.
+    largest : bool, default False
+        Whether larger is better.
+
+    Examples
+    --------
+    >>> CRITERIA["recovery-error"]
+    Criterion(metric='recovery-error', window=100, largest=False)
+    """
+
+    metric: str
+    window: int
+    largest: bool = False
+
+    @property
+    def worst(self) -> float:
+        """The score of a trial that diverged."""
+        return -math.inf if self.largest else math.inf
+
+    def describe(self) -> str:
+        """Return the criterion in words."""
+        aim = "largest" if self.largest else "smallest"
+        where = "in the last evaluation" if self.window == 1 else f"mean over the last {self.window} evaluations"
+        return f"{aim} {self.metric}, {where}"
+
+
+#: Criteria by the name that ``--rule`` uses. The first paper has `recovery-error` (B.2, B.3), `validation-objective`
+#: (B.4) and `objective` (B.5), the second `l1-error` (section 7). The third and the fourth do not say how their rates
+#: were chosen: `gap` and `training-loss`, and `energy-error`, are our interpretation.
+CRITERIA: dict[str, Criterion] = {
+    "recovery-error": Criterion("recovery-error", 100),
+    "f1": Criterion("f1", 100, largest=True),
+    "objective": Criterion("objective", 10),
+    "validation-objective": Criterion("validation-objective", 1),
+    "accuracy": Criterion("accuracy", 1, largest=True),
+    "gap": Criterion("gap", 1),
+    "l1-error": Criterion("l1-error", 1),
+    "energy-error": Criterion("energy-error", 1),
+    "training-loss": Criterion("training-loss", 1),
+}
+
+
+class Axis(NamedTuple):
+    """The values of a key: a list for a grid, or a distribution for a random search.
+
+    Parameters
+    ----------
+    key : str
+    values : tuple
+        Values of a grid; empty for a distribution.
+    distribution : str, default ""
+        ``uniform``, ``loguniform`` or ``integers``.
+    low, high : float
+        Range of the distribution.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    distribution: str = ""
+    low: float = 0.0
+    high: float = 0.0
+
+    def candidates(self) -> Any:
+        """Return what scikit-learn's ``ParameterSampler`` draws from: the values, or a distribution of SciPy's."""
+        # Here, not above: it takes longer to import than all the rest, and `reproduce` imports this file too.
+        from scipy import stats
+
+        make: dict[str, Callable[[float, float], Any]] = {
+            "uniform": lambda low, high: stats.uniform(low, high - low),
+            "loguniform": stats.loguniform,
+            "integers": lambda low, high: stats.randint(int(low), int(high) + 1),
+        }
+        return make[self.distribution](self.low, self.high) if self.distribution else list(self.values)
+
+
+def parse_axis(key: str, text: str) -> Axis:
+    """Return the axis described by a text.
+
+    Parameters
+    ----------
+    key : str
+    text : str
+        Comma-separated values, or ``uniform(low, high)``, ``loguniform(low, high)``, ``integers(low, high)``.
+
+    Returns
+    -------
+    Axis
+
+    Raises
+    ------
+    ConfigurationError
+        If a distribution's range is empty.
+
+    Examples
+    --------
+    >>> parse_axis("client-lr", "0.001,0.003").values
+    (0.001, 0.003)
+    >>> parse_axis("client-lr", "loguniform(1e-3, 1)").distribution
+    'loguniform'
+    """
+    found = _DOMAIN.fullmatch(text.strip())
+    if found is None:
+        values = tuple(parse_value(part.strip()) for part in text.split(",") if part.strip())
+        if not values:
+            raise ConfigurationError(f"{key} has no values; expected some, such as {key}=0.001,0.003")
+        return Axis(key, values)
+    name, *ends = found.groups()
+    low, high = (parse_value(end.strip()) for end in ends)
+    numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high))
+    if not numbers or not low < high or (name == "loguniform" and low <= 0):
+        raise ConfigurationError(f"{key}={text}; expected {name}(low, high) with low < high, positive for loguniform")
+    return Axis(key, (), name, float(low), float(high))
+
+
+def expand_axes(axes: Sequence[Axis], samples: int = 0, seed: int = 0) -> list[dict[str, Any]]:
+    """Return the settings of all trials: the grid of the axes, or a random sample.
+
+    Parameters
+    ----------
+    axes : sequence of Axis
+    samples : int, default 0
+        Number of random trials, drawn without repetition if all axes are lists of values; 0: the whole grid.
+    seed : int, default 0
+        Seed of the random search.
+
+    Returns
+    -------
+    list of dict of str to value
+
+    Raises
+    ------
+    ConfigurationError
+        If an axis is a distribution and no number of samples is given.
+
+    Examples
+    --------
+    >>> expand_axes([parse_axis("a", "1,2"), parse_axis("b", "3")])
+    [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
+    """
+    from sklearn.model_selection import ParameterGrid, ParameterSampler
+
+    if samples < 0:
+        raise ConfigurationError(f"samples={samples}; expected 0 (the whole grid) or more")
+    if samples:
+        drawn = ParameterSampler({axis.key: axis.candidates() for axis in axes}, samples, random_state=seed)
+        return [{axis.key: _plain(point[axis.key]) for axis in axes} for point in drawn]
+    for axis in axes:
+        if axis.distribution:
+            raise ConfigurationError(
+                f"{axis.key} is {axis.distribution}({axis.low:g}, {axis.high:g}), which has no grid; "
+                "give the number of trials by --samples"
+            )
+    grid = ParameterGrid({axis.key: list(axis.values) for axis in axes})
+    return [{axis.key: point[axis.key] for axis in axes} for point in grid]
+
+
+def _plain(value: Any) -> Any:
+    """Return a NumPy number as a Python number."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def score_run(result: RunResult, criterion: Criterion) -> Trial:
+    """Return the trial of a finished run.
+
+    Parameters
+    ----------
+    result : RunResult
+    criterion : Criterion
+
+    Returns
+    -------
+    dict
+        ``settings`` (flat), ``score``, ``diverged`` (round, or 0), ``rounds``, ``seconds``; ``mean`` and ``last`` of
+        every metric (over the criterion's window).
+
+    Raises
+    ------
+    ConfigurationError
+        If the run has no such metric.
+
+    Examples
+    --------
+    >>> trial = score_run(run(RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3})), CRITERIA["f1"])
+    >>> trial["diverged"], trial["rounds"]
+    (0, 3)
+    """
+    history = result.history
+    names = [name for name in {name: None for line in history for name in line} if name != "round"]
+    if criterion.metric not in names and not result.diverged:
+        raise ConfigurationError(
+            f"{result.settings.problem} does not report {criterion.metric}; it reports {', '.join(names)}. "
+            "Give another criterion."
+        )
+    series = {name: [line[name] for line in history if name in line] for name in names}
+    # The other metrics are averaged over the same rounds, however often they were evaluated.
+    judged = [line["round"] for line in history if criterion.metric in line][-criterion.window :]
+    first = judged[0] if judged else history[-1]["round"]
+    late = {name: [line[name] for line in history if name in line and line["round"] >= first] for name in names}
+    mean = {name: float(np.mean(values)) for name, values in late.items() if values}
+    score = mean.get(criterion.metric, math.nan)
+    if result.diverged or not math.isfinite(score):
+        score = criterion.worst
+    return {
+        "settings": result.settings.to_config(),
+        "score": score,
+        "diverged": result.diverged,
+        "rounds": int(history[-1]["round"]),
+        "seconds": round(result.seconds, 3),
+        "mean": mean,
+        "last": {name: values[-1] for name, values in series.items()},
+    }
+
+
+def best_trials(trials: Sequence[Trial], criterion: Criterion) -> dict[str, Trial]:
+    """Return the best trial of each strategy; trials that differ only in the seed are averaged first.
+
+    Parameters
+    ----------
+    trials : sequence of Trial
+    criterion : Criterion
+
+    Returns
+    -------
+    dict of str to Trial
+        With the mean score over the seeds. Strategies whose trials all diverged are omitted.
+
+    Examples
+    --------
+    >>> trials = [{"settings": {"strategy": "A", "client-lr": rate}, "score": rate} for rate in (0.3, 0.1)]
+    >>> best_trials(trials, CRITERIA["objective"])["A"]["settings"]["client-lr"]
+    0.1
+    """
+    seeds: dict[str, list[Trial]] = {}
+    for trial in trials:
+        same = {key: value for key, value in trial["settings"].items() if key != "seed"}
+        seeds.setdefault(json.dumps(same, sort_keys=True), []).append(trial)
+    found: dict[str, Trial] = {}
+    for group in seeds.values():
+        score = float(np.mean([trial["score"] for trial in group]))
+        if not math.isfinite(score):
+            continue
+        name = str(group[0]["settings"]["strategy"])
+        best = found.get(name)
+        if best is None or (score > best["score"] if criterion.largest else score < best["score"]):
+            found[name] = {**group[0], "score": score}
+    return found
+
+
+def run_sweep(
+    settings: Sequence[RunSettings],
+    folder: Path,
+    criterion: Criterion,
+    *,
+    engine: str = "ray",
+    workers: int = 0,
+    num_cpus: float = 1.0,
+    num_gpus: float = 0.0,
+    on_trial: Callable[[Trial], None] | None = None,
+) -> list[Trial]:
+    """Run all trials that are not in the folder yet.
+
+    Parameters
+    ----------
+    settings : sequence of RunSettings
+    folder : Path
+        Each finished trial is a line of ``trials.jsonl``; ``trials.csv`` is the final table.
+    criterion : Criterion
+    engine : {"ray", "processes", "in-process"}, default "ray"
+        ``"ray"``: the cluster at RAY_ADDRESS if it is set, else this machine. ``"processes"``: processes on this
+        machine. ``"in-process"``: all trials one after another in this process.
+    workers : int, default 0
+        Trials at a time on this machine; 0: as many as fit.
+    num_cpus, num_gpus : float, default 1 and 0
+        Resources that Ray reserves for a trial.
+    on_trial : callable, optional
+        Called with each finished trial.
+
+    Returns
+    -------
+    list of Trial
+        In the order of the settings, those of an earlier sweep included.
+
+    Raises
+    ------
+    ConfigurationError
+        If the engine is unknown, Ray is not installed, there is no cluster at RAY_ADDRESS, or no machine of it can meet
+        the reservation.
+    FlwrFcoError
+        If a trial raised.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> settings = [RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3, "server-lr": s}) for s in (1.0, 3.0)]
+    >>> trials = run_sweep(settings, Path(tempfile.mkdtemp()), CRITERIA["recovery-error"], engine="in-process")
+    >>> best_trials(trials, CRITERIA["recovery-error"])["FedDualAvg"]["settings"]["server-lr"]
+    3.0
+    """
+    if engine not in ("ray", "processes", "in-process"):
+        raise ConfigurationError(f"engine={engine!r}; expected 'ray', 'processes' or 'in-process'")
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / _TRIALS
+    done = {_key(trial["settings"]): trial for trial in read_trials(folder)}
+    missing = [own for own in settings if _key(own.to_config()) not in done]
+
+    def keep(trial: Trial) -> None:
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(trial) + "\n")
+        done[_key(trial["settings"])] = trial
+        if on_trial is not None:
+            on_trial(trial)
+
+    errors: list[BaseException] = []
+    if missing and engine == "in-process":
+        for own in missing:
+            keep(_trial(own, criterion))
+    elif missing:
+        # A worker keeps the data of its last trials, so those that share data come one after the other.
+        missing.sort(key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
+        with submitting(engine, workers, num_cpus, num_gpus) as submit:
+            for finished in as_completed([submit(_trial, own, criterion) for own in missing]):
+                if error := finished.exception():
+                    errors.append(error)
+                else:
+                    keep(finished.result())
+    if errors:
+        raise FlwrFcoError(
+            f"{len(errors)} of {len(missing)} trials failed; the finished trials are in {folder}. "
+            f"The first error: {errors[0]}"
+        )
+    trials = [done[_key(own.to_config())] for own in settings]
+    write_table(trials, folder / "trials.csv")
+    return trials
+
+
+def read_trials(folder: Path) -> list[Trial]:
+    """Return the finished trials of a folder; an incomplete last line is ignored.
+
+    Parameters
+    ----------
+    folder : Path
+
+    Returns
+    -------
+    list of Trial
+
+    Raises
+    ------
+    ConfigurationError
+        If a line is damaged.
+
+    Examples
+    --------
+    >>> read_trials(Path("nowhere"))
+    []
+    """
+    file = folder / _TRIALS
+    if not file.is_file():
+        return []
+    found: list[Trial] = []
+    text = file.read_text(encoding="utf-8", errors="replace")
+    complete = text[: text.rfind("\n") + 1]
+    if complete != text:
+        # The next line must not be appended to the rest of a broken one.
+        file.write_text(complete, encoding="utf-8")
+    for number, line in enumerate(complete.splitlines(), start=1):
+        try:
+            trial = json_object(line)
+            if not isinstance(trial.get("settings"), dict) or not {"score", "diverged", "mean"} <= trial.keys():
+                raise ValueError("it lacks settings, score, diverged or mean")
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{file} is damaged: line {number}: {error}. Remove that line: its trial is done again"
+            ) from error
+        found.append(trial)
+    return found
+
+
+def write_table(trials: Sequence[Trial], path: Path) -> None:
+    """Write the trials as CSV: settings, score, diverged, rounds, seconds, the means of the metrics.
+
+    Parameters
+    ----------
+    trials : sequence of Trial
+    path : Path
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "trials.csv")
+    >>> trial = {"settings": {"seed": 0}, "score": 1.5, "diverged": 0, "rounds": 3, "seconds": 0.1}
+    >>> trial.update(mean={}, last={})
+    >>> write_table([trial], path)
+    >>> path.read_text().split()
+    ['seed,score,diverged,rounds,seconds', '0,1.5,0,3,0.1']
+    """
+    rows = [
+        {
+            **trial["settings"],
+            **{key: trial[key] for key in ("score", "diverged", "rounds", "seconds")},
+            **{f"mean {name}": value for name, value in trial["mean"].items()},
+            **{f"last {name}": value for name, value in trial["last"].items()},
+        }
+        for trial in trials
+    ]
+    write_csv(rows, path)
+
+
+def _key(config: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()
+
+
+def _trial(settings: RunSettings, criterion: Criterion) -> Trial:
+    return score_run(run(settings), criterion)
+
+
+@contextlib.contextmanager
+def submitting(engine: str, workers: int, num_cpus: float, num_gpus: float) -> Iterator[Callable[..., Future[Any]]]:
+    """Yield ``submit(function, *arguments) -> Future``, which has a function called in another process or on Ray.
+
+    Parameters
+    ----------
+    engine : {"ray", "processes"}
+    workers : int
+        Calls at a time; 0: as many as there is room for.
+    num_cpus, num_gpus : float
+        What Ray reserves for a call.
+
+    Raises
+    ------
+    ConfigurationError
+        As :func:`ray_tasks` does.
+    """
+    if engine == "ray":
+        with ray_tasks(workers, num_cpus, num_gpus) as (_, task):
+            yield lambda function, *arguments: task(function).remote(*arguments).future()
+        return
+    # Spawned, not forked: numba's and BLAS's threads do not survive a fork.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers or available_cores(), mp_context=spawn, initializer=_end_with_parent) as pool:
+        yield pool.submit
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it is gone, which a kill leaves no time to tell its workers."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+@contextlib.contextmanager
+def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[Any, Any]]:
+    """Yield the module ``ray`` and what makes tasks, on the cluster at RAY_ADDRESS or on a Ray that is started here.
+
+    Parameters
+    ----------
+    workers : int
+        Tasks at a time on this machine; 0: as many as fit.
+    num_cpus, num_gpus : float
+        Resources reserved for a task.
+
+    Raises
+    ------
+    ConfigurationError
+        If Ray is not installed, there is no cluster at RAY_ADDRESS, or no room for a task, which would wait forever.
+    """
+    check_reservation(num_cpus, num_gpus)
+    if not num_cpus and not num_gpus:
+        raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for all tasks at a time; reserve more")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigurationError("this engine needs Ray: pip install ray, or use --engine in-process") from error
+    # Failed trials are not repeated here; running the same command again does the missing ones.
+    options: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_retries": 0}
+    if ray.is_initialized():
+        room_of(ray, num_cpus, num_gpus)
+        yield ray, ray.remote(**options)
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    here: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 200_000_000}
+    if workers and not address:
+        # A Ray that we start has whole cores, in which more tasks may fit than requested.
+        here |= {"num_cpus": math.ceil(workers * num_cpus), "resources": {"tasks": workers}}
+        options["resources"] = {"tasks": 1}
+    try:
+        ray.init(
+            address=address or "local",
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            **({} if address else here),
+        )
+    except (ConnectionError, ValueError) as error:
+        if not address:
+            raise
+        raise ConfigurationError(
+            f"RAY_ADDRESS={address}: {error}; expected a running cluster, as `ray start --head` makes it. "
+            "Unset RAY_ADDRESS to use this machine"
+        ) from error
+    try:
+        room_of(ray, num_cpus, num_gpus)
+        yield ray, ray.remote(**options)
+    finally:
+        ray.shutdown()

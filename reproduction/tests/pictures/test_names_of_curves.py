@@ -1,0 +1,45 @@
+"""Every curve has a name, and curves of one method can be told apart."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from reproduction.pictures.appearance import appearances
+from reproduction.pictures.report import figure_of_curves
+
+ROUNDS = np.arange(1.0, 20.0)
+
+
+def test_panels_with_curves_of_their_own_name_all_of_them():
+    curves = {f"{part}{i}": {part: [(ROUNDS, i / ROUNDS)]} for part in ("one", "two") for i in range(1, 5)}
+    figure = figure_of_curves(curves, ["one", "two"], "", methods=dict.fromkeys(curves, "FeDualEx"), coloured=[])
+    for place, part in zip(figure.axes, ("one", "two"), strict=True):
+        assert [text.get_text() for text in place.get_legend().get_texts()] == [f"{part}{i}" for i in range(1, 5)]
+        assert len({line.get_color() for line in place.get_lines()}) == 4
+    assert not figure.legends
+
+
+def test_curves_of_one_method_have_a_colour_each():
+    looks = appearances({f"N = {n}": "DualFL" for n in (8, 16, 32, 64, 128)} | {"bound": "bound"})
+    assert len({look.color for label, look in looks.items() if label != "bound"}) == 5
+    assert len(set(looks.values())) == 6
+
+
+def test_the_names_of_grey_curves_are_in_as_many_lines_as_they_need():
+    curves = {f"a rather long name {i}": {"gap": [(ROUNDS, i / ROUNDS)]} for i in range(1, 12)}
+    figure = figure_of_curves(curves, ["gap"], "", coloured=["a rather long name 1"])
+    (text,) = [text.get_text() for text in figure.legends[0].get_texts() if "grey" in text.get_text()]
+    assert max(map(len, text.splitlines())) < 60
+
+
+def test_ticks_of_costs_are_plain_numbers_that_are_apart():
+    key = "gap against cpu-seconds"
+    figure = figure_of_curves({"a": {key: [(np.geomspace(0.15, 3.0, 20), 1 / ROUNDS.repeat(2)[:20])]}}, [key], "")
+    figure.draw_without_rendering()
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels(which="both") if label.get_text()]
+    boxes = [box for box in boxes if figure.axes[0].bbox.x0 <= box.x0 <= figure.axes[0].bbox.x1]
+    assert len(boxes) >= 3
+    assert all(one.x1 <= other.x0 for one, other in pairwise(boxes))

@@ -1,0 +1,195 @@
+"""Networks as problems of the command line, and saddle points with a network's player in them."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
+
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn import functional
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.datasets import PartitionedClassification, Samples, digits
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import UniversalAdversarialLogistic
+from flwr_fco.pooled import client_weights
+from flwr_fco.regularizers import L1, PerParameter
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import DistributedPGDA, ExtraStepLocalSGD, FedAvgS, FedMiP, FeDualEx
+from flwr_fco.torch import TorchObjective
+from reproduction.problems.baselines import solve_baseline
+from reproduction.problems.named import load_task
+from reproduction.problems.networks import AttackedNetwork, NetworkImages, two_layers
+from reproduction.runs.run import run
+from reproduction.runs.settings import RunSettings
+
+# On networks as small as these, threads wait for each other most of the time.
+torch.set_num_threads(1)
+
+IMAGES, LABELS = (torch.tensor(array) for array in load_digits(return_X_y=True))
+ORDER = torch.randperm(len(IMAGES), generator=torch.Generator().manual_seed(0))
+IMAGES, LABELS = IMAGES[ORDER].float() / 16.0, LABELS[ORDER]
+
+# --- the players may be in any order ---------------------------------------------------------------------------------
+
+
+class Attacked(nn.Module):
+    """Multinomial logistic regression on perturbed images, whose perturbation is its first parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.perturbation = nn.Parameter(torch.zeros(64, dtype=torch.float64))
+        self.coefficients = nn.Parameter(torch.zeros(64, 10, dtype=torch.float64))
+        self.intercept = nn.Parameter(torch.zeros(10, dtype=torch.float64))
+
+    def forward(self, images):
+        return (images + self.perturbation) @ self.coefficients + self.intercept
+
+
+def parts():
+    return [(IMAGES[m:200:2].double(), LABELS[m:200:2]) for m in range(2)]
+
+
+def of_pytorch(images, labels):
+    def loss(model, batch):
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    return TorchObjective(Attacked(), loss, (images, labels), maximize="perturbation")
+
+
+def of_ours(images, labels):
+    return UniversalAdversarialLogistic(images.numpy(), labels.numpy(), num_classes=10)
+
+
+@pytest.mark.parametrize("kind", [FeDualEx, FedMiP, DistributedPGDA, FedAvgS, ExtraStepLocalSGD])
+def test_a_saddle_point_is_played_as_our_own_objective_plays_it(kind):
+    start = {
+        "perturbation": np.random.default_rng(0).uniform(-0.1, 0.1, 64),
+        "coefficients": np.random.default_rng(1).normal(scale=0.1, size=(64, 10)),
+        "intercept": np.zeros(10),
+    }
+    found = []
+    for make in (of_pytorch, of_ours):
+        objectives = [make(*part) for part in parts()]
+        strategy = kind(
+            regularizer=PerParameter({"perturbation": L1(1e-3, bound=0.1)}),
+            apply_to="perturbation",
+            client_lr=0.2,
+            local_steps=3,
+            batch_size=16,
+            fraction_evaluate=0.0,
+        )
+        arrays = {name: start[name] for name in objectives[0].layout.names}
+        app = client_app(lambda context, o=objectives: o[int(context.node_config["partition-id"])])
+        found.append(simulate(strategy, app, num_nodes=2, num_rounds=4, initial_arrays=arrays, progress=False).arrays)
+    for name, value in start.items():
+        ours = found[1][name].numpy()
+        np.testing.assert_allclose(found[0][name].numpy(), ours, rtol=0, atol=1e-12, err_msg=name)
+        assert not np.array_equal(ours, value)
+
+
+# --- problems --------------------------------------------------------------------------------------------------------
+
+
+def test_an_image_is_taken_apart_into_channels():
+    """Of 8 x 8 pixels, red, green and blue side by side: red is the row, green the column, blue the example."""
+    row, column = np.mgrid[:8, :8]
+    images = np.stack([np.stack([row, column, np.full((8, 8), n)], axis=-1).reshape(-1) for n in range(3)])
+    samples = Samples(images.astype(np.float32), np.arange(3))
+    data = PartitionedClassification(samples, samples, (np.arange(3),), 3)
+    objective = NetworkImages(data, AttackedNetwork((3, 8, 8), 3), (3, 8, 8)).objective(0)
+    (found, labels) = objective.dataset.tensors
+    assert torch.equal(found[2, 0], torch.tensor(row, dtype=torch.float32))
+    assert torch.equal(found[2, 1], torch.tensor(column, dtype=torch.float32))
+    assert (found[2, 2] == 2).all()
+    assert labels.tolist() == [0, 1, 2]
+
+
+def test_the_attacked_network_is_the_papers():
+    """A.4: 16, 32 and 64 filters of 3 x 3; only the perturbation has psi, and only it ascends."""
+    network = AttackedNetwork((3, 32, 32), 10)
+    kernels = [tuple(p.shape) for p in network.parameters() if p.ndim == 4]
+    assert kernels == [(16, 3, 3, 3), (32, 16, 3, 3), (64, 32, 3, 3)]
+    layers = [type(module).__name__ for module in network.classifier]
+    assert layers == ["Conv2d", "ReLU", "MaxPool2d"] * 3 + ["Flatten", "Linear"]
+    objective = load_task("adversarial-network-digits", options={"num-clients": 5}).clients[0]
+    assert objective.layout.regularized_names == ("perturbation",)
+    assert objective.ascends.sum() == 64
+    assert objective.ascends[objective.layout["perturbation"].block].all()
+
+
+def test_a_round_of_the_network_in_balls_reports_what_the_parameters_say():
+    task = load_task("two-layers-digits", 3, {"width": 8, "num-clients": 4, "radius": 20.0})
+    start = task.initial_arrays()
+    kernels = [array for array in start.values() if array.ndim == 2]
+    assert [kernel.shape for kernel in kernels] == [(8, 64), (8, 8), (10, 8)]
+    norms = [np.abs(kernel).sum() for kernel in kernels]
+    assert norms[0] == pytest.approx(20.0, rel=1e-5)
+    assert max(norms[1:]) < 20.0
+    w = task.layout.flatten(start)
+    found = task.scores(w)
+    assert found["norm"] == pytest.approx(max(norms))
+    assert found["density"] == pytest.approx(sum((k != 0).sum() for k in kernels) / sum(k.size for k in kernels))
+    assert set(task.scores(w, full=False)) == {"norm", "density"}
+    net = two_layers(64, 8, 10)
+    net.load_state_dict({name: torch.tensor(array) for name, array in start.items()})
+    data = digits(4, 0.3, seed=3)
+    samples = [data.client(m) for m in range(4)]
+    images, labels = (torch.tensor(np.concatenate(columns)) for columns in zip(*samples, strict=True))
+    with torch.no_grad():
+        scores = net(images.float())
+    assert found["objective"] == pytest.approx(float(functional.cross_entropy(scores, labels)), rel=1e-5)
+    assert found["training-accuracy"] == pytest.approx(float((scores.argmax(1) == labels).double().mean()))
+    with torch.no_grad():
+        scores = net(torch.tensor(data.test.features).float())
+    assert found["accuracy"] == pytest.approx(float((scores.argmax(1).numpy() == data.test.targets).mean()))
+    # The same seed is the same start, another one another, and PyTorch's own generator is where it was.
+    before = torch.random.get_rng_state()
+    again = task.initial_arrays()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(np.array_equal(again[name], start[name]) for name in start)
+    other = load_task("two-layers-digits", 4, {"width": 8, "num-clients": 4, "radius": 20.0}).initial_arrays()
+    assert not np.array_equal(other["0.weight"], start["0.weight"])
+
+
+def test_a_round_against_the_attack_reports_what_is_with_and_without_it():
+    task = load_task("adversarial-network-digits", 0, {"num-clients": 3})
+    start = task.initial_arrays()
+    assert 0.0 < np.abs(start["perturbation"]).max() <= 0.05
+    w = task.layout.flatten(start)
+    found = task.scores(w)
+    plain = task.scores(task.layout.flatten({**start, "perturbation": 0 * start["perturbation"]}))
+    assert plain["accuracy"] == plain["attacked-accuracy"]
+    assert plain["loss"] == plain["attacked-loss"] == pytest.approx(found["loss"], rel=1e-6)
+    assert found["attacked-loss"] != found["loss"]
+    losses = [client.value(w) for client in task.clients]
+    assert found["training-loss"] == pytest.approx(client_weights(task.clients) @ losses)
+
+
+def test_what_nobody_can_certify_is_no_baseline():
+    with pytest.raises(ConfigurationError, match="certified tolerance, which nobody can do for a network"):
+        solve_baseline(load_task("two-layers-digits", options={"num-clients": 2}), "centralized")
+    with pytest.raises(ConfigurationError, match="is a saddle function"):
+        solve_baseline(load_task("adversarial-network-digits", options={"num-clients": 2}), "centralized")
+
+
+@pytest.mark.parametrize(
+    ("problem", "strategy", "options"),
+    [
+        ("two-layers-digits", "FedDualAvg", {"width": 16, "local-epochs": 1, "client-lr": 0.3, "num-clients": 4}),
+        ("adversarial-network-digits", "FeDualEx", {"client-lr": 0.1, "num-clients": 2}),
+    ],
+)
+def test_a_run_of_the_command_line_learns(problem, strategy, options):
+    settings = RunSettings.of(problem, strategy, {"num-rounds": 6, "clients-per-round": 0, **options})
+    first, *_, last = run(settings).history
+    metric = "objective" if strategy == "FedDualAvg" else "training-loss"
+    assert last[metric] < first[metric]
+
+
+@pytest.mark.parametrize("width", [0, -1])
+def test_a_layer_is_not_empty(width):
+    with pytest.raises(ConfigurationError, match=f"width={width}; expected a whole number >= 1"):
+        two_layers(64, width, 10)

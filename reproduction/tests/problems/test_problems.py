@@ -1,0 +1,303 @@
+"""The registry of problems, the metrics of a round, the baselines."""
+
+import numpy as np
+import pytest
+import stand_ins
+
+from flwr_fco import datasets
+from flwr_fco.datasets import PartitionedImages, Samples, digits
+from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.pooled import (
+    composite_objective,
+    duality_gap,
+    natural_residual,
+    recovery_error,
+    saddle_point,
+    sklearn_solution,
+    support_scores,
+)
+from flwr_fco.regularizers import L1Ball, L2Ball
+from reproduction.problems import named as problems
+from reproduction.problems.baselines import solve_baseline
+from reproduction.problems.loaders import data_directory
+from reproduction.problems.named import PROBLEMS, find_problem, load_task
+from reproduction.problems.tasks import ConstrainedClassification
+from reproduction.runs.run import run
+from reproduction.runs.settings import RunSettings
+
+
+def test_every_problem_says_what_it_is_and_how_to_begin():
+    for name, problem in PROBLEMS.items():
+        assert problem.name == name
+        assert problem.description
+        assert set(problem.defaults) >= {"client-lr", "server-lr", "num-rounds", "clients-per-round", "batch-size"}
+
+
+@pytest.mark.parametrize("name", ["lasso-III", "low-rank-III", "lasso-small"])
+def test_the_gram_matrix_gives_the_pooled_objective(name):
+    task = load_task(name)
+    rng = np.random.default_rng(0)
+    for scale in (0.0, 1.0, 30.0):
+        w = scale * rng.normal(size=task.layout.size)
+        assert task.objective(w) == pytest.approx(
+            composite_objective(task.clients, None, task.regularizer, w), rel=1e-9
+        )
+
+
+def test_a_round_of_sparse_recovery_reports_what_the_metrics_say():
+    task = load_task("lasso-small")
+    w = np.zeros(task.layout.size)
+    w[:4], w[20] = 0.5, 0.02
+    found = task.scores(w)
+    truth = task.dataset.coefficients
+    assert (found["precision"], found["recall"], found["f1"]) == support_scores(w[:-1], truth, 1e-2)
+    assert found["density"] == 5 / 64
+    assert found["recovery-error"] == recovery_error(w[:-1], truth)
+    assert set(task.scores(w, full=False)) == set(found) - {"objective"}
+
+
+def test_a_round_of_rank_recovery():
+    task = load_task("low-rank-III")
+    w = np.append(task.dataset.coefficients.reshape(-1), task.dataset.intercept)
+    found = task.scores(w)
+    assert found["rank"] == 1
+    assert found["recovery-error"] == 0.0
+    # Nothing is left but the noise, of variance 1.
+    assert found["validation-mse"] == pytest.approx(1.0, abs=0.2)
+    w[0] = np.inf
+    assert task.scores(w, full=False)["rank"] == 32
+
+
+def test_a_round_of_classification():
+    task = load_task("breast-cancer")
+    found = task.scores(np.zeros(task.layout.size))
+    assert found["density"] == 0.0
+    assert found["objective"] == pytest.approx(np.log(2))
+    assert found["validation-objective"] == pytest.approx(np.log(2))
+    labels = np.concatenate([client.labels for client in task.clients])
+    # A model of zeros says one class for all.
+    assert found["training-accuracy"] in (pytest.approx(labels.mean()), pytest.approx(1 - labels.mean()))
+
+
+@pytest.mark.parametrize(("ball", "order"), [(L1Ball(5.0), 1), (L2Ball(5.0), 2)])
+def test_a_round_in_a_ball_reports_the_norm_that_it_bounds(ball, order):
+    task = ConstrainedClassification(digits(num_clients=4, alpha=None), ball, order)
+    w = np.random.default_rng(0).normal(size=task.layout.size)
+    outside = task.scores(w)
+    # The intercept is free, and not in the norm.
+    assert outside["norm"] == pytest.approx((np.abs(w[:640]) ** order).sum() ** (1 / order))
+    assert outside["objective"] == np.inf
+    w[:640] = ball.prox(w[:640], 1.0)
+    inside = task.scores(w)
+    assert inside["norm"] == pytest.approx(5.0)
+    assert np.isfinite(inside["objective"])
+
+
+def test_a_synthetic_brain_is_classified_by_voxels_of_its_pattern():
+    options = {"num-voxels": 2000, "num-clients": 6, "clients-per-round": 0, "contrast": 1.0}
+    options |= {"client-lr": 1e-2, "num-rounds": 60}
+    result = run(RunSettings.of("synthetic-brain", "FedDualAvg", options))
+    last = result.history[-1]
+    assert last["accuracy"] > 0.9
+    assert last["density"] < 0.5
+    task = result.settings.load()
+    assert last["precision"] > 2 * (task.dataset.pattern != 0).mean()
+
+
+def test_options_are_checked():
+    assert find_problem("lasso-III").options() == {"strength": 0.5}
+    assert load_task("lasso-small", options={"strength": 1}).regularizer.strength == 1.0
+    with pytest.raises(ConfigurationError, match="lasso-V"):
+        load_task("lasso-V")
+    with pytest.raises(ConfigurationError, match=r"no option 'alpha'.*strength"):
+        load_task("lasso-I", options={"alpha": 1.0})
+    with pytest.raises(ConfigurationError, match="strength='x' is a str"):
+        load_task("lasso-small", options={"strength": "x"})
+    with pytest.raises(ConfigurationError, match="strength=True is a bool; expected a number"):
+        load_task("lasso-small", options={"strength": True})
+    with pytest.raises(ConfigurationError, match="regularizer='L3'; expected one of L1, L2Squared, Nuclear, Zero"):
+        load_task("digits", options={"regularizer": "L3"})
+    with pytest.raises(ConfigurationError, match="num-ones=99"):
+        load_task("lasso-small", options={"num-ones": 99})
+
+
+def test_tasks_are_shared_within_a_process():
+    assert load_task("lasso-small", 3) is load_task("lasso-small", 3)
+    assert load_task("lasso-small", 3) is not load_task("lasso-small", 4)
+
+
+def test_absent_data_say_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_FCO_DATA", str(tmp_path))
+    with pytest.raises(DataNotFoundError, match="FLWR_FCO_DATA"):
+        data_directory("mnist")
+    (tmp_path / "mnist").mkdir()
+    assert data_directory("mnist") == tmp_path / "mnist"
+    with pytest.raises(DataNotFoundError, match="train-images"):
+        load_task("mnist-l1-ball", 9)
+
+
+def test_mnist_has_other_sources(monkeypatch):
+    images = Samples(np.zeros((9, 16), dtype=np.uint8), np.arange(9))
+    data = PartitionedImages(images, images, (np.arange(5), np.arange(5, 9)), 10)
+    asked = []
+    monkeypatch.setattr(datasets, "femnist", lambda *given, **options: asked.append((given, options)) or data)
+    monkeypatch.setattr(datasets, "mnist", lambda path, *given, **options: asked.append(path) or data)
+    task = load_task("mnist-l2-ball", 8, options={"source": "femnist", "num-clients": 2})
+    assert [client.num_examples for client in task.clients] == [5, 4]
+    load_task("mnist-l2-ball", 8, options={"source": "openml"})
+    assert asked == [((2,), {"num_classes": 10, "seed": 8}), None]
+    with pytest.raises(ConfigurationError, match="source='web'"):
+        load_task("mnist-l2-ball", 8, options={"source": "web"})
+
+
+@pytest.fixture
+def fresh_tasks():
+    """Forget the tasks of stand-ins, before and after."""
+    problems._load.cache_clear()
+    yield
+    problems._load.cache_clear()
+
+
+def test_mnist_comes_from_openml_for_every_problem_that_reads_it(monkeypatch, fresh_tasks):
+    rng = np.random.default_rng(0)
+    asked = stand_ins.install_openml(monkeypatch, rng.integers(0, 256, (280, 784)), np.arange(280) % 10)
+    monkeypatch.delenv("FLWR_FCO_DATA", raising=False)
+    sizes = {"num-clients": 2, "num-examples": 200}
+    for number, name in enumerate(("mnist-l1-ball", "logistic-mnist", "adversarial-mnist"), start=1):
+        task = load_task(name, options={"source": "openml", **sizes})
+        assert sum(client.num_examples for client in task.clients) == 200
+        assert len(asked) == number
+        # Nothing is fetched that was not asked for, and what is said to do can be done.
+        with pytest.raises(DataNotFoundError, match="--set source=openml"):
+            load_task(name, options=sizes)
+    assert len(asked) == 3
+    for name, about in (("logistic-digits", "digits"), ("adversarial-digits", "digits"), ("logistic-cifar10", "cifar")):
+        with pytest.raises(ConfigurationError, match=f"source='openml'; expected 'files' for {about}"):
+            load_task(name, options={"source": "openml"})
+
+
+def test_femnist_is_fetched_where_that_is_asked_for(monkeypatch, fresh_tasks):
+    hub = stand_ins.install_flwr_datasets(monkeypatch, [[number % 10 for number in range(12)]] * 5)
+    hub.unreachable = True
+    with pytest.raises(DataNotFoundError, match="--set fetch=true"):
+        load_task("femnist", options={"num-clients": 3})
+    hub.unreachable = False
+    task = load_task("femnist", options={"fetch": True, "num-clients": 3})
+    assert [client.num_examples for client in task.clients] == [11] * 3
+    assert task.layout.size == 10 * 784 + 10
+    assert task.regularizer == L1Ball(1000.0)
+    task = load_task("femnist", options={"fetch": True, "num-clients": 3, "ball": "l2", "radius": 10.0})
+    assert task.regularizer == L2Ball(10.0)
+    assert load_task("femnist", options={"fetch": True, "num-clients": 2, "num-classes": 62}).layout.size == 62 * 785
+    with pytest.raises(ConfigurationError, match="ball='l3'"):
+        load_task("femnist", options={"ball": "l3"})
+
+
+def test_the_papers_split_of_what_nilearn_fetches(tmp_path, monkeypatch, fresh_tasks):
+    """B.4: 59 training clients of 18 scans (here 4), 12 held out, the sessions of the sixth subject."""
+    pytest.importorskip("nibabel")
+    stand_ins.write_all_of_haxby(tmp_path)
+    monkeypatch.delenv("FLWR_FCO_DATA", raising=False)
+    asked = stand_ins.install_nilearn(monkeypatch, tmp_path)
+    with pytest.raises(DataNotFoundError, match="--set fetch=true"):
+        load_task("haxby")
+    assert asked == []
+    options = {"fetch": True, "num-held-out": 12}
+    paper = load_task("haxby", 3, options={**options, "split": 5})
+    assert asked == [{"data_dir": None, "subjects": [1, 2, 3, 4, 5, 6], "fetch_stimuli": False}]
+    assert [client.num_examples for client in paper.clients] == [4] * 59
+    sixth = datasets.load_haxby(tmp_path, subjects=(6,))
+    np.testing.assert_array_equal(paper.dataset.test.features, sixth.features)
+    # Without a split the seed chooses: six seeds, six subjects.
+    chosen = [load_task("haxby", seed, options=options).dataset for seed in range(6)]
+    assert [data.num_clients for data in chosen] == [59, 59, 59, 59, 60, 59]
+    np.testing.assert_array_equal(chosen[5].test.features, sixth.features)
+    with pytest.raises(ConfigurationError, match=r"split=6; expected 0 \.\. 5"):
+        load_task("haxby", options={**options, "split": 6})
+    load_task("haxby", options={**options, "path": "kept/here"})
+    assert asked[-1]["data_dir"] == "kept/here"
+
+
+def test_centralized_is_certified_and_what_scikit_learn_finds():
+    task = load_task("lasso-small")
+    found = solve_baseline(task, "centralized", tol=1e-9)
+    assert found.certificate == "duality gap"
+    assert found.gap < 1e-8
+    assert np.allclose(found.w, sklearn_solution(task.clients, task.regularizer), atol=1e-5)
+
+
+def test_local_solves_the_problem_of_one_client():
+    task = load_task("lasso-small")
+    found = solve_baseline(task, "local", client=2)
+    assert found.gap < 1e-5
+    assert task.objective(found.w) > task.objective(solve_baseline(task, "centralized").w)
+    assert not np.allclose(found.w, solve_baseline(task, "local", client=3).w)
+    with pytest.raises(ConfigurationError, match="no client 99"):
+        solve_baseline(task, "local", client=99)
+    with pytest.raises(ConfigurationError, match="baseline='best'"):
+        solve_baseline(task, "best")
+
+
+def test_a_bilinear_game_reports_the_gap_of_the_pooled_problem():
+    small = {"rows": 8, "columns": 12, "num-clients": 4, "spread": 0.5}
+    task = load_task("bilinear-l1", 3, small)
+    w = task.layout.flatten(task.initial_arrays())
+    assert np.abs(w).max() <= 0.05
+    found = task.scores(w)
+    assert found["gap"] == pytest.approx(duality_gap(task.clients, None, task.regularizer, w), rel=1e-9)
+    corner = -0.05 * np.sign(w)
+    assert found["diameter"] == pytest.approx(0.5 * ((corner - w) ** 2).sum())
+    assert found["residual"] == pytest.approx(natural_residual(task.clients, None, task.regularizer, w))
+    assert not task.layout.flatten(load_task("bilinear-l1", 3, {**small, "start": "zero"}).initial_arrays()).any()
+    with pytest.raises(ConfigurationError, match="start='one'"):
+        load_task("bilinear-l1", 3, {**small, "start": "one"})
+    with pytest.raises(ConfigurationError, match="BilinearSaddle is a saddle function"):
+        solve_baseline(task, "centralized")
+
+
+def test_a_quadratic_game_reports_the_distance_to_its_saddle_point():
+    """Unequal clients: FeDualEx ends beside it with one local step, nearer with a smaller rate; equal ones: at it."""
+    small = {"rows": 3, "columns": 4, "num-clients": 2, "curvature": 2.0, "batch-size": 0, "structure-every": 50}
+    ends = []
+    for rate, rounds, spread in ((0.1, 200, 1.0), (0.01, 500, 1.0), (0.1, 200, 0.0)):
+        options = {**small, "spread": spread, "client-lr": rate, "num-rounds": rounds, "objective-every": 50}
+        ends.append(run(RunSettings.of("quadratic-saddle", "FeDualEx", options)).history[-1])
+    coarse, fine, equal = (line["distance"] for line in ends)
+    assert coarse >= 5 * fine >= 1e-4
+    assert equal <= 1e-12
+    assert ends[0]["gap"] >= 20 * ends[1]["gap"]
+    task = load_task("quadratic-saddle", 0, {"rows": 3, "columns": 4, "num-clients": 2})
+    assert task.structure(saddle_point(task.clients))["gap"] <= 1e-20
+
+
+def test_equal_clients_of_a_small_lasso():
+    clients = load_task("lasso-small", 0, {"equal": True, "num-clients": 3}).clients
+    assert np.array_equal(clients[0].features, clients[2].features)
+
+
+def test_the_low_rank_game_has_no_gap_outside_its_balls_and_one_at_the_projected_start():
+    small = {"rows": 8, "columns": 12, "num-clients": 2}
+    outside, inside = (load_task("bilinear-nuclear", 0, {**small, "start": own}) for own in ("uniform", "projected"))
+    assert "gap" not in outside.scores(outside.layout.flatten(outside.initial_arrays()))
+    start = inside.initial_arrays()
+    assert np.linalg.norm(start["x"], 2) == pytest.approx(0.05)
+    assert inside.scores(inside.layout.flatten(start))["gap"] > 0
+
+
+def test_adversarial_training_reports_the_test_images_with_and_without_the_attack():
+    task = load_task("adversarial-digits", 0, {"num-clients": 4})
+    arrays = {**task.initial_arrays(), "coefficients": np.random.default_rng(0).normal(size=(64, 10))}
+    assert 0.0 < np.abs(arrays["perturbation"]).max() <= 0.05
+    w = task.layout.flatten(arrays)
+    found = task.scores(w)
+    test = task.dataset.images.test_examples()
+    margins = test.features @ arrays["coefficients"]
+    assert found["accuracy"] == pytest.approx((margins.argmax(axis=1) == test.targets).mean())
+    shifted = (test.features + arrays["perturbation"]) @ arrays["coefficients"]
+    assert found["attacked-accuracy"] == pytest.approx((shifted.argmax(axis=1) == test.targets).mean())
+    assert found["attack-size"] == pytest.approx(np.abs(arrays["perturbation"]).mean())
+    assert set(task.scores(w, full=False)) == {"density", "attack-size"}
+    # The penalty acts on the perturbation, whatever shapes the arrays have.
+    result = run(RunSettings.of("adversarial-digits", "FeDualEx", {"num-clients": 4, "num-rounds": 12}))
+    assert result.history[-1]["density"] == 0.0
+    assert np.count_nonzero(result.arrays["coefficients"]) > 500

@@ -1,0 +1,153 @@
+"""`python -m tools.deploy` without starting Flower: keys, refusals, and whose processes it ends."""
+
+import json
+import shutil
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from flwr_fco.errors import ConfigurationError
+from tools.deploy import app
+from tools.deployment import LocalDeployment, free_ports
+from tools.local_superlink import command_line, exists
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None or shutil.which("ssh-keygen") is None, reason="needs openssl and ssh-keygen"
+)
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A deployment that nobody changes: keys of this length take a second."""
+    told = []
+    home = tmp_path_factory.mktemp("original") / "home"
+    return LocalDeployment.create(home, 2, node_config="data-path='/data'", tell=told.append), told
+
+
+@pytest.fixture
+def made(original, tmp_path):
+    """A deployment of the test's own, with the keys of the original."""
+    deployment, told = original
+    home = shutil.copytree(deployment.home, tmp_path / "home")
+    config = home / "config.toml"
+    config.write_text(config.read_text().replace(str(deployment.home), str(home)))
+    return LocalDeployment(home), [text.replace(str(deployment.home), str(home)) for text in told]
+
+
+def test_keys_are_their_owners_and_the_certificate_is_the_authoritys(made):
+    deployment, _ = made
+    deployment.make_key(0, register=False)
+    assert stat.S_IMODE(deployment.home.stat().st_mode) == 0o700
+    for name in ("ca.key", "server.key", "node-0"):
+        assert stat.S_IMODE((deployment.home / name).stat().st_mode) == 0o600, name
+    verified = subprocess.run(
+        ["openssl", "verify", "-CAfile", "ca.crt", "-verify_ip", "127.0.0.1", "server.pem"],
+        cwd=deployment.home,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_what_it_prints_does_the_same_in_a_shell(made, tmp_path):
+    deployment, told = made
+    copied = tmp_path / "typed"
+    script = "\n".join(told).replace(str(deployment.home), str(copied))
+    subprocess.run(["sh", "-e", "-c", script], check=True, capture_output=True, cwd=tmp_path)
+    own = {path.name for path in deployment.home.iterdir()} - {"deployment.json"}
+    assert {path.name for path in copied.iterdir()} == own
+    config = (deployment.home / "config.toml").read_text().replace(str(deployment.home), str(copied))
+    assert (copied / "config.toml").read_text() == config
+
+
+def test_an_older_flower_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("tools.deploy.version", lambda name: "1.22.0")
+    done = call("local", tmp_path / "home")
+    assert done.exit_code == 2
+    assert "flwr 1.22.0 is installed" in " ".join(done.output.split())
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_process_is_found_by_its_command_and_a_dead_one_is_not(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path)]) as process:
+        assert str(tmp_path) in command_line(process.pid)
+        process.kill()
+        # Dead, but nobody has waited for it.
+        deadline = time.monotonic() + 10
+        while command_line(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert command_line(process.pid) == ""
+
+
+def test_a_folder_that_is_not_empty_is_refused(made):
+    deployment, _ = made
+    before = (deployment.home / "ca.key").read_bytes()
+    result = call("local", deployment.home)
+    assert result.exit_code == 2
+    assert "is not empty, and keys are not overwritten" in result.output
+    assert (deployment.home / "ca.key").read_bytes() == before
+
+
+def test_what_is_wrong_is_said(tmp_path, made):
+    deployment, _ = made
+    for arguments, text in (
+        (("status", tmp_path / "nothing"), "holds no deployment"),
+        (("stop", deployment.home, "node-9"), "expected superlink, node-0, node-1"),
+        (("local", tmp_path / "new", "--app", tmp_path), "is no Flower App"),
+    ):
+        result = call(*arguments)
+        assert result.exit_code == 2, result.output
+        assert text in " ".join(result.output.split())
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ConfigurationError, match="nodes=0"):
+        LocalDeployment.create(tmp_path / "none", 0)
+
+
+def test_nothing_of_others_is_ended(made):
+    deployment, _ = made
+    # A number that was a SuperNode's once may be anybody's after a restart of the machine.
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        path = deployment.home / "deployment.json"
+        told = json.loads(path.read_text())
+        path.write_text(json.dumps({**told, "pids": {"node-0": other.pid}}))
+        result = call("stop", deployment.home)
+        assert "nothing was running" in result.output
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_dead_process_takes_what_it_has_started_with_it(made):
+    deployment, _ = made
+    code = (
+        "import subprocess, sys, time;"
+        "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid, flush=True); time.sleep(60)"
+    )
+    leader = subprocess.Popen(
+        [sys.executable, "-c", code, str(deployment.home)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    child = int(leader.stdout.readline())
+    deployment._note("node-1", leader.pid)
+    assert deployment.pid("node-1") == leader.pid
+    leader.kill()
+    leader.wait()
+    assert not deployment.stop("node-1")
+    deadline = time.monotonic() + 10.0
+    while exists(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not exists(child)
+
+
+def test_ports_are_free_and_differ():
+    assert len(set(free_ports(5))) == 5

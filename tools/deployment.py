@@ -1,0 +1,419 @@
+"""A deployment on this machine: SuperLink and SuperNodes with TLS and authentication that outlive the command.
+
+Everything is done with the commands that an operator would type, and each is printed before it runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from tools.local_superlink import (
+    command,
+    command_line,
+    end,
+    environment_of,
+    exists,
+    settings_of,
+)
+
+#: The connection in Flower's configuration, and the SuperLink's name among the processes.
+CONNECTION, SUPERLINK = "local", "superlink"
+#: Seconds for the SuperLink to answer, and for a killed node's key to be free.
+READY, TAKEN = 120.0, 180.0
+#: The log line of an accepted SuperNode, and the seconds within which a refused one reports it.
+_TAKEN_SAYS, _REFUSED = "SuperNode ID:", 8.0
+_FILE = "deployment.json"
+
+
+def free_ports(number: int) -> list[int]:
+    """Return unused ports below those that systems give to connections, so that a restart can have the same ones.
+
+    Parameters
+    ----------
+    number : int
+    """
+    found: list[int] = []
+    for port in random.sample(range(20_000, 32_000), 4_000):
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.append(port)
+        if len(found) == number:
+            return found
+    raise FlwrFcoError(f"{number} free ports are not to be had between 20000 and 32000")
+
+
+class LocalDeployment:
+    """SuperLink and SuperNodes by name, in a folder with their keys, logs and FLWR_HOME.
+
+    Parameters
+    ----------
+    home : Path
+        The folder.
+    tell : callable, optional
+        Called with every command before it runs.
+
+    Raises
+    ------
+    ConfigurationError
+        If the folder holds no deployment; :meth:`create` makes one.
+    """
+
+    def __init__(self, home: Path, tell: Callable[[str], None] = lambda text: None) -> None:
+        self.home, self._tell = home.resolve(), tell
+        path = self.home / _FILE
+        if not path.is_file():
+            raise ConfigurationError(
+                f"{home} holds no deployment; make one with `python -m tools.deploy local {home}`, or give "
+                "the folder of one"
+            )
+        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        self.nodes: int = told["nodes"]
+        self.node_config: str = told["node_config"]
+        self._ports: list[int] = told["ports"]
+        self.pids: dict[str, int] = told["pids"]
+        #: Node ids in the SuperLink by SuperNode name.
+        self.node_ids: dict[str, str] = told["node_ids"]
+
+    def _save(self) -> None:
+        own = {"nodes": self.nodes, "node_config": self.node_config, "ports": self._ports}
+        path = self.home / _FILE
+        text = json.dumps(own | {"pids": self.pids, "node_ids": self.node_ids})
+        path.with_suffix(".new").write_text(text, encoding="utf-8")
+        path.with_suffix(".new").replace(path)
+
+    @classmethod
+    def create(
+        cls, home: Path, nodes: int, *, node_config: str = "", tell: Callable[[str], None] = lambda text: None
+    ) -> LocalDeployment:
+        """Create the folder, certificates and configuration without starting anything.
+
+        Parameters
+        ----------
+        home : Path
+            Must be missing or empty: keys are never overwritten.
+        nodes : int
+            Number of SuperNodes.
+        node_config : str, default ""
+            Added to each SuperNode's ``--node-config``.
+        tell : callable, optional
+
+        Raises
+        ------
+        ConfigurationError
+            If the folder is not empty.
+        """
+        if nodes < 1:
+            raise ConfigurationError(f"nodes={nodes}; expected a whole number >= 1")
+        if home.exists() and any(home.iterdir()):
+            raise ConfigurationError(
+                f"{home} is not empty, and keys are not overwritten. `python -m tools.deploy restart {home}` starts "
+                "the deployment in it again; for a new one give another folder"
+            )
+        home.mkdir(parents=True, exist_ok=True)
+        home.chmod(0o700)
+        ports = free_ports(1 + nodes)
+        told = {"nodes": nodes, "node_config": node_config, "ports": ports, "pids": {}, "node_ids": {}}
+        (home / _FILE).write_text(json.dumps(told), encoding="utf-8")
+        made = cls(home, tell)
+        tell(f"mkdir -p -m 700 {shlex.quote(str(made.home))} && cd {shlex.quote(str(made.home))}")
+        for key, value in made.settings.items():
+            tell(f"export {key}={shlex.quote(value)}")
+        made._write(
+            "config.toml",
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{made.address}"\n'
+            f'root-certificates = "{made.home / "ca.crt"}"\n',
+        )
+        made._certify()
+        return made
+
+    def _write(self, name: str, text: str) -> None:
+        self._tell(f"cat > {name} <<END\n{text}END")
+        (self.home / name).write_text(text, encoding="utf-8")
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+
+    def _certify(self) -> None:
+        """Create a CA, and a certificate signed by it for the SuperLink."""
+        self.make_ca("ca")
+        self._write("server.ext", "subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        request = "req -newkey rsa:3072 -nodes -subj /CN=localhost -keyout server.key -out server.csr"
+        self._run("openssl", *request.split())
+        sign = "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 365 -extfile server.ext"
+        self._run("openssl", *sign.split(), "-out", "server.pem")
+
+    def make_ca(self, name: str) -> None:
+        """Create a certification authority, NAME.key and NAME.crt.
+
+        Parameters
+        ----------
+        name : str
+        """
+        options = f"req -x509 -newkey rsa:3072 -nodes -days 365 -subj /CN={name} -keyout {name}.key -out {name}.crt"
+        self._run("openssl", *options.split())
+
+    def make_key(self, i: int, *, register: bool = True) -> None:
+        """Create the key by which the SuperLink identifies a SuperNode.
+
+        Parameters
+        ----------
+        i : int
+        register : bool, default True
+            Whether to register it with the SuperLink, which must be running.
+        """
+        self._run("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", f"node-{i}")
+        if register:
+            told = self._run("flwr", "supernode", "register", f"node-{i}.pub", CONNECTION, "--format", "json")
+            with suppress(ValueError):
+                self.node_ids[f"node-{i}"] = str(json.loads(told)["node-id"])
+            self._save()
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    @property
+    def address(self) -> str:
+        """The address of the SuperLink."""
+        return f"127.0.0.1:{self._ports[0]}"
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The variables that are set for every command."""
+        return settings_of(self.home)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of every command."""
+        return environment_of(self.home)
+
+    def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run Flower's command line for this deployment, whatever its exit code.
+
+        Parameters
+        ----------
+        *arguments : str
+        """
+        return self._call(command("flwr"), arguments)
+
+    def _call(self, program: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program, *arguments],
+            env=self.environment,
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=READY,
+            check=False,
+        )
+
+    def _run(self, program: str, *arguments: str) -> str:
+        """Print and run a command; return its output."""
+        self._tell(shlex.join([program, *arguments]))
+        path = command(program) if program.startswith("fl") else shutil.which(program)
+        if path is None:
+            raise FlwrFcoError(f"{program} is not installed, which makes keys and certificates; install it, and again")
+        done = self._call(path, arguments)
+        if done.returncode != 0:
+            raise FlwrFcoError(f"`{shlex.join([program, *arguments])}` failed: {(done.stderr + done.stdout)[-2000:]}")
+        return done.stdout
+
+    # --- processes --------------------------------------------------------------------------------------------------
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all processes that should be running."""
+        return [SUPERLINK, *(f"node-{i}" for i in range(self.nodes))]
+
+    def _command(self, name: str) -> list[str]:
+        if name == SUPERLINK:
+            return [
+                "flower-superlink", "--host", "127.0.0.1", "--port", str(self._ports[0]),
+                "--ssl-ca-certfile", str(self.home / "ca.crt"), "--ssl-certfile", "server.pem",
+                "--ssl-keyfile", "server.key", "--enable-supernode-auth", "--database", "state.db",
+            ]  # fmt: skip
+        i = int(name.removeprefix("node-"))
+        return self.node_command(i, self._ports[1 + i])
+
+    def node_command(self, i: int, port: int, ca: str = "ca.crt") -> list[str]:
+        """Return the command that starts a SuperNode.
+
+        Parameters
+        ----------
+        i : int
+        port : int
+            Port for its own processes.
+        ca : str, default "ca.crt"
+            CA certificate of the SuperLink.
+        """
+        config = f"partition-id={i} num-partitions={self.nodes} {self.node_config}".strip()
+        return [
+            "flower-supernode", "--superlink", self.address, "--root-certificates", str(self.home / ca),
+            "--auth-supernode-private-key", f"node-{i}", "--host", "127.0.0.1", "--port", str(port),
+            "--node-config", config,
+        ]  # fmt: skip
+
+    def log(self, name: str) -> str:
+        """Return the whole log of a process.
+
+        Parameters
+        ----------
+        name : str
+        """
+        path = self.home / f"{name}.log"
+        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+
+    def spawn(self, name: str, program: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a process that outlives this one; its output goes into NAME.log.
+
+        Parameters
+        ----------
+        name : str
+        program : sequence of str
+        """
+        self._tell(f"{shlex.join(program)} >> {name}.log 2>&1 &")
+        with (self.home / f"{name}.log").open("a", encoding="utf-8") as output:
+            process = subprocess.Popen(
+                [command(program[0]), *program[1:]],
+                env=self.environment,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._note(name, process.pid)
+        return process
+
+    def _note(self, name: str, pid: int | None) -> None:
+        self.pids.pop(name, None)
+        if pid is not None:
+            self.pids[name] = pid
+        self._save()
+
+    def pid(self, name: str) -> int | None:
+        """Return the pid of a live process of this deployment (pids are reused, so its command is checked).
+
+        Parameters
+        ----------
+        name : str
+        """
+        pid = self.pids.get(name)
+        if pid is None:
+            return None
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        # All of our commands name the CA of this folder.
+        return pid if str(self.home) in command_line(pid) else None
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and wait until it answers."""
+        process = self.spawn(SUPERLINK, self._command(SUPERLINK))
+        deadline = time.monotonic() + READY
+        while time.monotonic() < deadline and process.poll() is None:
+            if self.flwr("supernode", "list", CONNECTION).returncode == 0:
+                return
+            time.sleep(0.2)
+        raise FlwrFcoError(f"the SuperLink did not start; the end of its log:\n{self.log(SUPERLINK)[-2000:]}")
+
+    def start_node(self, i: int, *, again: bool = False) -> None:
+        """Start a SuperNode.
+
+        Parameters
+        ----------
+        i : int
+        again : bool, default False
+            Whether its key may still be in use: the SuperLink refuses it (412) until it has missed a killed node's
+            heartbeats for about a minute. Starting is then retried.
+        """
+        name, deadline, told = f"node-{i}", time.monotonic() + TAKEN, False
+        while True:
+            before = len(self.log(name))
+            process = self.spawn(name, self._command(name))
+            wait = time.monotonic() + (_REFUSED if again else 0.0)
+            while process.poll() is None and time.monotonic() < wait and _TAKEN_SAYS not in self.log(name)[before:]:
+                time.sleep(0.1)
+            said = self.log(name)[before:]
+            # A refused SuperNode reports it but may keep running, because its SuperExec waits for it.
+            if not again or (process.poll() is None and "Exit Code" not in said):
+                return
+            self.stop(name)
+            if time.monotonic() > deadline:
+                raise FlwrFcoError(f"{name} cannot be started again; the end of its log:\n{said[-2000:]}")
+            if not told:
+                self._tell(f"# Refused (412): the SuperLink holds {name} for connected for a minute; again every 5 s.")
+            told = True
+            time.sleep(5.0)
+
+    def restart(self, name: str) -> None:
+        """Restart a process; stop it first if it is alive.
+
+        Parameters
+        ----------
+        name : str
+        """
+        self.stop(name)
+        if name == SUPERLINK:
+            self.start_superlink()
+        else:
+            self.start_node(int(name.removeprefix("node-")), again=True)
+
+    def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> bool:
+        """Stop a process and everything that it started; return whether it was alive.
+
+        Parameters
+        ----------
+        name : str
+        number : signal.Signals, default SIGTERM
+        """
+        pid = self.pid(name)
+        if pid is not None:
+            self._tell(f"kill -{number.name.removeprefix('SIG')} {pid}  # {name}")
+        known = self.pids.get(name)
+        # Children of a dead process may live on, and keep its id from being reused; otherwise it may be another
+        # process.
+        if known is not None and (pid is not None or not exists(known)):
+            end(known, number)
+        self._note(name, None)
+        return pid is not None
+
+    # --- the look ---------------------------------------------------------------------------------------------------
+
+    def connected(self) -> dict[str, str] | None:
+        """Return the SuperLink's status of each SuperNode ("online", ...) by name; None if it does not answer."""
+        done = self.flwr("supernode", "list", CONNECTION, "--format", "json")
+        try:
+            rows: list[dict[str, str]] = json.loads(done.stdout)["nodes"]
+        except (ValueError, KeyError):
+            return None
+        status = {str(row["node-id"]): str(row["status"]) for row in rows}
+        return {name: status[node] for name, node in self.node_ids.items() if node in status}
+
+    def wait_for_nodes(self) -> None:
+        """Wait until the SuperLink lists every SuperNode as online."""
+        deadline = time.monotonic() + READY
+        while list((self.connected() or {}).values()).count("online") < self.nodes:
+            if time.monotonic() > deadline:
+                ends = "\n".join(f"{name}: {self.log(name)[-500:]}" for name in self.names[1:])
+                raise FlwrFcoError(f"not all of {self.nodes} SuperNodes have connected; their logs end with:\n{ends}")
+            time.sleep(0.5)
+
+    def submit(self, app: Path) -> str:
+        """Start a run of an app; return Flower's output.
+
+        Parameters
+        ----------
+        app : Path
+            Absolute path.
+        """
+        return self._run("flwr", "run", str(app), CONNECTION)
