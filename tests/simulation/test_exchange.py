@@ -184,7 +184,11 @@ def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
     found = []
     for grid in (InProcessGrid, Counting):
         first = clients()
-        found.append(outcome(grid(app_of(first), 4), STRATEGIES["FedPD"](fraction_evaluate=0.0, evict_after=9), start_arrays(), 2))
+        found.append(
+            outcome(
+                grid(app_of(first), 4), STRATEGIES["FedPD"](fraction_evaluate=0.0, evict_after=9), start_arrays(), 2
+            )
+        )
     assert found[0] == found[1]
     assert [row.reason.rpartition("; ")[2] for row in found[0][3]] == ["it is asked again"] * 2 + [
         found[0][3][2].reason
