@@ -36,8 +36,8 @@ except ImportError:
     sys.exit(0)
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.solvers.steps import compiled_epoch
 from flwr_fco.datasets import lasso
+from flwr_fco.engines.dual_steps import compiled_epoch
 from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1

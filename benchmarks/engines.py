@@ -36,10 +36,10 @@ import numpy as np
 from rounds import BATCH, NODES, OPTIONS, RATE, SAMPLE, STRENGTH, load, start_arrays
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.solvers.steps import compiled_epoch
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import lasso
+from flwr_fco.engines.dual_steps import compiled_epoch
 from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.optimize
 from threadpoolctl import threadpool_limits
 
-from flwr_fco.client_apps.minimisers import Minimum, fastest_engine, local_problem, minimise
+from flwr_fco.engines.minimisers import Minimum, fastest_engine, local_problem, minimise
 from flwr_fco.objectives import MultinomialLogistic
 from flwr_fco.work import Minimise
 

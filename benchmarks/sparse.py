@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 
 from flwr_fco import FedDualAvg
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.solvers.sparse_steps import shard_of
+from flwr_fco.engines.sparse_steps import shard_of
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid

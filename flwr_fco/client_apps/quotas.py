@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from flwr_fco.client_apps import threads
+from flwr_fco.core.clock import deadline
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Plan, Uplink
@@ -20,19 +19,10 @@ from flwr_fco.wire.questions import Question
 from flwr_fco.work import FirstOrder
 
 if TYPE_CHECKING:
-    from flwr_fco.client_apps.solvers.table import LocalSolver
+    from flwr_fco.client_apps.table import LocalSolver
 
 _Item = TypeVar("_Item")
 _NESTED = nullcontext()
-
-
-class _Deadline(threading.local):
-    """Deadline of this thread's local solver, and the seconds it was given."""
-
-    at: tuple[float, float] = (math.inf, math.inf)
-
-
-_deadline = _Deadline()
 
 
 @dataclass(frozen=True)
@@ -192,18 +182,18 @@ class Limits:
         Parameters
         ----------
         solver, downlink, objective, state, rng
-            As for :class:`~flwr_fco.client_apps.solvers.table.LocalSolver`.
+            As for :class:`~flwr_fco.client_apps.table.LocalSolver`.
         """
         self.check_downlink(downlink, objective.num_examples)
         # Does the same as `clock`, which is slower because it is a generator.
-        before, _deadline.at = _deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
+        before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:
             if threads.depth:
                 return solver(downlink, objective, state, rng)
             with threads.single_threaded_blas():
                 return solver(downlink, objective, state, rng)
         finally:
-            _deadline.at = before
+            deadline.at = before
 
     @contextmanager
     def clock(self, *, single_threaded: bool = False) -> Iterator[None]:
@@ -214,12 +204,12 @@ class Limits:
         single_threaded : bool, default False
             Whether BLAS is limited to one thread within the block; see :mod:`flwr_fco.client_apps.threads`.
         """
-        before, _deadline.at = _deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
+        before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:
             with threads.single_threaded_blas() if single_threaded else _NESTED:
                 yield
         finally:
-            _deadline.at = before
+            deadline.at = before
 
     def _beyond(self, what: str, asked: float, unit: str, limit: str) -> ConfigurationError:
         text = " ".join(filter(None, (what, f"{asked:g}" if isinstance(asked, float) else _short(asked), unit)))
@@ -267,57 +257,6 @@ def cannot_read(what: str, error: Exception) -> ProtocolError:
     """
     text = f"{type(error).__name__}: {error}"
     return ProtocolError(f"{what}: {text if len(text) <= 500 else text[:500] + ' ...'}")
-
-
-def timed(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yield the items of an iterable until the local solver's time is up.
-
-    Custom local solvers should loop over ``timed(objective.batches(...))``, as this package's solvers do.
-
-    Parameters
-    ----------
-    items : iterable
-        Minibatches or epochs.
-
-    Raises
-    ------
-    ConfigurationError
-        If the client's limit `max_seconds` has passed before the next item.
-
-    Examples
-    --------
-    >>> list(timed([1, 2]))
-    [1, 2]
-    """
-    end, seconds = _deadline.at
-    clock = time.monotonic
-    for done, item in enumerate(items):
-        if clock() > end:
-            raise _out_of_time(seconds, f"{done} minibatches or epochs")
-        yield item
-
-
-def check_time(done: int, what: str = "steps") -> None:
-    """Raise once the local solver's time is up; for loops that cannot use :func:`timed`.
-
-    Parameters
-    ----------
-    done : int
-        Number of completed `what`; used in the error message.
-    what : str, default "steps"
-        The unit of `done`.
-    """
-    end, seconds = _deadline.at
-    if time.monotonic() > end:
-        raise _out_of_time(seconds, f"{done} {what}")
-
-
-def _out_of_time(seconds: float, done: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the local solver was stopped after {seconds:g} seconds, in which it took {done}: this client's limit is "
-        "max_seconds. Ask for less work, or let the client's owner raise the limit: "
-        "client_app(..., limits=Limits(max_seconds=...))"
-    )
 
 
 def _short(number: int) -> str:

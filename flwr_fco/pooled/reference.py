@@ -99,7 +99,7 @@ def centralized_solution(
             # At a kink, steps become so short that rounding would look like convergence.
             raise ConfigurationError(
                 f"{name} is not smooth, and gradient steps do not find its minimiser. Without psi, "
-                "flwr_fco.client_apps.minimisers.minimise() with the rule 'gap' minimises the hinge loss of all rows"
+                "flwr_fco.engines.minimisers.minimise() with the rule 'gap' minimises the hinge loss of all rows"
             )
         if objective.ascends is not None:
             raise ConfigurationError(

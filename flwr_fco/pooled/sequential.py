@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.saddle_points.dual_extrapolation import extrapolations
-from flwr_fco.client_apps.solvers.steps import pairs
 from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.validation import checked
+from flwr_fco.engines.client import pairs
+from flwr_fco.engines.extragradient import extrapolations
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.objectives.base import Objective

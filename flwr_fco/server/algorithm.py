@@ -23,6 +23,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from flwr_fco.algorithms.contract import ClientHalf, halves
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer
@@ -31,7 +32,7 @@ from flwr_fco.server.clients.memory import Change, ClientMemories
 from flwr_fco.server.convergence import Limit
 from flwr_fco.server.questions.rates import LossFacts
 from flwr_fco.server.replies.centres import Centre, Direction
-from flwr_fco.wire.protocol import ClientState, Downlink, Node, Option, Plan, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Option, Plan, Uplink
 
 
 class Problem(NamedTuple):
@@ -136,8 +137,6 @@ class Algorithm(ABC):
     personal: ClassVar[bool] = False
     #: The method's own options that may be functions of the round.
     own_rates: ClassVar[tuple[str, ...]] = ()
-    #: Names of the vectors that clients remember, as in the client half; all start at zero.
-    memory_names: ClassVar[tuple[str, ...]] = ()
     #: Whether a run is free of random choices for all options, so that its seed has no effect.
     deterministic: ClassVar[bool] = False
     #: For tables: the source, what a client sends and remembers, vectors down and up per round.
@@ -158,7 +157,7 @@ class Algorithm(ABC):
     extrapolates: ClassVar[bool] = False
     #: Whether increments may be sparse vectors or unconverted float32 ones: `aggregate` reads them through
     #: `problem.centre` alone, or handles both, and so does all other code that reads them. A subclass with its own
-    #: `aggregate`, `start_trackers` or `remembered` gets float64 arrays, unless it sets this itself.
+    #: `aggregate` or `start_trackers` gets float64 arrays, unless it sets this itself.
     takes_sparse: ClassVar[bool] = False
     #: Whether `aggregate` treats each coordinate of a state's vectors separately, zeros stay zero where no reply has a
     #: number, and `retrieve` is `problem.retrieve(dual, elapsed)`: a round of sparse replies then costs only as much as
@@ -215,23 +214,10 @@ class Algorithm(ABC):
         state : NamedTuple
         """
 
-    def remembered(
-        self, problem: Problem, before: Any, after: Any, memory: ClientState, uplink: Uplink
-    ) -> Mapping[str, Vector]:
-        """Return a client's memory after a round that counted, in the client's own arithmetic.
-
-        A method with :attr:`memory_names` overrides this.
-
-        Parameters
-        ----------
-        problem : Problem
-        before, after : NamedTuple
-            The server's states.
-        memory : mapping of str to ndarray
-            The client's memory before the round.
-        uplink : Uplink
-        """
-        return memory
+    @classmethod
+    def client_half(cls) -> type[ClientHalf] | None:
+        """Return the method's client half; None for a local solver that is a function of the user's."""
+        return halves().get(cls.local_solver)
 
     # --- what else a method may say --------------------------------------------------------------------------------
 
@@ -430,4 +416,4 @@ def takes_sparse(algorithm: type[Algorithm]) -> bool:
     ----------
     algorithm : type
     """
-    return says(algorithm, "takes_sparse", "aggregate", "start_trackers", "remembered")
+    return says(algorithm, "takes_sparse", "aggregate", "start_trackers")

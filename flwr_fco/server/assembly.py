@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flwr_fco.algorithms.contract import ClientHalf
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Algorithm, takes_sparse
 from flwr_fco.server.clients.capped import CappedMinimisations
@@ -109,10 +110,11 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
         graph = Graph(own.mixing)
         parts["graph"] = Gossip(graph)
     memories = everyone = remembering = None
-    _check_memory(own, algorithm)
+    half = algorithm.client_half()
+    _check_memory(name, isinstance(own, MemoryOptions), half)
     if isinstance(own, MemoryOptions):
         memories = ClientMemories(
-            algorithm.memory_names,
+            half.memory if half is not None else (),
             client_state=own.client_state,
             ledger_bytes=own.ledger_bytes,
             weighting=options.weighting,
@@ -134,16 +136,18 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
     return Assembly(parts, mail, inquiry, average, certifier, everyone, centre, privacy, memories, graph)
 
 
-def _check_memory(own: object, algorithm: Algorithm) -> None:
+def _check_memory(name: str, has_options: bool, half: type[ClientHalf] | None) -> None:
     """Reject a user-defined strategy that declares only a part of its clients' memory."""
-    said = {
-        "takes MemoryOptions": isinstance(own, MemoryOptions),
-        "has memory_names": bool(algorithm.memory_names),
-        "overrides remembered()": type(algorithm).remembered is not Algorithm.remembered,
-    }
-    if len({*said.values()}) > 1:
-        done, missing = ([text for text, is_so in said.items() if is_so is wanted] for wanted in (True, False))
+    remembers = half is not None and bool(half.memory)
+    if has_options == remembers:
+        return
+    if remembers:
+        assert half is not None
         raise ConfigurationError(
-            f"{type(algorithm).__name__} {' and '.join(done)}, but not: {', '.join(missing)}; a strategy whose clients "
-            "remember something needs all three, another one none"
+            f"{name}: its clients remember {', '.join(half.memory)} ({half.__name__}.memory), so its options need "
+            "MemoryOptions among its base classes"
         )
+    raise ConfigurationError(
+        f"{name} takes MemoryOptions, but its clients remember nothing: give the client half of {name} a `memory`, the "
+        "names of what it remembers, and `remember`; or leave MemoryOptions out"
+    )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.steps import compiled_epoch
 from flwr_fco.core.randomness import random_generator
+from flwr_fco.engines.dual_steps import compiled_epoch
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, Zero

@@ -17,7 +17,7 @@ import scipy.linalg  # noqa: F401 (its BLAS library has to be there when the thr
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from flwr_fco.client_apps.solvers.table import SOLVERS
+from flwr_fco.client_apps.table import SOLVERS
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.spec import Spec, Specified

@@ -12,7 +12,8 @@ import cloudpickle
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from flwr_fco.client_apps.solvers.table import SOLVERS
+from flwr_fco.algorithms.contract import halves
+from flwr_fco.client_apps.table import SOLVERS, HalfSolver
 from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
@@ -368,7 +369,8 @@ def _registered() -> tuple[dict[str, Any], list[type[Specified]]]:
     def own(thing: Any) -> bool:
         return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
 
-    solvers = {name: solver for name, solver in SOLVERS.items() if own(solver)}
+    solvers: dict[str, Any] = {name: HalfSolver(half) for name, half in halves().items() if own(half)}
+    solvers |= {name: solver for name, solver in SOLVERS.items() if own(solver)}
     return solvers, [kind for family in Specified._families.values() for kind in family.values() if own(kind)]
 
 

@@ -31,12 +31,12 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import nn
 
+from flwr_fco.algorithms.contract import Memory, halves
 from flwr_fco.client_apps.app import Mod, checked_mods
-from flwr_fco.client_apps.quotas import Limits, check_time
-from flwr_fco.client_apps.solvers.gradient_tracking.gradient_tracking import Tracking
-from flwr_fco.client_apps.solvers.steps import as_sent
+from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.client_apps.training import begin
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.clock import check_time
+from flwr_fco.engines.rates import as_sent
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.regularizers import Zero
@@ -223,7 +223,10 @@ class LocalTraining:
             _explain_difference(own.shapes, plan.layout.shapes)
         if plan.layout.passed_through:
             load_buffers(self.model, downlink.pass_through)
-        start = downlink.vectors[vector] if vector in downlink.vectors else (self._state or {})[vector]
+        self._half = halves()[plan.solver]
+        self._told = self._half.hear(downlink, self._state)
+        self._memory = self._half.fresh(self._told) if self._state is None else self._state
+        start = self._told.vectors[vector]
         single = kind is DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
         if "gradient" in downlink.numbers:
             kind = GradientProbe
@@ -241,9 +244,9 @@ class LocalTraining:
             **options,
         )
         self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed)
-        self._shift = self._tracker()
-        if self._shift is not None and "gradient" not in downlink.numbers:
-            self.optimizer.set_shift(plan.layout.views(self._shift))
+        shift = self._half.begin(self._told, self._memory).shift
+        if shift is not None and "gradient" not in downlink.numbers:
+            self.optimizer.set_shift(plan.layout.views(shift))
         devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
         self._stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
         seed_generators(int(self._task.rng.integers(2**63)), all_devices=True)
@@ -275,16 +278,6 @@ class LocalTraining:
                 "to act on each part by itself: Euclidean() or a Product, and scope='each'"
             )
         return groups
-
-    def _tracker(self) -> Vector | None:
-        """Return the tracker, which is added to every gradient; None for methods without one."""
-        solver = self._downlink.plan.solver
-        if solver == "tracked_dual_averaging":
-            return self._downlink.vectors.get("tracker")
-        if solver != "gradient_tracking":
-            return None
-        self._tracking = Tracking.of(self._downlink, self._state)
-        return self._tracking.tracker
 
     def reply(self, metrics: Mapping[str, float]) -> Message:
         """Return the reply to the server's message.
@@ -332,14 +325,12 @@ class LocalTraining:
             | {key: _number(key, value) for key, value in metrics.items() if key != "num-examples"},
             pass_through=buffers_of(self.model) if plan.layout.passed_through else {},
         )
-        state = None if downlink.stamp is None else self._next_state(increment, elapsed)
+        state = None if downlink.stamp is None else self._next_state(uplink.vectors, elapsed)
         return self._task.answer(uplink, state, int(_number("num-examples", metrics["num-examples"])))
 
-    def _next_state(self, increment: Vector, elapsed: float) -> ClientState:
-        """Return the client's next state, as the local solver ``gradient_tracking`` does."""
-        if "gradient" in self._downlink.numbers:
-            return self._tracking.with_own(increment)
-        return self._tracking.after(increment, elapsed)
+    def _next_state(self, sent: Memory, elapsed: float) -> ClientState:
+        half, told = self._half, self._told
+        return {**half.remember(told, self._memory, sent, elapsed), **half.keep(told)}
 
 
 #: By this name in a training function: ``with local_training(message, context, model) as training``.

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco import datasets, pooled
-from flwr_fco.client_apps.minimisers import minimise
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.datasets import FederatedDataset
 from flwr_fco.datasets.base import together
+from flwr_fco.engines.minimisers import minimise
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import (
     BilinearSaddle,

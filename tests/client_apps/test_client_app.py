@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from problems import FEATURES, clients, run, start_arrays
 
-from flwr_fco.client_apps import client_app, dual_averaging, find_solver, local_solver, training
+from flwr_fco.client_apps import client_app, find_solver, local_solver, training
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
@@ -130,7 +130,7 @@ def test_a_local_solver_is_a_pure_function():
     dual = np.linspace(-1.0, 1.0, FEATURES + 1)
     dual.flags.writeable = False
     downlink = Downlink(plan(), {"dual": dual}, client_lr=0.1, elapsed=0.5)
-    uplink, state = dual_averaging(downlink, objective, None, np.random.default_rng(0))
+    uplink, state = find_solver("dual_averaging")(downlink, objective, None, np.random.default_rng(0))
     primal = Euclidean().retrieve(dual.copy(), 0.5, L1(0.3).bind(objective.layout))
     np.testing.assert_allclose(uplink.vectors["increment"], -0.1 * objective.gradient(primal), rtol=1e-13)
     assert (uplink.elapsed, uplink.steps, state) == (0.1, 1, None)
@@ -139,7 +139,7 @@ def test_a_local_solver_is_a_pure_function():
 def test_the_same_generator_gives_the_same_bits():
     objective = clients()[0]
     downlink = Downlink(plan(batch_size=5), {"dual": np.zeros(FEATURES + 1)}, client_lr=0.1)
-    one, two = (dual_averaging(downlink, objective, None, np.random.default_rng(4))[0] for _ in range(2))
+    one, two = (find_solver("dual_averaging")(downlink, objective, None, np.random.default_rng(4))[0] for _ in range(2))
     np.testing.assert_array_equal(one.vectors["increment"], two.vectors["increment"])
 
 

@@ -14,10 +14,11 @@ from quadratics import quadratics
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps import quotas as limits_module
-from flwr_fco.client_apps.minimisers import ENGINES
+from flwr_fco.client_apps import table as local
 from flwr_fco.client_apps.quotas import Limits
-from flwr_fco.client_apps.solvers import table as local
+from flwr_fco.core import clock as clock_module
 from flwr_fco.core.spec import Spec
+from flwr_fco.engines.minimisers import ENGINES
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, QuadraticSaddle
 from flwr_fco.regularizers import L1
@@ -489,6 +490,7 @@ class Clock:
 def clock(monkeypatch):
     stands = Clock()
     monkeypatch.setattr(limits_module, "time", stands)
+    monkeypatch.setattr(clock_module, "time", stands)
     return stands
 
 

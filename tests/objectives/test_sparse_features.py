@@ -9,7 +9,7 @@ from scipy import sparse
 
 from flwr_fco import strategies
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.minimisers import minimise
+from flwr_fco.engines.minimisers import minimise
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.objectives.design import Design, SparseDesign

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from problems import app_of, clients, flat, run, start_arrays
 
-from flwr_fco.client_apps import local_solver
+from flwr_fco.algorithms import ClientHalf, Moved
 from flwr_fco.errors import ConfigurationError, SpecError
 from flwr_fco.server.convergence import Exact
 from flwr_fco.server.options import MemoryOptions
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg
-from flwr_fco.wire.protocol import Downlink, Uplink
+from flwr_fco.wire.protocol import Downlink
 from flwr_fco.work import FirstOrder, Minimise, work_from_header
 
 
@@ -39,17 +39,29 @@ class AverageState(NamedTuple):
     round: int = 0
 
 
-@local_solver("test_exact_proximal_point")
-def proximal_point(downlink, objective, state, rng):
+class ExactProximalPoint(ClientHalf):
     """argmin F(w) + 1/2 ||w - primal||^2 of least squares, in closed form; remembers two vectors."""
-    primal, job = downlink.vectors["primal"], downlink.local_work
-    assert isinstance(job, Minimise)
-    size = primal.size
-    hessian = np.array([objective.hessian_product(primal, e) for e in np.eye(size)])
-    w = np.linalg.solve(hessian + np.eye(size), primal - objective.gradient(np.zeros(size)))
-    own = {"seen": np.zeros(size), "moved": np.zeros(size)} if state is None else state
-    after = {"seen": own["seen"] + (w - primal), "moved": w - primal}
-    return Uplink({"increment": w - primal}, None, 1, metrics={"inner-iterations": 7.0}), after
+
+    name = "test_exact_proximal_point"
+    engine = None
+    memory = ("seen", "moved")
+
+    @staticmethod
+    def fresh(downlink):
+        return dict.fromkeys(ExactProximalPoint.memory, np.zeros(downlink.vectors["primal"].size))
+
+    @staticmethod
+    def local(client, downlink, memory):
+        primal, objective = downlink.vectors["primal"], client.objective
+        assert isinstance(downlink.local_work, Minimise)
+        size = primal.size
+        hessian = np.array([objective.hessian_product(primal, e) for e in np.eye(size)])
+        w = np.linalg.solve(hessian + np.eye(size), primal - objective.gradient(np.zeros(size)))
+        return {"increment": w - primal}, Moved(w - primal, None, 1, metrics={"inner-iterations": 7.0})
+
+    @staticmethod
+    def remember(downlink, memory, sent, elapsed):
+        return {"seen": memory["seen"] + sent["increment"], "moved": sent["increment"]}
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -59,8 +71,6 @@ class ProximalPoint(MemoryOptions, CompositeStrategy):
     local_solver: ClassVar[str] = "test_exact_proximal_point"
     limit = Exact()
     deterministic = True
-
-    memory_names = ("seen", "moved")
 
     def work(self):
         return Minimise("exact", tolerance=1e-12)
@@ -78,9 +88,6 @@ class ProximalPoint(MemoryOptions, CompositeStrategy):
 
     def retrieve(self, problem, state):
         return state.primal
-
-    def remembered(self, problem, before, after, memory, uplink):
-        return {"seen": memory["seen"] + uplink.vectors["increment"], "moved": uplink.vectors["increment"]}
 
 
 def ledger(strategy):
@@ -170,18 +177,8 @@ def test_steps_and_epochs_exclude_each_other():
         FirstOrder(steps=1, epochs=1)
 
 
-@pytest.mark.parametrize(
-    ("body", "missing"),
-    [
-        ({"memory_names": ()}, "has memory_names"),
-        ({"remembered": CompositeStrategy.remembered}, r"overrides remembered\(\)"),
-    ],
-)
-def test_a_strategy_that_says_half_of_what_its_clients_remember_is_refused(body, missing):
-    with pytest.raises(ConfigurationError, match=f"but not: {missing}"):
-        type("Half", (ProximalPoint,), body)()
-
-
-def test_names_of_memories_without_their_options_are_refused():
-    with pytest.raises(ConfigurationError, match="but not: takes MemoryOptions, overrides remembered"):
-        type("Named", (FedDualAvg,), {"memory_names": ("own",)})()
+def test_a_strategy_that_says_half_of_what_its_clients_remember_is_refused():
+    with pytest.raises(ConfigurationError, match="takes MemoryOptions, but its clients remember nothing"):
+        type("Half", (ProximalPoint,), {"local_solver": "dual_averaging"})()
+    with pytest.raises(ConfigurationError, match=r"its clients remember own .GradientTracking.memory."):
+        type("Named", (FedDualAvg,), {"local_solver": "gradient_tracking"})()

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.quotas import Limits
-from flwr_fco.client_apps.solvers.table import SOLVERS
+from flwr_fco.client_apps.table import SOLVERS
 from flwr_fco.errors import ClientError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
@@ -171,21 +171,24 @@ def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reas
 
 
 def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
+    plain = SOLVERS["fed_pd"]
+
     def odd(downlink, objective, state, rng):
-        uplink, after = SOLVERS["fed_pd"](downlink, objective, state, rng)
+        uplink, after = plain(downlink, objective, state, rng)
         if state is not None and uplink.vectors["increment"].size and objective is first[0]:
             uplink = uplink._replace(vectors={"increment": np.full(7, np.nan)})
         return uplink, after
 
-    monkeypatch.setitem(SOLVERS, "test-everyone", odd)
-
-    class Odd(STRATEGIES["FedPD"]):
-        local_solver = "test-everyone"
+    monkeypatch.setitem(SOLVERS, "fed_pd", odd)
 
     found = []
     for grid in (InProcessGrid, Counting):
         first = clients()
-        found.append(outcome(grid(app_of(first), 4), Odd(fraction_evaluate=0.0, evict_after=9), start_arrays(), 2))
+        found.append(
+            outcome(
+                grid(app_of(first), 4), STRATEGIES["FedPD"](fraction_evaluate=0.0, evict_after=9), start_arrays(), 2
+            )
+        )
     assert found[0] == found[1]
     assert [row.reason.rpartition("; ")[2] for row in found[0][3]] == ["it is asked again"] * 2 + [
         found[0][3][2].reason

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from scipy import sparse
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.solvers.table import SOLVERS
+from flwr_fco.client_apps.table import SOLVERS
 from flwr_fco.core.elsewhere import Elsewhere
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares

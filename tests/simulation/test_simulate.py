@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from problems import FEATURES, app_of, clients, flat, run, start_arrays
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.solvers.table import local_solver
+from flwr_fco.client_apps.table import local_solver
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1

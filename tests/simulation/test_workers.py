@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord
 from scipy import sparse
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.solvers.table import SOLVERS
+from flwr_fco.client_apps.table import SOLVERS
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1

@@ -6,13 +6,16 @@ from collections.abc import Mapping, Sequence
 from logging import WARNING
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract import ClientHalf, without_common
 from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.server.clients.graph import Graph
 from flwr_fco.server.clients.memory import Change, ClientMemories
 from flwr_fco.server.parts import Host, Part
-from flwr_fco.wire.protocol import Node, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Uplink
 
 
 class Remembering(Part):
@@ -41,14 +44,17 @@ class Remembering(Part):
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
         """Record the replies that have counted."""
-        algorithm, problem, after = host.algorithm, host.current.problem, host.peek()
+        algorithm, problem = host.algorithm, host.current.problem
         assert problem is not None
-        change = self.memories.note(
-            problem.round,
-            uplinks,
-            lambda memory, uplink: algorithm.remembered(problem, before, after, memory, uplink),
-        )
-        self.changed(host, change)
+        half = algorithm.client_half()
+        assert half is not None
+        told = algorithm.downlink(problem, before, None)
+
+        def after(memory: Mapping[str, Any], uplink: Uplink) -> Mapping[str, Any]:
+            begins = self.memories.begins(uplink)
+            return remembered(half, told, half.fresh(told) if begins else memory, uplink, begins=begins)
+
+        self.changed(host, self.memories.note(problem.round, uplinks, after))
 
     def end_round(self, host: Host) -> None:
         """Void all memories now if one is lost for good, even if the round did not count."""
@@ -80,6 +86,41 @@ class Remembering(Part):
     def describe(self) -> list[tuple[str, str]]:
         """Return the line about the clients' memories."""
         return [("Client state", str(self.memories))]
+
+
+def remembered(
+    half: type[ClientHalf], told: Downlink, memory: Mapping[str, Any], uplink: Uplink, *, begins: bool
+) -> Mapping[str, Any]:
+    """Return a client's memory after a round that counted, as the client computes it.
+
+    Parameters
+    ----------
+    half : type of ClientHalf
+    told : Downlink
+        The whole message of the round.
+    memory : mapping of str to ndarray or SparseVector
+        The client's memory before it.
+    uplink : Uplink
+    begins : bool
+        Whether this is the client's first round.
+    """
+    sent = {name: vector.astype(np.float64, copy=False) for name, vector in uplink.vectors.items()}
+    some = sent.get("increment")
+    if not isinstance(some, SparseVector):
+        return half.remember(told, {name: dense(own) for name, own in memory.items()}, sent, uplink.elapsed)
+    # What the client knows is at the coordinates of its features; elsewhere its memory does not change.
+    where = some.indices
+    at = told._replace(vectors={name: vector[where] for name, vector in told.vectors.items()})
+    values = {name: vector.values for name, vector in sent.items()}
+    same = all(isinstance(own, SparseVector) and np.array_equal(own.indices, where) for own in memory.values())
+    known = {name: own.values if same else dense(own)[where] for name, own in memory.items()}
+    after = half.remember(without_common(half, at), known, values, uplink.elapsed)
+    if same or begins:
+        return {name: some.with_values(own) for name, own in after.items()}
+    whole = {name: np.array(dense(memory[name])) for name in after}
+    for name, own in after.items():
+        whole[name][where] = own
+    return whole
 
 
 class Gossip(Part):

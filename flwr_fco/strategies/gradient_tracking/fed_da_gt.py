@@ -58,7 +58,7 @@ from flwr_fco.server.replies.centres import Centre, factors_of
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.fed_dual_avg import FedDualAvg
 from flwr_fco.strategies.local_minimisation.sums import memories_of
-from flwr_fco.wire.protocol import ClientState, Downlink, Node, Option, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -144,7 +144,6 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
     local_solver: ClassVar[str] = "gradient_tracking"
     limit: ClassVar[Limit] = Exact()
     personal: ClassVar[bool] = True
-    memory_names: ClassVar[tuple[str, ...]] = ("own",)
     source: ClassVar[str] = "[2], algorithm 1"
     remembers: ClassVar[str] = "a tracker"
     exact_elapsed: ClassVar[bool] = True
@@ -170,12 +169,12 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         return TrackingState(problem.h.gradient(primal), 0.0, 0, np.zeros(primal.size))
 
     def downlink(self, problem: Problem, state: TrackingState, node: Node | None) -> Downlink:
-        """Return the smallest message from which a node knows the dual and the control."""
+        """Return the smallest message from which a node knows the dual and the control; without a node, the whole."""
         known = (state.derivable and self.remembers_dual) or not state.control.any()
         vectors, numbers = {"dual": state.dual}, {}
         if problem.round == 0:
             numbers = {"gradient": 1.0}
-        if not known:
+        if node is None or not known:
             vectors["control"] = state.control
         if node is not None and problem.round > 0:
             if node.node_id in problem.restoring:
@@ -289,30 +288,6 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         pairs = ((memories.weight_of(uplink) / population, uplink.vectors["increment"]) for uplink in uplinks)
         control = weighted_sum(pairs, state.dual.shape)
         return state._replace(control=control, population=population, started=1)
-
-    def remembered(
-        self, problem: Problem, before: TrackingState, after: TrackingState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Any]:
-        """Return a client's own control variate after a round that counted."""
-        of_variate = self.variate_source == "gradient" and problem.round > 0
-        sent: Any = uplink.vectors["variate-increment" if of_variate else "increment"].astype(np.float64, copy=False)
-        if problem.round == 0:
-            return {"own": sent}
-        own: Any = memory["own"]
-        if isinstance(sent, SparseVector):
-            # In the client's order of operations, to match its bits.
-            change = sent.values if of_variate else -(sent.values / uplink.step_sizes)
-            if memories_of(problem).begins(uplink):
-                return {"own": sent.with_values(0.0 + change)}
-            if isinstance(own, SparseVector) and np.array_equal(own.indices, sent.indices):
-                return {"own": sent.with_values(own.values + change)}
-            own = np.array(dense(own))
-            add_to(own, 1.0, sent.with_values(change))
-            return {"own": own}
-        own = dense(own)
-        if of_variate:
-            return {"own": np.asarray(own + sent)}
-        return {"own": np.asarray(own - before.control - sent / uplink.step_sizes)}
 
     def memories_changed(self, problem: Problem, state: TrackingState, change: Change) -> TrackingState:
         """Return the state with `control` as the mean over the current clients."""

@@ -30,7 +30,7 @@ from flwr_fco.server.options import POSITIVE, EveryoneOptions, MemoryOptions, Mi
 from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, rescaled
 from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_sum
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
-from flwr_fco.wire.protocol import ClientState, Downlink, Node, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Uplink
 
 
 def advance(state: MeanState, change: Vector, local_change: Vector) -> MeanState:
@@ -95,7 +95,6 @@ class APDAInexact(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrateg
     sends: ClassVar[str] = "the changes of V_m and x_m"
     traffic: ClassVar[str] = "1 / 2"
     remembers: ClassVar[str] = "V_m, x_m"
-    memory_names: ClassVar[tuple[str, ...]] = ("sent", "local")
     no_psi: ClassVar[str | None] = "its only constraint is that all clients agree"
 
     primal_step: float = field(default=1.0, metadata=POSITIVE)
@@ -142,15 +141,6 @@ class APDAInexact(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrateg
             weighted_sum(problem, uplinks, name) / population for name in ("increment", "local-increment")
         )
         return advance(rescaled(state, population), change, local_change)
-
-    def remembered(
-        self, problem: Problem, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
-        """Return V_m and x_m after a round that counted."""
-        increment, change = uplink.vectors["increment"], uplink.vectors["local-increment"]
-        if memories_of(problem).begins(uplink):
-            return {"sent": increment, "local": before.primal.copy()}
-        return {"sent": memory["sent"] + increment, "local": memory["local"] + change}
 
     def memories_changed(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the current clients."""

@@ -32,8 +32,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
-import numpy as np
-
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem
@@ -43,7 +41,7 @@ from flwr_fco.server.options import AUTO, POSITIVE, EveryoneOptions, MemoryOptio
 from flwr_fco.server.questions.rates import LossFacts
 from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_mean
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
-from flwr_fco.wire.protocol import ClientState, Downlink, Node, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Uplink
 from flwr_fco.work import Minimise, Work
 
 
@@ -212,7 +210,6 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     source: ClassVar[str] = "[4], algorithm 1"
     sends: ClassVar[str] = "theta_j - theta"
     remembers: ClassVar[str] = "zeta_j, a_j, theta_j"
-    memory_names: ClassVar[tuple[str, ...]] = ("control", "anchor", "local")
     no_psi: ClassVar[str | None] = "the clients' minimisations are all that it is made of, and they know nothing of psi"
 
     nu: float | Literal["auto"] | None = field(default=None, metadata=POSITIVE)
@@ -286,18 +283,6 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     def aggregate(self, problem: Problem, state: DualFLState, uplinks: Sequence[Uplink]) -> DualFLState:
         """Return theta + mean(theta_j - theta), with the next momentum."""
         return advance(state, weighted_mean(problem, uplinks), problem.numbers["rho"])
-
-    def remembered(
-        self, problem: Problem, before: DualFLState, after: DualFLState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
-        """Return zeta_j and a_j as they were in the round, and theta_j; the next broadcast changes them."""
-        local = before.primal + uplink.vectors["increment"]
-        if memories_of(problem).begins(uplink):
-            zeros = np.zeros_like(local)
-            return {"control": zeros, "anchor": zeros, "local": local}
-        anchor = memory["control"] + before.primal - memory["local"]
-        control = (1.0 + before.momentum) * anchor - before.momentum * memory["anchor"]
-        return {"control": control, "anchor": anchor, "local": local}
 
     def memories_changed(self, problem: Problem, state: DualFLState, change: Change) -> DualFLState:
         """Restart the momentum if the controls restart."""

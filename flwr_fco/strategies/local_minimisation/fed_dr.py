@@ -24,7 +24,7 @@ from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import POSITIVE, MinimiseOptions
 from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
 from flwr_fco.strategies.local_minimisation.sums import weighted_sum
-from flwr_fco.wire.protocol import ClientState, Uplink
+from flwr_fco.wire.protocol import Uplink
 
 
 def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer | None = None) -> MeanState:
@@ -75,7 +75,6 @@ class FedDR(MinimiseOptions, MeanStrategy):
     source: ClassVar[str] = "Tran-Dinh and others 2021"
     sends: ClassVar[str] = "the change of 2 x_i - y_i"
     remembers: ClassVar[str] = "y_i, x_i"
-    memory_names: ClassVar[tuple[str, ...]] = ("center", "local")
 
     step: float = field(default=1.0, metadata=POSITIVE)
     relaxation: float = field(default=1.0, metadata={"range": (lambda rho: 0.0 < rho <= 2.0, "0 < relaxation <= 2")})
@@ -92,11 +91,3 @@ class FedDR(MinimiseOptions, MeanStrategy):
         """Return the mean of all clients' points and its prox_{eta psi}."""
         state = self.balanced(problem, state, uplinks)
         return advance(state, weighted_sum(problem, uplinks) / state.population, self.step, problem.psi)
-
-    def remembered(
-        self, problem: Problem, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
-        """Return y_i and x_i after a round that counted."""
-        center = memory["center"] + self.relaxation * (before.primal - memory["local"])
-        old = 2.0 * memory["local"] - memory["center"]
-        return {"center": center, "local": 0.5 * (old + uplink.vectors["increment"] + center)}

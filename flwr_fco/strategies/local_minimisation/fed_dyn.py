@@ -25,7 +25,7 @@ from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import POSITIVE, MinimiseOptions
 from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
 from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_mean
-from flwr_fco.wire.protocol import ClientState, Uplink
+from flwr_fco.wire.protocol import Uplink
 
 
 def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) -> MeanState:
@@ -71,7 +71,6 @@ class FedDyn(MinimiseOptions, MeanStrategy):
     source: ClassVar[str] = "Acar and others 2021"
     sends: ClassVar[str] = "theta_i - theta"
     remembers: ClassVar[str] = "g_i, theta_i"
-    memory_names: ClassVar[tuple[str, ...]] = ("own", "local")
     no_psi: ClassVar[str | None] = "its fixed points are zeros of the clients' mean gradient"
 
     penalty: float = field(default=0.1, metadata=POSITIVE)
@@ -89,10 +88,3 @@ class FedDyn(MinimiseOptions, MeanStrategy):
         state, memories = self.balanced(problem, state, uplinks), memories_of(problem)
         share = sum(memories.weight_of(uplink) for uplink in uplinks) / state.population
         return advance(state, weighted_mean(problem, uplinks), self.penalty, share)
-
-    def remembered(
-        self, problem: Problem, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
-        """Return g_i and theta_i after a round that counted."""
-        increment = uplink.vectors["increment"]
-        return {"own": memory["own"] - self.penalty * increment, "local": before.primal + increment}

@@ -21,14 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE, EveryoneOptions, MemoryOptions, MinimiseOptions
 from flwr_fco.strategies.local_minimisation.sums import weighted_mean
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
-from flwr_fco.wire.protocol import ClientState, Uplink
+from flwr_fco.wire.protocol import Uplink
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -62,7 +61,6 @@ class FedPD(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     source: ClassVar[str] = "Zhang and others 2021"
     sends: ClassVar[str] = "the change of x_{0,i}"
     remembers: ClassVar[str] = "lambda_i, x_i"
-    memory_names: ClassVar[tuple[str, ...]] = ("dual", "local")
     no_psi: ClassVar[str | None] = "its fixed points are zeros of the clients' mean gradient"
 
     step: float = field(default=1.0, metadata=POSITIVE)
@@ -85,10 +83,3 @@ class FedPD(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return the mean of the clients' x_0."""
         return PrimalState(state.primal + weighted_mean(problem, uplinks), state.round + 1)
-
-    def remembered(
-        self, problem: Problem, before: PrimalState, after: PrimalState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
-        """Return lambda_i and x_i after a round that counted."""
-        moved = 0.5 * (uplink.vectors["increment"] - self.step * memory["dual"])
-        return {"dual": memory["dual"] + moved / self.step, "local": before.primal + moved}

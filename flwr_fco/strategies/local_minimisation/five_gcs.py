@@ -24,7 +24,7 @@ from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import POSITIVE, MinimiseOptions
 from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
 from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_sum
-from flwr_fco.wire.protocol import ClientState, Uplink
+from flwr_fco.wire.protocol import Uplink
 
 
 def advance(state: MeanState, change: Vector, *, step: float, convexity: float, population: float = 1.0) -> MeanState:
@@ -79,7 +79,6 @@ class FiveGCS(MinimiseOptions, MeanStrategy):
     source: ClassVar[str] = "Grudzien and others 2022"
     sends: ClassVar[str] = "the change of u_m"
     remembers: ClassVar[str] = "u_m, y_m"
-    memory_names: ClassVar[tuple[str, ...]] = ("dual", "local")
     no_psi: ClassVar[str | None] = "its server step is that of mu/2 ||x||^2 and of nothing else"
 
     step: float = field(default=1.0, metadata=POSITIVE)
@@ -115,11 +114,3 @@ class FiveGCS(MinimiseOptions, MeanStrategy):
         cohort = sum(memories.weight_of(uplink) for uplink in uplinks)
         change = weighted_sum(problem, uplinks) / state.population
         return advance(state, change, step=self.step, convexity=self.convexity, population=state.population / cohort)
-
-    def remembered(
-        self, problem: Problem, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
-        """Return u_m and y_m after a round that counted."""
-        assert self.dual_step is not None
-        increment = uplink.vectors["increment"]
-        return {"dual": memory["dual"] + increment, "local": before.primal - increment / self.dual_step}

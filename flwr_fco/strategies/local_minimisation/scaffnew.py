@@ -29,9 +29,9 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE, EveryoneOptions, MemoryOptions, Rate
-from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_mean
+from flwr_fco.strategies.local_minimisation.sums import weighted_mean
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
-from flwr_fco.wire.protocol import ClientState, Uplink
+from flwr_fco.wire.protocol import Uplink
 from flwr_fco.work import FirstOrder, Work
 
 #: Stream of the coin's random numbers, next to seed and round.
@@ -113,7 +113,6 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
     source: ClassVar[str] = "Mishchenko and others 2022"
     sends: ClassVar[str] = "x_K - x_0"
     remembers: ClassVar[str] = "h_i, x_K"
-    memory_names: ClassVar[tuple[str, ...]] = ("shift", "local")
     no_psi: ClassVar[str | None] = "its proximal map is that of 'all clients agree', the mean"
 
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)
@@ -148,14 +147,3 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
         """Return the mean of the clients' points."""
         primal = state.primal + weighted_mean(problem, uplinks)
         return ScaffnewState(primal, problem.client_lr, state.round + 1)
-
-    def remembered(
-        self, problem: Problem, before: ScaffnewState, after: ScaffnewState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
-        """Return h_i as it was in the round, and the point before averaging; the next broadcast changes h_i."""
-        local = before.primal + uplink.vectors["increment"]
-        if memories_of(problem).begins(uplink):
-            return {"shift": np.zeros_like(local), "local": local}
-        gain = self.probability / before.rate
-        shift = memory["shift"] + gain * (before.primal - memory["local"])
-        return {"shift": shift, "local": local}

@@ -301,8 +301,8 @@ def test_the_tolerances_are_those_of_theorems_3_2_and_3_3():
 @pytest.mark.parametrize("schedule", ["sublinear", "linear"])
 def test_the_tolerances_of_the_theorems_travel_with_every_round(schedule, monkeypatch):
     seen = []
-    from flwr_fco.client_apps import minimisers as engines
-    from flwr_fco.client_apps.minimisers import result
+    from flwr_fco.engines import minimisers as engines
+    from flwr_fco.engines.minimisers import result
 
     original = result.StoppingRule.__init__
 

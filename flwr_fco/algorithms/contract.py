@@ -1,0 +1,276 @@
+"""The contract of a method's client half: what a client does in a round, and what it remembers.
+
+A client has no instance with options: all that it knows is the server's message and its own memory. So these functions
+are static, and run options travel in the message. The client calls :meth:`ClientHalf.remember`, and so does the
+server's ledger; the two agree to the bit because it is one function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.wire.protocol import Downlink, Plan
+
+#: As the base of an increment: the increment is the point itself.
+ORIGIN = np.zeros(())
+
+#: A client's vectors by name, between rounds.
+Memory = Mapping[str, Vector]
+#: ``(point, batch) -> None``: a local step, which changes the point in place.
+Step = Callable[[Vector, Batch], None]
+
+
+class Start(NamedTuple):
+    """Where an engine begins, and what it adds to the client's loss.
+
+    Parameters
+    ----------
+    point : ndarray of float64, shape (d,)
+        The start point: a dual or a primal one, as the engine takes.
+    shift : ndarray of float64, shape (d,), optional
+        Steps: added to every gradient. Minimisation: the linear term -<shift, x>.
+    base : ndarray of float64, shape (d,), optional
+        The increment is relative to it; by default to `point`.
+    center : ndarray of float64, shape (d,), optional
+        Minimisation: the centre of the proximal term; by default 0.
+    penalty : float, default 0.0
+        Minimisation: the weight of 1/2 ||x - center||^2.
+    """
+
+    point: Vector
+    shift: Vector | None = None
+    base: Vector | None = None
+    center: Vector | None = None
+    penalty: float = 0.0
+
+
+class Moved(NamedTuple):
+    """What an engine has done.
+
+    Parameters
+    ----------
+    increment : ndarray of float64, shape (d,)
+        The last point minus the base.
+    elapsed : float or None
+        Sum of the step sizes; None after a minimisation.
+    steps : int
+        Number of steps, or of a minimisation's iterations.
+    metrics : mapping of str to float
+        Numbers to report.
+    trajectory : ndarray of float64, shape (K, d), optional
+        All local points minus the start, if the plan's option ``trajectory`` asks for them.
+    kept : mapping of str to ndarray
+        What the client remembers that is no function of what it sends; the ledger does not have it.
+    """
+
+    increment: Vector
+    elapsed: float | None
+    steps: int
+    metrics: Mapping[str, float] = MappingProxyType({})
+    trajectory: Vector | None = None
+    kept: Memory = MappingProxyType({})
+
+
+class Client(Protocol):
+    """A client in a round, as its half of a method sees it."""
+
+    @property
+    def objective(self) -> Objective:
+        """The client's loss."""
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of this (seed, round, partition)."""
+
+    @property
+    def plan(self) -> Plan:
+        """The settings that all rounds share."""
+
+    @property
+    def rate(self) -> float:
+        """The step size; an error in words if the server's message has none."""
+
+    def run(self, engine: str, start: Start) -> Moved:
+        """Run an engine."""
+
+    def take_steps(self, point: Vector, step: Step, *, in_pairs: bool = False) -> Moved:
+        """Take primal steps of your own, each with one batch or with a pair of them."""
+
+    def as_sent(self, vector: Vector) -> Vector:
+        """Round a vector to the wire's precision, so that both sides remember the same numbers."""
+
+    def point(self, dual: Vector, elapsed: float) -> Vector:
+        """Return retrieve(dual, elapsed) at the coordinates that the client works on."""
+
+
+class ClientHalf:
+    """A method's client half; a subclass with a `name` is found by it.
+
+    A round is ``hear`` (put back what the message left out), ``begin``, the engine, ``send``, ``remember``. All
+    vectors may be restricted to the coordinates of a client's sparse features, so ``begin``, ``send`` and
+    ``remember`` act on each coordinate by itself.
+    """
+
+    #: By this name the server's plan asks for it; a class without one is abstract.
+    name: ClassVar[str] = ""
+    #: A key of ``flwr_fco.engines.ENGINES``; None: the method's own :meth:`local`.
+    engine: ClassVar[str | None] = "dual steps"
+    #: Names of the vectors that a client remembers, and that :meth:`remember` returns.
+    memory: ClassVar[tuple[str, ...]] = ()
+    #: Name of the vector that is added to every client's gradients. A client with sparse features leaves its effect
+    #: out, because the server can add it.
+    common: ClassVar[str | None] = None
+    #: What restricts the engine to sparse features: the plan's option of this name, and its default.
+    sparse: ClassVar[tuple[str, bool] | None] = None
+
+    @staticmethod
+    def hear(downlink: Downlink, memory: Memory | None) -> Downlink:
+        """Return the whole message, with the vectors that a client knows already.
+
+        Parameters
+        ----------
+        downlink : Downlink
+        memory : mapping of str to ndarray, or None
+            None for a client that begins.
+        """
+        return downlink
+
+    @staticmethod
+    def fresh(downlink: Downlink) -> Memory:
+        """Return the memory of a client that begins.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            The whole message.
+        """
+        return {}
+
+    @staticmethod
+    def begin(downlink: Downlink, memory: Memory) -> Start:
+        """Return where the engine begins.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            The whole message.
+        memory : mapping of str to ndarray
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def step(client: Client, downlink: Downlink, start: Start) -> Step:
+        """Return a step of the engine ``"primal steps"`` and of those that fall back to it.
+
+        Parameters
+        ----------
+        client : Client
+        downlink : Downlink
+            The whole message.
+        start : Start
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def send(client: Client, downlink: Downlink, memory: Memory, moved: Moved) -> dict[str, Vector]:
+        """Return the vectors to send, whose weighted means or sums are all that the server needs.
+
+        Parameters
+        ----------
+        client : Client
+        downlink : Downlink
+            The whole message.
+        memory : mapping of str to ndarray
+            Before the round.
+        moved : Moved
+        """
+        return {"increment": moved.increment}
+
+    @staticmethod
+    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+        """Return the vectors to send and what was done, for a method that no engine serves.
+
+        Parameters
+        ----------
+        client : Client
+        downlink : Downlink
+            The message as it came.
+        memory : mapping of str to ndarray, or None
+            None for a client that begins.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
+        """Return a client's memory after a round that counted: on the client, and in the server's ledger.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            The whole message.
+        memory : mapping of str to ndarray
+            Before the round.
+        sent : mapping of str to ndarray
+            As it crossed the wire.
+        elapsed : float or None
+        """
+        return {}
+
+    @staticmethod
+    def keep(downlink: Downlink) -> Memory:
+        """Return what only the client keeps, to be sent less: the server can send it again from its state.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            The whole message.
+        """
+        return {}
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        name = cls.__dict__.get("name", "")
+        if not name:
+            return
+        known = _HALVES.get(name)
+        if known is not None and known.__module__ != cls.__module__:
+            raise ConfigurationError(
+                f"{cls.__module__}.{cls.__name__}: a method called {name!r} exists already, {known.__module__}."
+                f"{known.__name__}; give yours another name"
+            )
+        _HALVES[name] = cls
+
+
+_HALVES: dict[str, type[ClientHalf]] = {}
+
+
+def halves() -> Mapping[str, type[ClientHalf]]:
+    """Return the client halves by the names under which a plan asks for them."""
+    return MappingProxyType(_HALVES)
+
+
+def zeros_like(downlink: Downlink) -> Vector:
+    """Return zeros of the shape of the message's vectors."""
+    return np.zeros_like(next(iter(downlink.vectors.values())))
+
+
+def without_common(half: type[ClientHalf], downlink: Downlink) -> Downlink:
+    """Return the message as it counts for what a client with sparse features sends and remembers.
+
+    Parameters
+    ----------
+    half : type of ClientHalf
+    downlink : Downlink
+        The whole message.
+    """
+    if half.common is None:
+        return downlink
+    vectors = downlink.vectors
+    return downlink._replace(vectors={**vectors, half.common: np.zeros_like(vectors[half.common])})

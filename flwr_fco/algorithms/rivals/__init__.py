@@ -1,0 +1,1 @@
+"""Methods that the papers compare with, and that nobody would pick for data of their own."""

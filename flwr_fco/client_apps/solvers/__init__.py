@@ -1,1 +1,0 @@
-"""Local solvers: the client half of every algorithm."""

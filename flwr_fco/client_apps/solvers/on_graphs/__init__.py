@@ -1,1 +1,0 @@
-"""Decentralised methods on graphs: the client half."""

@@ -1,0 +1,73 @@
+"""The time limit of a client's work in a round, which loops check between batches."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from flwr_fco.errors import ConfigurationError
+
+_Item = TypeVar("_Item")
+
+
+class Deadline(threading.local):
+    """Deadline of this thread's client, and the seconds it was given."""
+
+    at: tuple[float, float] = (math.inf, math.inf)
+
+
+deadline = Deadline()
+
+
+def timed(items: Iterable[_Item]) -> Iterator[_Item]:
+    """Yield the items of an iterable until the local solver's time is up.
+
+    Custom local solvers should loop over ``timed(objective.batches(...))``, as this package's solvers do.
+
+    Parameters
+    ----------
+    items : iterable
+        Minibatches or epochs.
+
+    Raises
+    ------
+    ConfigurationError
+        If the client's limit `max_seconds` has passed before the next item.
+
+    Examples
+    --------
+    >>> list(timed([1, 2]))
+    [1, 2]
+    """
+    end, seconds = deadline.at
+    clock = time.monotonic
+    for done, item in enumerate(items):
+        if clock() > end:
+            raise _out_of_time(seconds, f"{done} minibatches or epochs")
+        yield item
+
+
+def check_time(done: int, what: str = "steps") -> None:
+    """Raise once the local solver's time is up; for loops that cannot use :func:`timed`.
+
+    Parameters
+    ----------
+    done : int
+        Number of completed `what`; used in the error message.
+    what : str, default "steps"
+        The unit of `done`.
+    """
+    end, seconds = deadline.at
+    if time.monotonic() > end:
+        raise _out_of_time(seconds, f"{done} {what}")
+
+
+def _out_of_time(seconds: float, done: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the local solver was stopped after {seconds:g} seconds, in which it took {done}: this client's limit is "
+        "max_seconds. Ask for less work, or let the client's owner raise the limit: "
+        "client_app(..., limits=Limits(max_seconds=...))"
+    )

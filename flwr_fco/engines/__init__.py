@@ -1,0 +1,7 @@
+"""Engines: what runs a client half, each with its plain, compiled and sparse form once."""
+
+from flwr_fco.engines.client import LocalClient
+from flwr_fco.engines.minimisers import minimise
+from flwr_fco.engines.run import ENGINES
+
+__all__ = ["ENGINES", "LocalClient", "minimise"]

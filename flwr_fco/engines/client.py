@@ -1,0 +1,119 @@
+"""A client in a round, as its half of the method and the engines see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_fco.algorithms.contract import ClientHalf, Moved, Start, Step
+from flwr_fco.core.clock import timed
+from flwr_fco.core.layout import Vector
+from flwr_fco.engines.rates import as_sent, rate_of
+from flwr_fco.engines.sparse_steps import Shard, has_sparse_rows, tell_dense
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import Downlink, Plan
+
+
+def pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield batches in pairs.
+
+    Parameters
+    ----------
+    batches : iterable
+        An even number of batches.
+
+    Examples
+    --------
+    >>> list(pairs("abcd"))
+    [('a', 'b'), ('c', 'd')]
+    """
+    one_by_one = iter(batches)
+    return zip(one_by_one, one_by_one, strict=True)
+
+
+class LocalClient(NamedTuple):
+    """A client in a round.
+
+    Parameters
+    ----------
+    half : type of ClientHalf
+    downlink : Downlink
+        The whole message; at the coordinates of the shard if there is one.
+    objective : Objective
+        The client's loss; as a function of these coordinates if there is a shard.
+    rng : numpy.random.Generator
+    engines : mapping of str to callable
+        What runs a client half, by name.
+    shard : Shard or None
+        The coordinates of the client's sparse features, if all of the round can be done on these.
+    """
+
+    half: type[ClientHalf]
+    downlink: Downlink
+    objective: Objective
+    rng: np.random.Generator
+    engines: Mapping[str, Callable[[Any, Start], Moved]]
+    shard: Shard | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The settings that all rounds share."""
+        return self.downlink.plan
+
+    @property
+    def rate(self) -> float:
+        """The step size."""
+        return rate_of(self.downlink)
+
+    def run(self, engine: str, start: Start) -> Moved:
+        """Run an engine.
+
+        Parameters
+        ----------
+        engine : str
+            A key of :data:`flwr_fco.engines.ENGINES`.
+        start : Start
+        """
+        return self.engines[engine](self, start)
+
+    def take_steps(self, point: Vector, step: Step, *, in_pairs: bool = False) -> Moved:
+        """Take primal steps, each with one batch or with a pair of them.
+
+        Parameters
+        ----------
+        point : ndarray of float64, shape (d,)
+        step : callable
+        in_pairs : bool, default False
+        """
+        plan, rate = self.plan, self.rate
+        if has_sparse_rows(self.objective):
+            tell_dense(plan, f"{plan.solver} moves all of them in every step")
+        moved, steps = point.copy(), 0
+        drawn = timed(self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if in_pairs else 1))
+        for batch in pairs(drawn) if in_pairs else drawn:
+            step(moved, batch)
+            steps += 1
+        return Moved(moved - point, rate * steps, steps)
+
+    def as_sent(self, vector: Vector) -> Vector:
+        """Round a vector to the wire's precision, so that both sides remember the same numbers.
+
+        Parameters
+        ----------
+        vector : ndarray of float64, shape (d,)
+        """
+        return as_sent(vector, self.plan)
+
+    def point(self, dual: Vector, elapsed: float) -> Vector:
+        """Return retrieve(dual, elapsed) at the coordinates that the client works on.
+
+        Parameters
+        ----------
+        dual : ndarray of float64, shape (d,)
+        elapsed : float
+        """
+        if self.shard is not None:
+            return self.shard.coordinates.retrieve(dual, elapsed)
+        return self.plan.point(dual, elapsed)

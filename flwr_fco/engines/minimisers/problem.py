@@ -1,0 +1,373 @@
+"""The engines' problem: a client's loss with a linear and a quadratic term.
+
+An engine moves points along lines. For a model that is linear in its data, the engine updates the margins together with
+the points, so that a trial step costs O(n k) and only gradients use the features. A point therefore has an `image`: its
+margins, or an empty array if the loss has none. Images are combined in the same way as the points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import cached_property
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.clock import check_time
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.losses import logistic_slopes, softmax_slopes
+from flwr_fco.kernels.margin_losses import logistic_curvature, softmax_curvature
+from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.design import LinearData
+
+#: Margins of a point, shape (n, k); an empty array for a loss without margins.
+Image = NDArray[np.float64]
+#: Applies a Hessian, or an approximate inverse of it, to a vector.
+Curvature = Callable[[Vector], Vector]
+
+#: Largest number of features for which a Gram matrix is formed and factorised.
+LARGEST_GRAM = 2048
+#: Largest rows x features x outputs that BLAS multiplies without repacking its arguments, at about twice the speed.
+SMALL_PRODUCT = 10**6
+#: Values by objective and name that depend only on the data, so that caching does not change results.
+_derived: WeakKeyDictionary[Objective, dict[Any, Any]] = WeakKeyDictionary()
+_Derived = TypeVar("_Derived")
+
+
+def once(objective: Objective, name: Hashable, make: Callable[[], _Derived]) -> _Derived:
+    """Return a value that depends only on an objective's data, computed at the first call."""
+    known = _derived.setdefault(objective, {})
+    if name not in known:
+        known[name] = make()
+    found: _Derived = known[name]
+    return found
+
+
+class LocalProblem:
+    """F(theta) = f(theta) - <shift, theta> + penalty/2 ||theta - center||^2, for any smooth objective.
+
+    Parameters
+    ----------
+    objective : Objective
+        f.
+    shift : ndarray of float64, shape (d,), optional
+        Default zeros.
+    center : ndarray of float64, shape (d,), optional
+        Default zeros.
+    penalty : float, default 0.0
+        May be negative if f's strong convexity is larger than its absolute value.
+    """
+
+    def __init__(
+        self, objective: Objective, shift: Vector | None = None, center: Vector | None = None, penalty: float = 0.0
+    ) -> None:
+        self.objective = objective
+        self.shift = shift
+        self.center = center
+        self.penalty = penalty
+        self.size = objective.layout.size
+        self.evaluations = self.products = 0
+
+    def count(self, *, evaluations: int = 0, products: int = 0) -> None:
+        """Count evaluations of the objective or products with its Hessian; raise if the time is already up."""
+        if evaluations:
+            check_time(self.evaluations, "gradients of a minimisation")
+        if products:
+            check_time(self.products, "products with the Hessian of a minimisation")
+        self.evaluations, self.products = self.evaluations + evaluations, self.products + products
+
+    @cached_property
+    def strong_convexity(self) -> float:
+        """The known modulus of strong convexity; 0.0 if there is none."""
+        modulus = once(self.objective, "modulus", lambda: _modulus(self.objective))
+        return max(0.0, modulus + self.penalty)
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether the Hessian is constant."""
+        return bool(getattr(self.objective, "quadratic", False))
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether products with the Hessian are available."""
+        return type(self.objective).hessian_product is not Objective.hessian_product
+
+    def image(self, theta: Vector) -> Image:
+        """Return the margins of a point or a direction."""
+        return _NO_MARGINS
+
+    def value(self, theta: Vector, image: Image) -> float:
+        """Return F at a point."""
+        return self._loss(theta, image) + self._terms_value(theta)
+
+    def value_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
+        """Return the value and the gradient at a point with its image."""
+        return self.evaluate(theta)
+
+    def slope(self, theta: Vector, image: Image, direction: Vector, along: Image) -> float:
+        """Return the derivative of F at a point along a direction with the image `along`."""
+        return float(self.value_and_gradient(theta, image)[1] @ direction)
+
+    def evaluate(self, theta: Vector) -> tuple[float, Vector]:
+        """Return the value and the gradient at a point without an image."""
+        self.count(evaluations=1)
+        value, found = self.objective.value_and_gradient(theta)
+        gradient = np.array(found)
+        self._add_terms(theta, gradient)
+        return float(value) + self._terms_value(theta), gradient
+
+    def hessian(self, theta: Vector, image: Image) -> Curvature:
+        """Return v -> (Hessian of F at a point) v, with the accuracy that conjugate gradients need."""
+
+        def multiply(v: Vector) -> Vector:
+            self.count(products=1)
+            product = np.array(self.objective.hessian_product(theta, v))
+            product += self.penalty * v
+            return product
+
+        return multiply
+
+    def preconditioner(self, image: Image) -> Curvature | None:
+        """Return an approximate inverse of the Hessian at the start; None if there is none."""
+        return None
+
+    def _loss(self, theta: Vector, image: Image) -> float:
+        return float(self.objective.value(theta))
+
+    def _add_terms(self, theta: Vector, gradient: Vector) -> None:
+        """Add the gradient of the linear and quadratic terms."""
+        if self.shift is not None:
+            gradient -= self.shift
+        if self.penalty != 0.0:
+            gradient += self.penalty * (theta if self.center is None else theta - self.center)
+
+    def _terms_value(self, theta: Vector) -> float:
+        value = 0.0 if self.shift is None else -float(self.shift @ theta)
+        if self.penalty != 0.0:
+            apart = theta if self.center is None else theta - self.center
+            value += 0.5 * self.penalty * float(apart @ apart)
+        return value
+
+
+class LinearProblem(LocalProblem):
+    """The problem for a loss that depends on the data only through the margins X W + b, plus l2/2 ||W||^2.
+
+    Parameters
+    ----------
+    objective : Objective
+    data : LinearData
+        The objective's ``linear_data``.
+    shift, center, penalty
+        As in :class:`LocalProblem`.
+    """
+
+    def __init__(self, objective: Objective, data: LinearData, *terms: Any) -> None:
+        super().__init__(objective, *terms)
+        self._data = data
+        self._features = data.design.matrix
+        self._n, self._d = data.design.shape
+        #: Number of coefficients, which precede the intercepts.
+        self._rows = self._d * data.num_outputs
+        self._weight = data.factor / self._n
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether the Hessian is constant."""
+        return self._data.link == "identity"
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether products with the Hessian are available."""
+        return True
+
+    @property
+    def _doubles(self) -> NDArray[np.float64]:
+        """The features in float64."""
+        return _in_precision(self.objective, self._features, np.float64)
+
+    def image(self, theta: Vector) -> Image:
+        """Return the margins X theta + b."""
+        features, outputs = self._doubles, self._data.num_outputs
+        if outputs == 1:
+            margins = features @ theta[: self._rows]
+        else:
+            margins = np.empty((self._n, outputs))
+            weights = theta[: self._rows].reshape(self._d, outputs)
+            for part in self._parts():
+                margins[part] = features[part] @ weights
+        if theta.size > self._rows:
+            margins += theta[self._rows :]
+        return np.asarray(margins)
+
+    def value_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
+        """Return the value and the gradient, which is X' times the slopes of the margins, plus the terms' gradients."""
+        self.count(evaluations=1)
+        features, outputs = self._doubles, self._data.num_outputs
+        value, slopes = self._slopes(image)
+        gradient = np.empty(theta.size)
+        if outputs == 1:
+            gradient[: self._rows] = slopes @ features
+        else:
+            product = np.zeros((outputs, self._d))
+            for part in self._parts():
+                product += slopes[part].T @ features[part]
+            gradient[: self._rows] = product.T.reshape(-1)
+        if theta.size > self._rows:
+            gradient[self._rows :] = slopes.sum(axis=0, dtype=np.float64)
+        if self._data.l2 != 0.0:
+            gradient[: self._rows] += self._data.l2 * theta[: self._rows]
+        self._add_terms(theta, gradient)
+        return value + self._ridge(theta) + self._terms_value(theta), gradient
+
+    def _parts(self) -> list[slice]:
+        """Return blocks of rows that keep products small; one block if the blocks would have very few rows."""
+        rows = SMALL_PRODUCT // (self._d * self._data.num_outputs)
+        step = rows if rows >= 16 else self._n
+        return [slice(start, start + step) for start in range(0, self._n, step)]
+
+    def slope(self, theta: Vector, image: Image, direction: Vector, along: Image) -> float:
+        """Return the derivative of F at a point along a direction, without a pass over the features."""
+        terms = np.zeros(self.size)
+        self._add_terms(theta, terms)
+        terms[: self._rows] += self._data.l2 * theta[: self._rows]
+        return float(np.vdot(self._slopes(image)[1], along)) + float(terms @ direction)
+
+    def _slopes(self, image: Image) -> tuple[float, NDArray[np.float64]]:
+        """Return the mean loss and its derivatives with respect to the margins."""
+        link, targets = self._data.link, self._data.targets
+        slopes = image.copy()
+        if link == "softmax":
+            total = float(softmax_slopes(slopes, targets, self._weight))
+        elif link == "logistic":
+            total = float(logistic_slopes(slopes, targets, self._weight))
+        else:
+            slopes -= targets
+            total = 0.5 * float(slopes @ slopes)
+            slopes *= self._weight
+        return self._weight * total, slopes
+
+    def _loss(self, theta: Vector, image: Image) -> float:
+        return self._slopes(image)[0] + self._ridge(theta)
+
+    def _ridge(self, theta: Vector) -> float:
+        weights = theta[: self._rows]
+        return 0.5 * self._data.l2 * float(weights @ weights) if self._data.l2 != 0.0 else 0.0
+
+    def _chances(self, image: Image) -> NDArray[np.float64]:
+        """Return the probabilities for the margins."""
+        from scipy.special import expit, softmax
+
+        return np.asarray(softmax(image, axis=1) if self._data.link == "softmax" else expit(image), dtype=np.float64)
+
+    def hessian(self, theta: Vector, image: Image) -> Curvature:
+        """Return v -> (Hessian of F at a point) v.
+
+        Except for a quadratic, it uses single precision, which is nearly twice as fast: the next Newton step, with its
+        double-precision gradient, corrects the errors of the conjugate gradients.
+        """
+        link, weight = self._data.link, self._weight
+        features: NDArray[Any] = self._doubles
+        chances: NDArray[Any]
+        if link == "identity":
+            chances = np.zeros(0)
+        else:
+            features = _in_precision(self.objective, self._features, np.float32)
+            chances = self._chances(image).astype(features.dtype)
+
+        bend = softmax_curvature if link == "softmax" else logistic_curvature
+        outputs, size = self._data.num_outputs, self._rows
+
+        def multiply(v: Vector) -> Vector:
+            self.count(products=1)
+            direction = v.astype(features.dtype, copy=False)
+            weights, offsets = direction[:size].reshape(self._d, outputs), direction[size:]
+            total = np.zeros((outputs, self._d))
+            sums = np.zeros(outputs)
+            # Compute both products with a block of rows while it is in the cache.
+            for part in self._parts():
+                rows = features[part]
+                change = rows @ weights
+                if offsets.size:
+                    change += offsets
+                if link == "identity":
+                    change *= weight
+                else:
+                    bend(chances[part], change if link == "softmax" else change[:, 0], weight)
+                total += change.T @ rows
+                if offsets.size:
+                    sums += change.sum(axis=0)
+            product = np.append(total.T.reshape(-1), sums[: offsets.size])
+            if self._data.l2 != 0.0:
+                product[:size] += self._data.l2 * v[:size]
+            product += self.penalty * v
+            return product
+
+        return multiply
+
+    def preconditioner(self, image: Image) -> Curvature | None:
+        """Return the inverse of (c X'X/n + l2 I + penalty I), where c is the loss's mean curvature at the start.
+
+        It is the same for each output and uses one Cholesky factorisation; X'X is formed once per objective. With more
+        than `LARGEST_GRAM` features, it is the inverse of the diagonal.
+        """
+        data, outputs = self._data, self._data.num_outputs
+        curvature = data.factor
+        if data.link != "identity":
+            chances = self._chances(image)
+            curvature *= float((chances * (1.0 - chances)).mean())
+        order = self._d + data.intercept
+        ridge = np.full(order, data.l2 + self.penalty)
+        if data.intercept:
+            ridge[-1] = self.penalty
+        if order > LARGEST_GRAM:
+            diagonal = curvature * np.append(data.design.mean_squares(), np.ones(int(data.intercept))) + ridge
+            # A small fraction of the mean makes it non-singular for any data.
+            diagonal += 1e-8 * diagonal.mean()
+            return lambda v: (v.reshape(order, outputs) / diagonal[:, None]).reshape(-1)
+
+        from scipy.linalg import cho_factor, cho_solve
+
+        matrix = curvature / self._n * once(self.objective, "gram", lambda: data.design.gram(data.intercept))
+        ridge += 1e-8 * (np.trace(matrix) / order + ridge.mean())
+        matrix[np.arange(order), np.arange(order)] += ridge
+        factor = cho_factor(matrix, overwrite_a=True, check_finite=False)
+        return lambda v: np.asarray(
+            cho_solve(factor, v.reshape(order, outputs), check_finite=False), dtype=np.float64
+        ).reshape(-1)
+
+
+def local_problem(
+    objective: Objective, shift: Vector | None = None, center: Vector | None = None, penalty: float = 0.0
+) -> LocalProblem:
+    """Return the problem of an objective, with margins if its predictions are linear.
+
+    Parameters
+    ----------
+    objective : Objective
+        f.
+    shift, center, penalty
+        As in :class:`LocalProblem`.
+    """
+    data = objective.linear_data()
+    if data is None:
+        return LocalProblem(objective, shift, center, penalty)
+    return LinearProblem(objective, data, shift, center, penalty)
+
+
+def _modulus(objective: Objective) -> float:
+    """Return an objective's modulus of strong convexity; 0.0 if it is not known."""
+    try:
+        return objective.strong_convexity()
+    except ConfigurationError:
+        return 0.0
+
+
+def _in_precision(objective: Objective, features: NDArray[Any], dtype: type[np.floating[Any]]) -> NDArray[Any]:
+    """Return the features in a precision, copied at most once per objective."""
+    return features if features.dtype == dtype else once(objective, dtype.__name__, lambda: features.astype(dtype))
+
+
+_NO_MARGINS: Image = np.zeros(0)

@@ -1,0 +1,53 @@
+"""Steps on the model itself: a method's own, proximal ones, and gradient steps."""
+
+from __future__ import annotations
+
+from flwr_fco.algorithms.contract import Moved, Start
+from flwr_fco.engines.client import LocalClient
+from flwr_fco.engines.sparse_steps import shard_of
+
+
+def primal_steps(client: LocalClient, start: Start) -> Moved:
+    """Take the method's own steps.
+
+    Parameters
+    ----------
+    client : LocalClient
+    start : Start
+    """
+    return client.take_steps(start.point, client.half.step(client, client.downlink, start))
+
+
+def proximal_steps(client: LocalClient, start: Start) -> Moved:
+    """Take the method's own steps, which are proximal ones; with sparse features only where these are.
+
+    Parameters
+    ----------
+    client : LocalClient
+    start : Start
+    """
+    shard = shard_of(client.plan, client.objective)
+    if shard is not None:
+        point = start.point.copy()
+        steps = shard.proximal_steps(client.downlink, point, client.rng)
+        if steps is not None:
+            return Moved(point - start.point, client.rate * steps, steps)
+    return primal_steps(client, start)
+
+
+def gradient_steps(client: LocalClient, start: Start) -> Moved:
+    """Take the method's own steps, x <- x - client_lr mix g(x) - shift; with sparse features only where these are.
+
+    Parameters
+    ----------
+    client : LocalClient
+    start : Start
+        `shift` is subtracted in each step.
+    """
+    shard = shard_of(client.plan, client.objective)
+    if shard is None or shard.coordinates.without_psi().own is not None:
+        return primal_steps(client, start)
+    point, rate = start.point.copy(), client.rate
+    here = client.downlink._replace(client_lr=rate * client.downlink.numbers.get("mix", 1.0))
+    steps = shard.dual_steps(here, point, client.rng, start.shift, psi=False)
+    return Moved(point - start.point, rate * steps, steps)

@@ -1,0 +1,116 @@
+"""A client's round: its half of the method, run by an engine, on all coordinates or on those of its sparse features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from flwr_fco.algorithms.contract import ClientHalf, Memory, Moved, Start, without_common
+from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.engines.client import LocalClient
+from flwr_fco.engines.dual_steps import dual_steps
+from flwr_fco.engines.extragradient import extragradient
+from flwr_fco.engines.minimise import minimised
+from flwr_fco.engines.primal_steps import gradient_steps, primal_steps, proximal_steps
+from flwr_fco.engines.rates import as_sent
+from flwr_fco.engines.sparse_steps import Shard, shard_of
+from flwr_fco.errors import ProtocolError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import ClientState, Downlink, ReceivedState, Uplink
+
+Engine = Callable[[LocalClient, Start], Moved]
+
+#: What runs a client half, by the names that halves say.
+ENGINES: Mapping[str, Engine] = MappingProxyType(
+    {
+        "dual steps": dual_steps,
+        "primal steps": primal_steps,
+        "proximal steps": proximal_steps,
+        "gradient steps": gradient_steps,
+        "extragradient": extragradient,
+        "minimise": minimised,
+    }
+)
+
+
+def answer(
+    half: type[ClientHalf],
+    downlink: Downlink,
+    objective: Objective,
+    state: ClientState | None,
+    rng: np.random.Generator,
+) -> tuple[Uplink, Any]:
+    """Return a client's answer in a round, and what it remembers then.
+
+    Parameters
+    ----------
+    half : type of ClientHalf
+    downlink : Downlink
+        The server's message; its vectors are read-only.
+    objective : Objective
+    state : mapping or None
+        The client's memory; None for a client that begins, and for a method without one.
+    rng : numpy.random.Generator
+        The generator of this (seed, round, partition).
+    """
+    shard = _shard(half, downlink, objective, state)
+    if shard is None:
+        known = state if state is None else _whole(state, downlink)
+        return _answer(LocalClient(half, downlink, objective, rng, ENGINES), known)
+    here = downlink._replace(vectors={name: shard.told(downlink, name) for name in downlink.vectors})
+    known = None if state is None else ReceivedState({name: own.values for name, own in state.items()})
+    uplink, after = _answer(LocalClient(half, here, shard.objective, rng, ENGINES, shard), known)
+    plan = downlink.plan
+    vectors = {name: shard.sparse(own, plan) for name, own in uplink.vectors.items()}
+    if after is not None:
+        after = {name: shard.sparse(own, plan) for name, own in after.items()}
+    return uplink._replace(vectors=vectors), after
+
+
+def _answer(client: LocalClient, known: Memory | None) -> tuple[Uplink, Any]:
+    half, downlink = client.half, client.half.hear(client.downlink, known)
+    memory = half.fresh(downlink) if known is None else known
+    if half.engine is None:
+        sent, moved = half.local(client, downlink, known)
+    else:
+        moved = client.run(half.engine, half.begin(downlink, memory))
+        if client.shard is not None and half.common is not None and "gradient" not in downlink.numbers:
+            # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are.
+            assert moved.elapsed is not None
+            moved = moved._replace(increment=moved.increment + moved.elapsed * downlink.vectors[half.common])
+        sent = half.send(client, downlink, memory, moved)
+    after = None
+    if half.memory:
+        sent = {name: as_sent(vector, client.plan) for name, vector in sent.items()}
+        told = downlink if client.shard is None else without_common(half, downlink)
+        after = {**half.remember(told, memory, sent, moved.elapsed), **half.keep(downlink), **moved.kept}
+    return Uplink(sent, moved.elapsed, moved.steps, metrics=moved.metrics), after
+
+
+def _shard(half: type[ClientHalf], downlink: Downlink, objective: Objective, state: ClientState | None) -> Shard | None:
+    """Return the shard on which all of a client's round can be done; None if it takes all coordinates.
+
+    What a client remembers is at the coordinates of its rows as long as these are the same.
+    """
+    if half.sparse is None or downlink.plan.options.get("trajectory", False):
+        return None
+    option, default = half.sparse
+    shard = shard_of(downlink.plan, objective) if downlink.plan.options.get(option, default) else None
+    if shard is None or not shard.is_short(downlink.plan):
+        return None
+    remembered: list[Any] = [] if state is None else list(state.values())
+    same = all(isinstance(own, SparseVector) and np.array_equal(own.indices, shard.places) for own in remembered)
+    return shard if same else None
+
+
+def _whole(state: ClientState, downlink: Downlink) -> ClientState:
+    """Return a client's memory as dense vectors."""
+    if SparseVector not in map(type, state.values()):
+        return state
+    needed = "dual" not in downlink.vectors or "advance" in downlink.numbers
+    if needed and isinstance(state.get("dual"), SparseVector):
+        raise ProtocolError("this client's features are not those of its last round, and it remembers these only")
+    return ReceivedState({name: dense(vector) for name, vector in state.items()})

@@ -1,0 +1,391 @@
+"""Local steps on sparse features: a coordinate is retrieved only when a minibatch touches it.
+
+If h and psi are sums over coordinates, a minibatch's gradient reads and writes only the columns with non-zeros in its
+rows. All other coordinates keep their dual, or change linearly in the number of steps (a tracker) or in closed form
+(proximal steps); these changes are applied when a coordinate is touched next. So the cost of an epoch is proportional
+to the number of non-zeros in the rows, whatever the size of the model.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.clock import check_time, timed
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import SparseVector, is_shorter
+from flwr_fco.kernels.dual_averaging import NOTHING
+from flwr_fco.kernels.sparse import lazy_dual_averaging
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean
+from flwr_fco.mirror_maps.base import Coordinates, terms_at
+from flwr_fco.mirror_maps.grouped import GroupedCoordinates, Groups, groups_of
+from flwr_fco.objectives._linear import LinearModel
+from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
+from flwr_fco.objectives.design import SparseDesign
+from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.wire.protocol import Downlink, Plan, ReceivedVectors
+
+Places = NDArray[np.integer[Any]]
+#: Steps are dense if the groups of a client's features cover more than 1/_DENSE of the model's coordinates.
+_DENSE = 2
+#: ``(z, t, places) -> w``: the primal point at some of a shard's coordinates.
+Retrieve = Callable[[Vector, float, Places], Vector]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The coordinates of a model that a client's sparse rows touch, with the loss, h and psi on them.
+
+    Parameters
+    ----------
+    objective : LinearModel
+        The client's loss as a function of these coordinates.
+    coordinates : Coordinates or GroupedCoordinates
+        h and psi on these coordinates.
+    places : ndarray of int64, shape (k,)
+        Their indices in the flat vector of the model, ascending; the intercepts come last. With group norms, these are
+        all coordinates of the groups that the rows touch.
+    """
+
+    objective: LinearModel
+    coordinates: Coordinates | GroupedCoordinates
+    places: NDArray[np.int64]
+
+    def told(self, downlink: Downlink, name: str) -> Vector:
+        """Return the shard's coordinates of a vector from the server.
+
+        Parameters
+        ----------
+        downlink : Downlink
+        name : str
+        """
+        vectors = downlink.vectors
+        return vectors.at(name, self.places) if isinstance(vectors, ReceivedVectors) else vectors[name][self.places]
+
+    def sparse(self, values: Vector, plan: Plan) -> SparseVector:
+        """Return values at the shard's coordinates as a sparse vector of the model's length.
+
+        Parameters
+        ----------
+        values : ndarray of float64, shape (k,)
+        plan : Plan
+        """
+        return SparseVector(self._indices, values, plan.layout.size)
+
+    def is_short(self, plan: Plan) -> bool:
+        """Whether sending the shard's coordinates takes fewer bytes than sending all coordinates.
+
+        Parameters
+        ----------
+        plan : Plan
+        """
+        return is_shorter(self.places.size, plan.layout.size)
+
+    @cached_property
+    def _indices(self) -> NDArray[np.int32]:
+        return self.places.astype(np.int32)
+
+    def dual_steps(
+        self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool = True
+    ) -> int:
+        """Take the local steps of dual averaging on a model's dual; return their number.
+
+        Parameters
+        ----------
+        downlink, rng
+            As for :meth:`local_dual_steps`.
+        dual : ndarray of float64, shape (d,)
+            Changed in place.
+        shift : ndarray of float64, shape (d,), or None
+            Subtracted in each step.
+        psi : bool, default True
+            Whether psi acts; the plan's option ``client-prox`` must also allow it.
+        """
+        own = dual[self.places]
+        steps = self.local_dual_steps(downlink, own, rng, None if shift is None else shift[self.places], psi)
+        if shift is not None:
+            dual -= steps * shift
+        dual[self.places] = own
+        return steps
+
+    def local_dual_steps(
+        self,
+        downlink: Downlink,
+        dual: Vector,
+        rng: np.random.Generator,
+        shift: Vector | None = None,
+        psi: bool = True,
+    ) -> int:
+        """Take the local steps of dual averaging on the dual at the shard's coordinates; return their number.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            The server's message, with the elapsed time and the step size.
+        dual : ndarray of float64, shape (k,)
+            Changed in place.
+        rng : numpy.random.Generator
+        shift : ndarray of float64, shape (k,), optional
+            Subtracted in each step.
+        psi : bool, default True
+            As in :meth:`dual_steps`.
+        """
+        psi = psi and bool(downlink.plan.options.get("client-prox", True))
+        coordinates = self.coordinates if psi else self.coordinates.without_psi()
+        client_lr, work = downlink.client_lr, downlink.first_order
+        data, terms = self.objective.linear_data(), self._terms[psi]
+        move = NOTHING if shift is None else shift
+        if work.batch_size is None or terms is None or data is None or data.link == "softmax":
+            return self._lazy_steps(downlink, rng, dual, move, coordinates.retrieve)
+        last = np.empty(move.size, dtype=np.int64)
+        steps, rows = 0, len(data.targets)
+        assert isinstance(data.design, SparseDesign)
+        starts, indices, values = data.design.rows_data
+        for order in shuffled_epochs(rows, rng, work):
+            check_time(steps)
+            steps += lazy_dual_averaging(
+                data.link == "logistic",
+                starts,
+                indices,
+                values,
+                data.intercept,
+                data.targets,
+                order,
+                min(work.batch_size, rows),
+                terms,
+                downlink.elapsed + client_lr * steps,
+                client_lr,
+                data.factor,
+                move,
+                last,
+                dual,
+            )
+        return steps
+
+    def _lazy_steps(
+        self, downlink: Downlink, rng: np.random.Generator, dual: Vector, shift: Vector, retrieve: Retrieve
+    ) -> int:
+        """Take the steps z <- z - client_lr g(retrieve(z, t)) - shift, one minibatch at a time."""
+        client_lr, steps = downlink.client_lr, 0
+        primal, last = np.zeros(dual.size), np.zeros(dual.size, dtype=np.int64)
+        for batch in timed(self.objective.batches(rng, downlink.first_order)):
+            touched = self.touched(batch)
+            if shift.size:
+                dual[touched] -= (steps - last[touched]) * shift[touched]
+                last[touched] = steps
+            primal[touched] = retrieve(dual[touched], downlink.elapsed + client_lr * steps, touched)
+            self.objective.add_gradient(primal, batch, -client_lr, dual)
+            steps += 1
+        if shift.size:
+            dual -= (steps - last) * shift
+        return steps
+
+    def proximal_steps(self, downlink: Downlink, primal: Vector, rng: np.random.Generator) -> int | None:
+        """Take proximal steps w <- prox(w - client_lr g(w)) on a model; return their number, or None if unsupported.
+
+        A coordinate that m consecutive minibatches do not touch is shrunk m times at once: with l1 and squared l2 terms
+        a and b, and r = 1 / (1 + client_lr b), w becomes sign(w) max(r^m |w| - a client_lr (r + ... + r^m), 0).
+
+        Parameters
+        ----------
+        downlink, rng
+            As for :meth:`local_dual_steps`.
+        primal : ndarray of float64, shape (d,)
+            Changed in place.
+        """
+        plan, client_lr = downlink.plan, downlink.client_lr
+        own, psi = primal[self.places], bool(plan.options.get("client-prox", True))
+        coordinates = self.coordinates if psi else self.coordinates.without_psi()
+        everywhere = self._everywhere(plan)
+        if everywhere is None or isinstance(coordinates, GroupedCoordinates):
+            return None
+        terms, steps, last = coordinates.terms, 0, np.zeros(own.size, dtype=np.int64)
+        for batch in timed(self.objective.batches(rng, downlink.first_order)):
+            touched = self.touched(batch)
+            missed = steps - last[touched]
+            own[touched] = shrunk(own[touched], missed, client_lr, *terms_at(terms, touched)[:2])
+            self.objective.add_gradient(own, batch, -client_lr, own)
+            own[touched] = coordinates.retrieve(own[touched], client_lr, touched)
+            steps += 1
+            last[touched] = steps
+        own = shrunk(own, steps - last, client_lr, *terms[:2])
+        if psi:
+            primal[:] = shrunk(primal, steps, client_lr, *everywhere.terms[:2])
+        primal[self.places] = own
+        return steps
+
+    def _everywhere(self, plan: Plan) -> Coordinates | None:
+        """Return psi on all coordinates if repeated proximal steps have a closed form, otherwise None."""
+        found = plan.h.at(plan.psi, np.arange(plan.layout.size)) if type(plan.h) is Euclidean else None
+        bounded = found is None or np.any(found.terms.lower > -np.inf) or np.any(found.terms.upper < np.inf)
+        return None if bounded else found
+
+    def touched(self, batch: Batch) -> Places:
+        """Return the coordinates that the gradient on some rows reads and writes.
+
+        Parameters
+        ----------
+        batch : ndarray of int64 or None
+            Row numbers; None for all.
+        """
+        outputs, columns = self.objective.num_outputs, self.objective.design.support(batch)
+        intercepts = np.arange(self.objective.design.shape[1] * outputs, self.places.size)
+        touched = np.concatenate([flat_places(columns, outputs), intercepts])
+        return self.coordinates.members(touched) if isinstance(self.coordinates, GroupedCoordinates) else touched
+
+    @cached_property
+    def _terms(self) -> dict[bool, NDArray[np.float64] | None]:
+        """Terms for the compiled loop, with and without psi; None if the loop does not support them."""
+        return {psi: self._compiled(psi) for psi in (False, True)}
+
+    def _compiled(self, psi: bool) -> NDArray[np.float64] | None:
+        coordinates = self.coordinates if psi else self.coordinates.without_psi()
+        if isinstance(coordinates, GroupedCoordinates):
+            return None
+        own, terms = coordinates.own, coordinates.terms
+        if own is not None and type(own) is not DiagonalMetric:
+            return None
+        weights = 1.0 if own is None else own.weights
+        fields = [*terms, weights]
+        k, intercept = self.places.size, self.objective.intercept
+        table = np.array([np.broadcast_to(field, k) for field in fields], dtype=np.float64)
+        plain = table[:, : k - intercept]
+        free = not intercept or bool((table[[0, 1], -1] == 0.0).all() and table[4, -1] == 1.0)
+        bounded = np.isfinite(table[2:4]).any()
+        if free and not bounded and (plain == plain[:, :1]).all():
+            # A vector of thresholds doubles the time for a large model. Without any columns there are no terms.
+            return np.ascontiguousarray(plain[:, :1]) if plain.size else np.array([[0.0], [0.0], [0.0], [0.0], [1.0]])
+        return table
+
+
+def has_sparse_rows(objective: Objective) -> bool:
+    """Whether an objective's features are sparse."""
+    return isinstance(objective, LinearModel) and isinstance(objective.design, SparseDesign)
+
+
+#: The shards of this process, with their plans.
+_shards: WeakKeyDictionary[Objective, tuple[Plan, Shard | None]] = WeakKeyDictionary()
+
+
+def shard_of(plan: Plan, objective: Objective) -> Shard | None:
+    """Return an objective's shard, or None if steps read every coordinate; for sparse features the reason is logged.
+
+    Parameters
+    ----------
+    plan : Plan
+    objective : Objective
+    """
+    # Called for every client in every round, most of them dense: isinstance is slower for an abstract class.
+    if type(getattr(objective, "design", None)) is not SparseDesign or not isinstance(objective, LinearModel):
+        return None
+    known = _shards.get(objective)
+    if known is None or known[0] is not plan:
+        _shards[objective] = known = (plan, _make_shard(plan, objective))
+    return known[1]
+
+
+def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
+    design = objective.design
+    assert isinstance(design, SparseDesign)
+    # A subclass with its own gradients has no linear data, because the coordinates they read are unknown.
+    outputs, reason = objective.num_outputs, ""
+    groups = groups_of(plan.h, plan.psi)
+    columns = design.columns.astype(np.int64)
+    if groups is not None:
+        columns = _whole_groups(groups, columns, outputs, design.shape[1])
+    places = flat_places(columns, outputs)
+    places = np.concatenate([places, np.arange(design.shape[1] * outputs, objective.layout.size)])
+    coordinates: Any = plan.h.at(plan.psi, places)
+    if groups is not None and _DENSE * places.size <= objective.layout.size:
+        coordinates = GroupedCoordinates.of(plan.h, plan.psi, places)
+    if objective.linear_data() is None and type(objective) is not Hinge:
+        reason = f"{type(objective).__name__} has gradients or batches of its own"
+    elif objective.l2 != 0.0:
+        reason = "l2 moves every coefficient in every step; a squared l2 term of psi (ElasticNet) does not"
+    elif coordinates is None and groups is not None:
+        reason = f"the groups of its features have {places.size:,} of the model's coordinates"
+    elif coordinates is None:
+        reason = f"{type(plan.mirror_map).__name__} with {type(plan.regularizer).__name__} is no sum over coordinates"
+    if reason:
+        tell_dense(plan, reason)
+    if reason or coordinates is None:
+        return None
+    return Shard(objective.with_features(design.compact if groups is None else design.on(columns)), coordinates, places)
+
+
+def _whole_groups(groups: Groups, columns: NDArray[np.int64], outputs: int, number: int) -> NDArray[np.int64]:
+    """Extend columns until they contain every column that shares a group with one of them."""
+    while True:
+        places = groups.closure(flat_places(columns, outputs))
+        further = np.unique(places[places < number * outputs] // outputs).astype(np.int64)
+        if further.size == columns.size:
+            return columns
+        columns = further
+
+
+#: The last plan for which dense steps were logged.
+_told: list[Plan] = []
+
+
+def tell_dense(plan: Plan, reason: str) -> None:
+    """Log once per plan that local steps on sparse features cost as much as on dense ones."""
+    if not _told or _told[0] is not plan:
+        _told[:] = [plan]
+        log(
+            logging.WARNING,
+            "sparse features, but each local step of %s reads all %s coordinates: %s (docs/sparse.md)",
+            plan.solver,
+            f"{plan.layout.size:,}",
+            reason,
+        )
+
+
+def flat_places(columns: NDArray[np.int64], outputs: int) -> NDArray[np.int64]:
+    """Return the indices of some columns' coefficients in a flat vector of coefficients.
+
+    Parameters
+    ----------
+    columns : ndarray of int64, shape (c,)
+    outputs : int
+        Number of coefficients per column.
+
+    Examples
+    --------
+    >>> flat_places(np.array([0, 2]), 3)
+    array([0, 1, 2, 6, 7, 8])
+    """
+    if outputs == 1:
+        return columns
+    return (columns[:, None] * outputs + np.arange(outputs)).reshape(-1)
+
+
+def shrunk(w: Vector, times: Any, step: float, threshold: Any, shrinkage: Any) -> Vector:
+    """Apply the proximal map of step (threshold |.| + shrinkage/2 (.)^2) several times and return the result.
+
+    Parameters
+    ----------
+    w : ndarray of float64, shape (k,)
+    times : int or ndarray of int64, shape (k,)
+    step : float
+    threshold, shrinkage : float or ndarray of float64, shape (k,)
+
+    Examples
+    --------
+    >>> shrunk(np.array([3.0, -0.5]), 2, 1.0, 0.25, 0.0)
+    array([2.5, 0. ])
+    """
+    rate = step * np.asarray(shrinkage)
+    ratio = np.exp(-times * np.log1p(rate))
+    # (1 - ratio) / rate is the sum of r + ... + r^m.
+    sums = np.where(rate > 0.0, -np.expm1(-times * np.log1p(rate)) / np.where(rate > 0.0, rate, 1.0), times)
+    sizes = np.maximum(np.abs(w) * ratio - step * np.asarray(threshold) * sums, 0.0)
+    # Adding 0.0 turns -0.0 into 0.0.
+    return np.asarray(np.sign(w) * sizes + 0.0)

@@ -1,0 +1,687 @@
+"""DualFL and its rivals without Flower: both halves of each method in a loop over clients."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from quadratics import Quadratic, optimum, quadratics
+
+from flwr_fco.client_apps import find_solver
+from flwr_fco.engines.minimise import minimised
+from flwr_fco.engines.minimisers import minimise
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.regularizers import Zero
+from flwr_fco.strategies.local_minimisation import apda_inexact as apda_rule
+from flwr_fco.strategies.local_minimisation import dual_fl as dual_fl_rule
+from flwr_fco.strategies.local_minimisation import fed_dr as fed_dr_rule
+from flwr_fco.strategies.local_minimisation import fed_dyn as fed_dyn_rule
+from flwr_fco.strategies.local_minimisation import five_gcs as five_gcs_rule
+from flwr_fco.strategies.local_minimisation.mean_methods import MeanState
+from flwr_fco.strategies.local_minimisation.scaffnew import steps_until_heads
+from flwr_fco.strategies.primal_averaging import fed_cm as fed_cm_rule
+from flwr_fco.wire.protocol import Downlink, Plan
+from flwr_fco.work import FirstOrder, Minimise
+
+NAMES = (
+    "dual_fl local_minimization apda_inexact five_gcs scaffnew fed_dr fed_dyn fed_pd client_momentum sharpness_aware"
+)
+(
+    dual_fl,
+    local_minimization,
+    apda_inexact,
+    five_gcs,
+    scaffnew,
+    fed_dr,
+    fed_dyn,
+    fed_pd,
+    client_momentum,
+    sharpness_aware,
+) = map(find_solver, NAMES.split())
+MU, TOP, D = 0.5, 8.0, 6
+EXACT = Minimise("exact", tolerance=1e-13)
+UNEQUAL = np.array([0.1, 0.35, 0.2, 0.05, 0.3])
+
+
+class Clients:
+    """Clients with their memories, asked in turn."""
+
+    def __init__(self, solver, objectives, weights=None, work=EXACT):
+        self.solver, self.objectives = solver, objectives
+        self.weights = np.full(len(objectives), 1 / len(objectives)) if weights is None else weights
+        self.memories = [None] * len(objectives)
+        self.plan = Plan("test", objectives[0].layout, Zero(), Euclidean(), work=work)
+        self.uplinks = []
+
+    def ask(self, vectors, *, client_lr=np.nan, work=None, rng=None, **numbers):
+        """Return the weighted mean of the increments."""
+        numbers = {name.replace("_", "-"): float(value) for name, value in numbers.items()}
+        vectors = {name: vector.copy() for name, vector in vectors.items()}
+        for vector in vectors.values():
+            vector.flags.writeable = False
+        downlink = Downlink(self.plan, vectors, client_lr, numbers=numbers, work=work)
+        self.uplinks = []
+        for m, objective in enumerate(self.objectives):
+            uplink, self.memories[m] = self.solver(downlink, objective, self.memories[m], rng)
+            self.uplinks.append(uplink)
+        return self.mean("increment")
+
+    def mean(self, name):
+        return sum(p * uplink.vectors[name] for p, uplink in zip(self.weights, self.uplinks, strict=True))
+
+    def memory(self, name):
+        return sum(p * memory[name] for p, memory in zip(self.weights, self.memories, strict=True))
+
+
+def play_dual_fl(objectives, rounds, rho, nu=MU, weights=None, work=EXACT, works=None, start=None, alpha=0.0):
+    clients = Clients(dual_fl, objectives, weights, work)
+    state = dual_fl_rule.DualFLState(np.zeros(objectives[0].layout.size) if start is None else start)
+    states = [state]
+    for n in range(rounds):
+        numbers = {"duality": nu, "momentum": state.momentum, "regularization": alpha}
+        mean = clients.ask({"primal": state.primal}, work=None if works is None else works(n), **numbers)
+        state = dual_fl_rule.advance(state, mean, rho)
+        states.append(state)
+    return clients, states
+
+
+def play_fed_pd(objectives, rounds, eta, weights=None, start=None, repeats=1, work=EXACT):
+    clients, primal = Clients(fed_pd, objectives, weights, work), np.zeros(D) if start is None else start
+    path = [primal]
+    for _ in range(rounds):
+        primal = primal + clients.ask({"primal": primal}, step=eta, repeats=repeats)
+        path.append(primal)
+    return clients, path
+
+
+def play_fed_dr(objectives, rounds, eta, alpha=1.0, weights=None, start=None):
+    clients = Clients(fed_dr, objectives, weights)
+    state = MeanState(np.zeros(D) if start is None else start, np.zeros(D))
+    path = [state.primal]
+    for _ in range(rounds):
+        state = fed_dr_rule.advance(state, clients.ask({"primal": state.primal}, step=eta, relaxation=alpha), eta)
+        path.append(state.primal)
+    return clients, path
+
+
+def play_fed_dyn(objectives, rounds, alpha, weights=None, start=None):
+    clients = Clients(fed_dyn, objectives, weights)
+    state = MeanState(np.zeros(D) if start is None else start, np.zeros(D))
+    path = [state]
+    for _ in range(rounds):
+        state = fed_dyn_rule.advance(state, clients.ask({"primal": state.primal}, penalty=alpha), alpha)
+        path.append(state)
+    return clients, path
+
+
+def play_scaffnew(objectives, rounds, gamma, p, weights=None, coin=None):
+    clients, primal = Clients(scaffnew, objectives, weights), np.zeros(D)
+    path = [primal]
+    for _ in range(rounds):
+        work = FirstOrder(steps=steps_until_heads(p, coin), batch_size=None)
+        primal = primal + clients.ask({"primal": primal}, client_lr=gamma, work=work, probability=p, last_rate=gamma)
+        path.append(primal)
+    return clients, path
+
+
+def play_apda(objectives, rounds, eta_x=0.25, beta_y=0.1, weights=None):
+    eta_y = 1 / (32 * eta_x)
+    theta = apda_rule.extrapolation(eta_x, eta_y, beta_y, MU)
+    clients, state = Clients(apda_inexact, objectives, weights), MeanState(np.zeros(D), np.zeros(D))
+    for n in range(rounds):
+        vectors = {"primal": state.primal} if n == 0 else {"dual-mean": state.mean}
+        numbers = {"primal_step": eta_x, "dual_step": eta_y, "damping": beta_y, "extrapolation": theta}
+        mean = clients.ask(vectors, **numbers)
+        state = apda_rule.advance(state, mean, clients.mean("local-increment"))
+    return clients, state
+
+
+def play_five_gcs(objectives, rounds, gamma=0.5, weights=None):
+    clients, state = Clients(five_gcs, objectives, weights), MeanState(np.zeros(D), np.zeros(D))
+    for _ in range(rounds):
+        change = clients.ask({"primal": state.primal}, dual_step=1 / (2 * gamma), convexity=MU)
+        state = five_gcs_rule.advance(state, change, step=gamma, convexity=MU)
+    return clients, state
+
+
+def error(point, objectives, weights=None):
+    return float(np.linalg.norm(point - optimum(objectives, weights)))
+
+
+# --- DualFL is inexact FISTA on the dual ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rho", [0.0, MU / TOP])
+def test_the_sequences_of_dual_fl_are_those_of_fista_on_the_dual(rho):
+    objectives, nu, rounds = quadratics(), 0.8 * MU, 30
+    # Algorithm 2 from its own formulas: g_j = f_j - nu/2 |.|^2, and its conjugate's proximal map by linear algebra.
+    count = len(objectives)
+    xi, eta, t = np.zeros((count, D)), np.zeros((count, D)), 1.0
+    clients = Clients(dual_fl, objectives)
+    state = dual_fl_rule.DualFLState(np.zeros(D))
+    before = state.primal
+    for _ in range(rounds):
+        points = eta - eta.mean(axis=0)
+        for j, f in enumerate(objectives):
+            inverse = np.linalg.inv(f.matrix - nu * np.eye(D))
+            # argmin g*(x) + 1/(2 nu) |x - v|^2, g*(x) = 1/2 (x + b)' (A - nu I)^-1 (x + b)
+            new = np.linalg.solve(inverse + np.eye(D) / nu, points[j] / nu - inverse @ f.vector)
+            following = xi[j].copy()
+            xi[j] = new
+            eta[j] = following
+        t_next = (1 - rho * t**2 + np.sqrt((1 - rho * t**2) ** 2 + 4 * t**2)) / 2
+        beta = (t - 1) / t_next * (1 - t_next * rho) / (1 - rho)
+        eta, t = (1 + beta) * xi - beta * eta, t_next
+
+        mean = clients.ask({"primal": state.primal}, duality=nu, momentum=state.momentum)
+        controls = np.array([memory["control"] for memory in clients.memories])
+        locals_ = np.array([memory["local"] for memory in clients.memories])
+        np.testing.assert_allclose(nu * (controls - locals_), xi, atol=1e-9)
+        before, state = state.primal, dual_fl_rule.advance(state, mean, rho)
+        assert state.momentum == pytest.approx(beta, abs=1e-14)
+        # (6.9b) with the averaged theta, where the paper prints theta_j.
+        anchors = np.array([memory["anchor"] for memory in clients.memories])
+        fresh = controls + state.primal - locals_
+        following = (1 + beta) * fresh - beta * anchors
+        np.testing.assert_allclose(nu * (following - (1 + beta) * state.primal + beta * before), eta, atol=1e-9)
+        np.testing.assert_allclose(state.primal, -xi.mean(axis=0) / nu, atol=1e-9)
+
+
+@pytest.mark.parametrize("rho", [0.0, 1e-3, 0.5, 0.999])
+def test_the_first_round_has_no_momentum_and_is_the_mean_of_the_local_minimisers(rho):
+    assert dual_fl_rule.next_momentum(1.0, rho)[1] == 0.0
+    objectives = quadratics()
+    states = play_dual_fl(objectives, 1, rho)[1]
+    np.testing.assert_allclose(states[1].primal, np.mean([optimum([f]) for f in objectives], axis=0), atol=1e-12)
+
+
+def test_the_momentum_tends_to_its_limit_and_refuses_rho_of_one():
+    t, rho = 1.0, 0.04
+    for _ in range(200):
+        t, momentum = dual_fl_rule.next_momentum(t, rho)
+    assert t == pytest.approx(5.0)
+    assert momentum == pytest.approx((1 - 0.2) / (1 + 0.2))
+    for bad in (1.0, 1.5, -0.1, np.nan):
+        with pytest.raises(ConfigurationError, match="rho"):
+            dual_fl_rule.next_momentum(1.0, bad)
+
+
+@pytest.mark.parametrize("weights", [None, UNEQUAL])
+def test_the_weighted_sum_of_the_controls_is_zero_however_inexact_the_local_solutions(weights):
+    work = Minimise("aogm", tolerance=1.0)
+    clients, _ = play_dual_fl(quadratics(), 12, 0.03, weights=weights, work=work)
+    assert max(uplink.metrics["gradient-norm"] for uplink in clients.uplinks) > 1e-3
+    controls = [np.abs(memory["control"]).max() for memory in clients.memories]
+    assert np.abs(clients.memory("control")).max() < 1e-14 * max(1.0, *controls) * 10
+    assert min(controls) > 0.1
+
+
+def test_dual_fl_with_one_client_is_its_minimiser_in_every_round():
+    objectives = quadratics(count=1)
+    clients, states = play_dual_fl(objectives, 4, 0.01, start=np.ones(D))
+    for state in states[1:]:
+        np.testing.assert_allclose(state.primal, optimum(objectives), atol=1e-12)
+    np.testing.assert_allclose(clients.memories[0]["control"], 0.0, atol=1e-12)
+
+
+def test_theorem_3_2_without_smoothness_constants_the_squared_error_is_below_c_over_n_squared():
+    # Many scales at once: a spectrum without a gap shows the sublinear rate that a single condition number hides.
+    objectives = quadratics(count=6, d=D, mu=MU, top=4000.0, seed=3)
+    solution = optimum(objectives)
+    nu = 0.8 * MU
+
+    def works(n):
+        tolerance = dual_fl_rule.sublinear_tolerance(n, duality=nu, clients=6, gamma=0.5)
+        return Minimise("newton-cg", tolerance=tolerance, rule="gap")
+
+    states = play_dual_fl(objectives, 120, 0.0, nu=nu, works=works)[1]
+    squares = np.array([np.sum((state.primal - solution) ** 2) for state in states])
+    # (6.13) with FISTA's bound: |theta_n - theta*|^2 <= 2/(N nu) * 2/(nu (n+1)^2) sum_j |xi_j*|^2.
+    duals = [f.matrix @ solution - f.vector - nu * solution for f in objectives]
+    constant = 4 / (6 * nu**2) * sum(float(dual @ dual) for dual in duals)
+    n = np.arange(len(squares))
+    assert (squares[1:] <= 1.5 * constant / (n[1:] + 1) ** 2).all()
+    assert squares[-1] < 1e-3 * squares[1]
+
+
+@pytest.mark.parametrize("top", [5.0, 50.0, 500.0])
+def test_theorem_3_3_the_error_falls_at_the_rate_of_one_minus_the_root_of_rho(top):
+    objectives = quadratics(top=top, seed=1)
+    nu = 0.999 * MU
+    rho = nu / top
+
+    def works(n):
+        tolerance = dual_fl_rule.linear_tolerance(n, rho=rho, clients=5, gamma=0.1)
+        return Minimise("exact", tolerance=max(tolerance, 1e-26), rule="gap")
+
+    rounds = int(12 / np.sqrt(rho))
+    states = play_dual_fl(objectives, rounds, rho, nu=nu, works=works)[1]
+    solution = optimum(objectives)
+    squares = np.array([np.sum((state.primal - solution) ** 2) for state in states[1:]])
+    # E_d(0) - E_d* of the dual bounds the constant; a factor 4 covers the inexactness that (3.8) allows.
+    duals = [f.matrix @ solution - f.vector - nu * solution for f in objectives]
+    constant = 4 * 2 / (5 * nu**2) * sum(float(dual @ dual) for dual in duals)
+    n = np.arange(1, rounds + 1)
+    assert (squares <= constant * (1 - np.sqrt(rho)) ** n + 1e-20).all()
+    assert squares[-1] < 2e-5 * squares[0]
+
+
+def test_the_gap_is_what_the_paper_says_and_lies_between_its_bounds():
+    (f,) = quadratics(count=1)
+    nu, control, theta = 0.7 * MU, np.ones(D), np.full(D, 0.3)
+    xi = nu * (control - theta)
+    conjugate = 0.5 * (xi + f.vector) @ np.linalg.solve(f.matrix - nu * np.eye(D), xi + f.vector)
+    gap = f.value(theta) - nu * control @ theta + conjugate + nu / 2 * theta @ theta
+    r = f.gradient(theta) - nu * control
+    assert r @ r / (2 * TOP) <= gap <= r @ r / (2 * (MU - nu)) + 1e-12
+    # The rule stops where the upper bound is below the tolerance, hence the gap as well.
+    clients = Clients(dual_fl, [f], work=Minimise("aogm", tolerance=1e-6, rule="gap"))
+    clients.ask({"primal": np.zeros(D)}, duality=nu, momentum=0.0)
+    theta = clients.memories[0]["local"]
+    xi = -nu * theta
+    conjugate = 0.5 * (xi + f.vector) @ np.linalg.solve(f.matrix - nu * np.eye(D), xi + f.vector)
+    assert 0.0 <= f.value(theta) + conjugate + nu / 2 * theta @ theta + 1e-15 <= 1e-6
+    with pytest.raises(ConfigurationError, match="gap"):
+        clients.ask({"primal": np.zeros(D)}, duality=1.01 * MU, momentum=0.0)
+
+
+def test_a_problem_that_is_not_strongly_convex_is_solved_to_its_regularized_minimiser():
+    rng = np.random.default_rng(0)
+    objectives = []
+    for _ in range(4):
+        half = rng.standard_normal((3, D))
+        objectives.append(Quadratic(half.T @ half, half.T @ rng.standard_normal(3)))
+    values = []
+    for alpha in (1e-1, 1e-2):
+        regular = [Quadratic(f.matrix + alpha * np.eye(D), f.vector) for f in objectives]
+        top = max(f.lipschitz() for f in objectives)
+        states = play_dual_fl(objectives, 1500, alpha / (top + alpha), nu=alpha, alpha=alpha)[1]
+        assert error(states[-1].primal, regular) < 1e-8
+        values.append(sum(f.value(states[-1].primal) for f in objectives))
+    # Theorem 4.1: the smaller alpha, the closer to the minimum of the problem itself.
+    best = np.linalg.lstsq(sum(f.matrix for f in objectives), sum(f.vector for f in objectives), rcond=None)[0]
+    bias = np.array(values) - sum(f.value(best) for f in objectives)
+    assert 0 < bias[1] < bias[0] / 5
+
+
+# --- the rivals: equalities and fixed points --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", [None, UNEQUAL])
+def test_fed_pd_and_fed_dr_and_fed_dyn_are_one_method(weights):
+    objectives, eta = quadratics(), 0.3
+    start = np.linspace(-1, 1, D)
+    pd = play_fed_pd(objectives, 20, eta, weights, start)
+    dr = play_fed_dr(objectives, 20, eta, 1.0, weights, start)
+    dyn = play_fed_dyn(objectives, 20, 1 / eta, weights, start)
+    np.testing.assert_allclose(pd[1], dr[1], atol=1e-11)
+    np.testing.assert_allclose(pd[1], [state.primal for state in dyn[1]], atol=1e-11)
+    for a, b in zip(pd[0].memories, dyn[0].memories, strict=True):
+        np.testing.assert_allclose(a["dual"], -b["own"], atol=1e-10)
+
+
+def test_over_relaxed_fed_dr_is_another_path_to_the_same_point():
+    objectives = quadratics()
+    paths = [play_fed_dr(objectives, 400, 0.3, alpha)[1] for alpha in (1.0, 1.6)]
+    assert np.abs(np.array(paths[0][5]) - paths[1][5]).max() > 1e-2
+    assert max(error(path[-1], objectives) for path in paths) < 1e-9
+
+
+@pytest.mark.parametrize("weights", [None, UNEQUAL])
+def test_the_dual_of_fed_dyn_is_the_mean_of_the_clients_gradients(weights):
+    objectives = quadratics()
+    clients, states = play_fed_dyn(objectives, 7, 2.0, weights)
+    np.testing.assert_allclose(states[-1].mean, clients.memory("own"), atol=1e-12)
+    for f, memory in zip(objectives, clients.memories, strict=True):
+        np.testing.assert_allclose(f.gradient(memory["local"]), memory["own"], atol=1e-11)
+
+
+def test_scaffnew_that_always_averages_is_gradient_descent():
+    objectives, gamma = quadratics(), 0.9 / TOP
+    path = play_scaffnew(objectives, 25, gamma, 1.0, coin=np.random.default_rng(0))[1]
+    x = np.zeros(D)
+    for point in path:
+        np.testing.assert_allclose(point, x, atol=1e-14)
+        x = x - gamma * np.mean([f.gradient(x) for f in objectives], axis=0)
+
+
+def test_the_shifts_of_scaffnew_sum_to_zero_and_become_the_gradients():
+    objectives, p = quadratics(), 0.25
+    clients, path = play_scaffnew(objectives, 400, 1 / TOP, p, UNEQUAL, np.random.default_rng(1))
+    assert error(path[-1], objectives, UNEQUAL) < 1e-9
+    assert np.abs(clients.memory("shift")).max() < 1e-10
+    solution = optimum(objectives, UNEQUAL)
+    for f, memory in zip(objectives, clients.memories, strict=True):
+        np.testing.assert_allclose(memory["shift"], f.gradient(solution), atol=1e-8)
+
+
+def _at_optimum(name, objectives):
+    """Return the next point of a method whose memories are those of the optimum."""
+    solution = optimum(objectives)
+    gradients = [f.gradient(solution) for f in objectives]
+    if name == "fed_pd":
+        clients = Clients(fed_pd, objectives)
+        clients.memories = [{"dual": -g, "local": solution} for g in gradients]
+        return solution + clients.ask({"primal": solution}, step=0.3)
+    if name == "fed_dr":
+        clients = Clients(fed_dr, objectives)
+        clients.memories = [{"center": solution + 0.3 * g, "local": solution} for g in gradients]
+        change = clients.ask({"primal": solution}, step=0.3, relaxation=1.5)
+        return fed_dr_rule.advance(MeanState(solution, solution), change, 0.3).primal
+    if name == "five_gcs":
+        clients = Clients(five_gcs, objectives)
+        duals = [g - MU * solution for g in gradients]
+        clients.memories = [{"dual": dual, "local": solution} for dual in duals]
+        change = clients.ask({"primal": solution}, dual_step=1.0, convexity=MU)
+        state = MeanState(solution, np.mean(duals, axis=0))
+        return five_gcs_rule.advance(state, change, step=0.5, convexity=MU).primal
+    if name == "apda":
+        clients, eta_y = Clients(apda_inexact, objectives), 0.2
+        clients.memories = [{"sent": -g + eta_y * solution, "local": solution} for g in gradients]
+        numbers = {"primal_step": 0.25, "dual_step": eta_y, "damping": 0.1, "extrapolation": 0.9}
+        change = clients.ask({"dual-mean": eta_y * solution}, **numbers)
+        np.testing.assert_allclose(change, 0.0, atol=1e-10)
+        return solution + clients.mean("local-increment")
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", ["fed_pd", "fed_dr", "five_gcs", "apda"])
+def test_the_optimum_is_a_fixed_point(name):
+    objectives = quadratics()
+    np.testing.assert_allclose(_at_optimum(name, objectives), optimum(objectives), atol=1e-10)
+
+
+# --- who reaches the optimum of heterogeneous clients, and who does not -------------------------------------------
+
+EXACT_METHODS = {
+    "DualFL": lambda f, p: play_dual_fl(f, 150, MU / TOP, weights=p)[1][-1].primal,
+    "FedPD": lambda f, p: play_fed_pd(f, 150, 0.5, p)[1][-1],
+    "FedDR": lambda f, p: play_fed_dr(f, 150, 0.5, 1.0, p)[1][-1],
+    "FedDyn": lambda f, p: play_fed_dyn(f, 150, 2.0, p)[1][-1].primal,
+    "Scaffnew": lambda f, p: play_scaffnew(f, 400, 1 / TOP, 0.25, p)[1][-1],
+    "APDAInexact": lambda f, p: play_apda(f, 1100, weights=p)[1].primal,
+    "FiveGCS": lambda f, p: play_five_gcs(f, 200, weights=p)[1].primal,
+}
+
+
+@pytest.mark.parametrize("weights", [None, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize("name", EXACT_METHODS)
+def test_reaches_the_optimum(name, weights):
+    objectives = quadratics()
+    assert error(EXACT_METHODS[name](objectives, weights), objectives, weights) < 1e-8
+
+
+def play_primal(solver, objectives, rounds, rate, steps, **numbers):
+    clients, state = Clients(solver, objectives), fed_cm_rule.FedCMState(np.zeros(D), np.zeros(D))
+    work = FirstOrder(steps=steps, batch_size=None)
+    for _ in range(rounds):
+        vectors = {"primal": state.primal, "direction": state.direction}
+        mean = clients.ask(vectors, client_lr=rate, work=work, **numbers)
+        state = fed_cm_rule.advance(state, mean, rate * steps)
+    return state.primal
+
+
+def test_fed_avg_and_fed_cm_and_fed_sam_do_not_reach_the_optimum():
+    objectives, rate = quadratics(), 0.3 / TOP
+    finals = {
+        "FedAvg": play_primal(client_momentum, objectives, 200, rate, 10, mix=1.0),
+        "FedCM": play_primal(client_momentum, objectives, 200, rate, 10, mix=0.5),
+        "FedSAM": play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.05),
+    }
+    for name, point in finals.items():
+        assert error(point, objectives) > 1e-3, name
+    # Bias, not slowness: with one local step FedAvg is gradient descent and arrives, and so does FedCM.
+    for mix in (1.0, 0.5):
+        assert error(play_primal(client_momentum, objectives, 500, rate, 1, mix=mix), objectives) < 1e-9
+    # FedAvg twice over: no momentum, no radius.
+    np.testing.assert_array_equal(finals["FedAvg"], play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.0))
+
+
+def test_fed_prox_is_local_minimization_around_the_model_and_has_a_bias_too():
+    objectives, penalty = quadratics(), 1.0
+    clients, primal = Clients(local_minimization, objectives), np.zeros(D)
+    for _ in range(200):
+        primal = primal + clients.ask({"primal": primal}, penalty=penalty)
+    # Its fixed point solves mean_j (prox_j(x) - x) = 0.
+    eye = np.eye(D)
+    maps = [np.linalg.inv(f.matrix + penalty * eye) for f in objectives]
+    left = eye - penalty * np.mean(maps, axis=0)
+    right = np.mean([m @ f.vector for m, f in zip(maps, objectives, strict=True)], axis=0)
+    np.testing.assert_allclose(primal, np.linalg.solve(left, right), atol=1e-10)
+    assert error(primal, objectives) > 1e-2
+
+
+def test_fed_pd_without_communication_goes_on_from_its_own_point():
+    objectives = quadratics(count=1)
+    twice = play_fed_pd(objectives, 5, 0.4, repeats=2)[1]
+    once = play_fed_pd(objectives, 10, 0.4)[1]
+    np.testing.assert_allclose(twice, once[::2], atol=1e-12)
+
+
+def test_a_minimiser_refuses_gradient_steps_and_reports_its_cap():
+    objectives = quadratics(count=2)
+    clients = Clients(dual_fl, objectives, work=FirstOrder(steps=3))
+    with pytest.raises(ConfigurationError, match="Minimise"):
+        clients.ask({"primal": np.zeros(D)}, duality=MU, momentum=0.0)
+    clients = Clients(dual_fl, objectives, work=Minimise("aogm", tolerance=1e-12, max_iterations=3))
+    clients.ask({"primal": np.zeros(D)}, duality=MU, momentum=0.0)
+    for uplink in clients.uplinks:
+        assert uplink.elapsed is None
+        assert uplink.steps == 3
+        assert uplink.metrics["capped"] == 1.0
+        assert uplink.metrics["inner-iterations"] == 3.0
+        assert uplink.metrics["gradient-norm"] > 1e-12
+        assert uplink.metrics["gap"] > 0.0
+
+
+# --- nonsmooth clients ------------------------------------------------------------------------------------------
+
+
+def test_dual_fl_solves_support_vector_machines_which_are_not_smooth():
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((120, 4))
+    labels = np.where(features[:, 0] - 0.5 * features[:, 1] + 0.5 * rng.standard_normal(120) > 0, 1, -1)
+    order = np.argsort(features[:, 2])
+    mu = 0.1
+    objectives = [Hinge(features[rows], labels[rows], l2=mu) for rows in np.array_split(order, 4)]
+    pooled = Hinge(features, labels, l2=mu)
+    best = minimise(pooled, Minimise(tolerance=1e-13, rule="gap")).point
+
+    def works(n):
+        return Minimise(
+            tolerance=max(1e-14, dual_fl_rule.sublinear_tolerance(n, duality=mu, clients=4, gamma=1.0)),
+            rule="gap",
+            max_iterations=2000,
+        )
+
+    clients, states = play_dual_fl(objectives, 200, 0.0, nu=mu, works=works)
+    errors = np.array([np.linalg.norm(state.primal - best) for state in states[1:]])
+    # nu = mu is allowed here: the gap of the dual ascent is finite all the same. Theorem 3.2: O(1/n^2) of the square.
+    n = np.arange(1, 201)
+    assert (n * errors).max() < 3 * errors[0] + 1
+    assert errors[-20:].max() < 0.02 * errors[0]
+    assert np.abs(clients.memory("control")).max() < 1e-12
+    assert max(uplink.metrics["gap"] for uplink in clients.uplinks) <= works(199).tolerance
+
+
+# --- the boxes of the papers, step by step ----------------------------------------------------------------------
+
+
+def test_scaffnew_takes_the_steps_of_its_box_with_the_same_coin():
+    objectives, gamma, p, rounds = quadratics(), 0.7 / TOP, 0.3, 12
+    path = play_scaffnew(objectives, rounds, gamma, p, coin=np.random.default_rng(5))[1]
+    x, h = np.zeros((5, D)), np.zeros((5, D))
+    coin = np.random.default_rng(5)
+    for point in path[1:]:
+        for toss in reversed(range(coin.geometric(p))):
+            ahead = np.array([a - gamma * (f.gradient(a) - b) for f, a, b in zip(objectives, x, h, strict=True)])
+            x = np.tile(ahead.mean(axis=0), (5, 1)) if toss == 0 else ahead
+            h = h + (p / gamma * (x - ahead) if toss == 0 else 0.0)
+        np.testing.assert_allclose(point, x[0], atol=1e-12)
+
+
+def test_apda_inexact_takes_the_steps_of_its_box():
+    objectives, eta_x, beta, rounds = quadratics(), 0.25, 0.1, 15
+    eta_y = 1 / (32 * eta_x)
+    theta = max(2 / (2 + MU * eta_x), 1 - beta * eta_y)
+    x, before, y, gradients = np.zeros((5, D)), np.zeros((5, D)), np.zeros((5, D)), np.zeros((5, D))
+    gradients = np.array([f.gradient(np.zeros(D)) for f in objectives])
+    for _ in range(rounds):
+        extrapolated = x + theta * (x - before)
+        v = y - eta_y * beta * (y + gradients) + eta_y * extrapolated
+        y = v - v.mean(axis=0)
+        before = x
+        # The exact proximal point, so x+ is x_hat.
+        x = np.array(
+            [
+                np.linalg.solve(f.matrix + np.eye(D) / eta_x, f.vector + (a - eta_x * b) / eta_x)
+                for f, a, b in zip(objectives, x, y, strict=True)
+            ]
+        )
+        gradients = np.array([f.gradient(a) for f, a in zip(objectives, x, strict=True)])
+    # The first message only says where the duals start.
+    clients, state = play_apda(objectives, rounds + 1, eta_x, beta)
+    np.testing.assert_allclose([memory["local"] for memory in clients.memories], x, atol=1e-11)
+    np.testing.assert_allclose(state.primal, x.mean(axis=0), atol=1e-11)
+
+
+def test_five_gcs_takes_the_steps_of_its_box():
+    objectives, gamma, rounds = quadratics(), 0.5, 10
+    count = len(objectives)
+    tau = 1 / (2 * gamma * count)
+    x, u = np.zeros(D), np.zeros((count, D))
+    for _ in range(rounds):
+        hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * MU)
+        # argmin 1/M (f - mu/2 |.|^2) + tau/2 |y - (hat + u/tau)|^2
+        y = [
+            np.linalg.solve((f.matrix - MU * np.eye(D)) / count + tau * np.eye(D), f.vector / count + tau * hat + v)
+            for f, v in zip(objectives, u, strict=True)
+        ]
+        following = u + tau * (hat - np.array(y))
+        x = hat - gamma * (following.sum(axis=0) - u.sum(axis=0))
+        u = following
+    hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * MU)
+    clients, state = play_five_gcs(objectives, rounds, gamma)
+    np.testing.assert_allclose(state.primal, hat, atol=1e-11)
+    np.testing.assert_allclose([memory["dual"] / count for memory in clients.memories], u, atol=1e-11)
+
+
+def test_fed_cm_and_fed_sam_take_the_steps_of_their_boxes():
+    objectives, rate, steps, alpha, radius = quadratics(), 0.02, 3, 0.3, 0.1
+    x, direction, sharp = np.zeros(D), np.zeros(D), np.zeros(D)
+    for _ in range(4):
+        ends, sharp_ends = [], []
+        for f in objectives:
+            a, b = x.copy(), sharp.copy()
+            for _ in range(steps):
+                a = a - rate * (alpha * f.gradient(a) + (1 - alpha) * direction)
+                g = f.gradient(b)
+                b = b - rate * f.gradient(b + radius * g / np.linalg.norm(g))
+            ends.append(a)
+            sharp_ends.append(b)
+        direction = -(np.mean(ends, axis=0) - x) / (rate * steps)
+        x, sharp = np.mean(ends, axis=0), np.mean(sharp_ends, axis=0)
+    np.testing.assert_allclose(play_primal(client_momentum, objectives, 4, rate, steps, mix=alpha), x, atol=1e-13)
+    np.testing.assert_allclose(
+        play_primal(sharpness_aware, objectives, 4, rate, steps, radius=radius), sharp, atol=1e-13
+    )
+
+
+class Counted(Quadratic):
+    """Counts its gradients."""
+
+    calls = 0
+
+    def gradient(self, w, batch=None, out=None):
+        self.calls += 1
+        return super().gradient(w, batch, out)
+
+
+@pytest.mark.parametrize(("radius", "a_step"), [(0.1, 2), (0.0, 1)])
+def test_fed_sam_says_how_many_gradients_its_steps_cost(radius, a_step):
+    objective = Counted(np.diag(np.arange(1.0, D + 1)), np.ones(D))
+    clients = Clients(sharpness_aware, [objective])
+    clients.ask({"primal": np.zeros(D)}, client_lr=0.02, work=FirstOrder(steps=7, batch_size=None), radius=radius)
+    assert clients.uplinks[0].metrics["gradient-evaluations"] == objective.calls == 7 * a_step
+
+
+def test_fed_sam_stays_where_there_is_no_uphill():
+    objective = Counted(np.eye(D), np.zeros(D))
+    clients = Clients(sharpness_aware, [objective])
+    work = FirstOrder(steps=3, batch_size=None)
+    np.testing.assert_array_equal(clients.ask({"primal": np.zeros(D)}, client_lr=0.02, work=work, radius=0.1), 0.0)
+    assert clients.uplinks[0].metrics["gradient-evaluations"] == objective.calls == 3
+
+
+@pytest.mark.parametrize("solver", [scaffnew, fed_dyn])
+def test_where_a_client_has_ended_is_what_it_has_sent(solver):
+    """The server's ledger knows the rounded increment alone."""
+    clients = Clients(solver, quadratics(count=1), work=Minimise("aogm", tolerance=1e-3))
+    clients.plan = replace(clients.plan, wire_dtype="float32")
+    primal = np.linspace(-1, 1, D)
+    work = FirstOrder(steps=3, batch_size=None) if solver is scaffnew else None
+    increment = clients.ask({"primal": primal}, client_lr=0.03, work=work, probability=0.3, last_rate=0.03, penalty=0.5)
+    assert (increment == increment.astype(np.float32)).all()
+    np.testing.assert_array_equal(clients.memories[0]["local"], primal + increment)
+
+
+@pytest.mark.parametrize("solver", [dual_fl, fed_pd, fed_dr, fed_dyn, five_gcs, apda_inexact])
+def test_a_minimisation_begins_where_the_last_one_ended(solver, monkeypatch):
+    starts = []
+    module = sys.modules[minimised.__module__]
+    original = module.minimise
+
+    def watched(*args, start=None, **options):
+        starts.append(start.copy())
+        return original(*args, start=start, **options)
+
+    monkeypatch.setattr(module, "minimise", watched)
+    clients, primal = Clients(solver, quadratics(count=1)), np.linspace(-1, 1, D)
+    numbers = {"duality": MU, "momentum": 0.3, "step": 0.4, "relaxation": 1.2, "penalty": 2.0, "dual_step": 1.0}
+    numbers |= {"convexity": MU, "primal_step": 0.25, "damping": 0.1, "extrapolation": 0.9}
+    clients.ask({"primal": primal}, **numbers)
+    last = clients.memories[0]["local"]
+    clients.ask({"primal": 0.5 * primal, "dual-mean": 0.1 * primal}, **numbers)
+    np.testing.assert_array_equal(starts[0], primal)
+    np.testing.assert_array_equal(starts[-1], last)
+    # The first round of APDA-Inexact has no minimisation.
+    assert len(starts) == (1 if solver is apda_inexact else 2)
+
+
+@pytest.mark.parametrize("solver", [dual_fl, fed_pd, fed_dr, fed_dyn, five_gcs, apda_inexact])
+def test_a_memory_is_a_function_of_the_messages_so_a_ledger_can_keep_it(solver):
+    objectives = quadratics(count=1)
+    numbers = {"duality": MU, "momentum": 0.3, "step": 0.4, "relaxation": 1.2, "penalty": 2.0, "dual_step": 1.0}
+    numbers |= {"convexity": MU, "primal_step": 0.25, "damping": 0.1, "extrapolation": 0.9}
+    work = Minimise("aogm", tolerance=1e-3)
+    clients = Clients(solver, objectives, work=work)
+    clients.plan = replace(clients.plan, wire_dtype="float32")
+    primal = np.linspace(-1, 1, D)
+    clients.ask({"primal": primal}, **numbers)
+    before = clients.memories[0]
+    clients.ask({"primal": 0.5 * primal, "dual-mean": 0.1 * primal}, **numbers)
+    memory, vectors = clients.memories[0], clients.uplinks[0].vectors
+    inc, point = vectors["increment"], 0.5 * primal
+    assert (inc == inc.astype(np.float32)).all()
+    if solver is dual_fl:
+        anchor = before["control"] + point - before["local"]
+        control = 1.3 * anchor - 0.3 * before["anchor"]
+        expected = {"control": control, "anchor": anchor, "local": point + inc}
+    elif solver is fed_pd:
+        moved = 0.5 * (inc - 0.4 * before["dual"])
+        expected = {"dual": before["dual"] + moved / 0.4, "local": point + moved}
+    elif solver is fed_dr:
+        center = before["center"] + 1.2 * (point - before["local"])
+        old = 2.0 * before["local"] - before["center"]
+        expected = {"center": center, "local": 0.5 * (old + inc + center)}
+    elif solver is fed_dyn:
+        expected = {"own": before["own"] - 2.0 * inc, "local": point + inc}
+    elif solver is five_gcs:
+        expected = {"dual": before["dual"] + inc, "local": point - inc / 1.0}
+    else:
+        expected = {"sent": before["sent"] + inc, "local": before["local"] + vectors["local-increment"]}
+    assert memory.keys() == expected.keys()
+    for name, vector in expected.items():
+        np.testing.assert_array_equal(memory[name], vector)

@@ -1,0 +1,274 @@
+"""Lazy local steps on sparse features against the same steps on dense ones."""
+
+import logging
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+from flwr_fco.client_apps.table import find_solver
+from flwr_fco.core.layout import Layout
+from flwr_fco.engines.sparse_steps import shard_of, shrunk
+from flwr_fco.errors import UnsupportedPairError
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, OrthantEntropy, PNorm
+from flwr_fco.mirror_maps.grouped import groups_of
+from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.regularizers import (
+    L1,
+    Box,
+    ElasticNet,
+    GroupLasso,
+    L1Ball,
+    L2Squared,
+    PerParameter,
+    SparseGroupLasso,
+    TotalVariation,
+    Zero,
+)
+from flwr_fco.wire.protocol import Downlink, Plan
+from flwr_fco.work import FirstOrder
+
+N, D = 23, 60
+RNG = np.random.default_rng(0)
+#: Some columns are in no row, and one row has nothing.
+ROWS = sparse.random_array((N, D), density=0.08, rng=np.random.default_rng(1), format="csr")
+KINDS = {
+    "least squares": lambda x, **o: LeastSquares(x, np.random.default_rng(2).standard_normal(N), **o),
+    "logistic": lambda x, **o: Logistic(x, np.arange(N) % 2, **o),
+    "multinomial": lambda x, **o: MultinomialLogistic(x, np.arange(N) % 3, **o),
+    "hinge": lambda x, intercept=False, **o: Hinge(x, np.arange(N) % 2, **o),
+}
+WEIGHTS = np.random.default_rng(3).uniform(0.5, 2.0, D)
+PSI = {
+    "nothing": Zero(),
+    "l1": L1(0.03),
+    "weighted l1": L1(0.03, weights=WEIGHTS),
+    "bounded l1": L1(0.03, bound=0.05),
+    "elastic net": ElasticNet(0.1, 0.4),
+    "ridge": L2Squared(0.5),
+    "box": Box(-0.02, 0.1),
+}
+
+
+def pair(kind="least squares", **options):
+    return KINDS[kind](ROWS.toarray(), **options), KINDS[kind](ROWS, **options)
+
+
+def answers(
+    solver, objectives, psi, h=None, vectors=("dual",), work=None, elapsed=0.4, state=None, options=None, **numbers
+):
+    size = objectives[0].layout.size
+    plan = Plan(
+        solver,
+        objectives[0].layout,
+        psi,
+        h or Euclidean(),
+        work=work or FirstOrder(epochs=3, batch_size=4),
+        options=options or {},
+    )
+    made = {name: np.random.default_rng(i).normal(size=size, scale=0.1) for i, name in enumerate(vectors)}
+    downlink = Downlink(plan, made, client_lr=0.1, elapsed=elapsed, numbers=numbers)
+    given = None if state is None else {name: np.random.default_rng(7).normal(size=size) for name in state}
+    return [find_solver(solver)(downlink, own, given, np.random.default_rng(5)) for own in objectives], plan
+
+
+def whole(vector):
+    return vector if isinstance(vector, np.ndarray) else vector.to_dense()
+
+
+def agree(found):
+    (dense, state), (lazy, after) = found
+    assert lazy.steps == dense.steps
+    assert lazy.elapsed == dense.elapsed
+    for name, vector in dense.vectors.items():
+        assert np.abs(vector).max() > 1e-4
+        assert_allclose(whole(lazy.vectors[name]), vector, rtol=0, atol=1e-12 * np.abs(vector).max())
+        assert_array_equal(whole(lazy.vectors[name]) == 0.0, np.isclose(vector, 0.0, rtol=0, atol=1e-15))
+    for name in state or ():
+        assert_allclose(after[name], state[name], rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("psi", PSI)
+@pytest.mark.parametrize("kind", KINDS)
+def test_dual_averaging_agrees(kind, psi):
+    if kind == "multinomial" and psi == "weighted l1":
+        pytest.skip("weights are of one output")
+    objectives = pair(kind)
+    found, plan = answers("dual_averaging", objectives, PSI[psi])
+    assert shard_of(plan, objectives[1]) is not None
+    agree(found)
+
+
+@pytest.mark.parametrize("options", [{}, {"client-prox": False}], ids=["psi", "osp"])
+@pytest.mark.parametrize("h", [DiagonalMetric(np.linspace(0.5, 2.0, D + 1)), OrthantEntropy()], ids=repr)
+@pytest.mark.parametrize("psi", ["nothing", "l1", "elastic net"])
+def test_other_geometries_agree(h, psi, options):
+    objectives = pair("logistic")
+    found, plan = answers("dual_averaging", objectives, PSI[psi], h, options=options)
+    assert shard_of(plan, objectives[1]) is not None
+    agree(found)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [FirstOrder(steps=7, batch_size=5), FirstOrder(steps=3, batch_size=None), FirstOrder(epochs=1, batch_size=99)],
+)
+@pytest.mark.parametrize("intercept", [False, True])
+def test_other_work_agrees(work, intercept):
+    objectives = pair("logistic", intercept=intercept)
+    agree(answers("dual_averaging", objectives, L1(0.02), work=work)[0])
+
+
+@pytest.mark.parametrize("psi", ["l1", "weighted l1", "box"])
+@pytest.mark.parametrize("kind", ["least squares", "logistic", "hinge"])
+def test_gradient_tracking_agrees(kind, psi):
+    agree(answers("gradient_tracking", pair(kind), PSI[psi], vectors=("dual", "control"), state=("own",))[0])
+
+
+def test_tracking_on_graphs_agrees():
+    agree(answers("tracked_dual_averaging", pair(), L1(0.02), vectors=("dual", "tracker"))[0])
+
+
+@pytest.mark.parametrize("psi", PSI)
+@pytest.mark.parametrize("kind", ["logistic", "multinomial"])
+def test_mirror_descent_agrees(kind, psi):
+    if kind == "multinomial" and psi == "weighted l1":
+        pytest.skip("weights are of one output")
+    found, _ = answers("mirror_descent", pair(kind), PSI[psi], vectors=("primal",))
+    agree(found)
+
+
+@pytest.mark.parametrize("mix", [1.0, 0.3])
+def test_gradient_steps_agree(mix):
+    agree(answers("client_momentum", pair(), Zero(), vectors=("primal", "direction"), mix=mix)[0])
+
+
+@pytest.mark.parametrize("solver", ["subgradient", "sharpness_aware"])
+def test_dense_methods_agree_and_say_so(solver, caplog):
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        psi = Zero() if solver == "sharpness_aware" else L1(0.02)
+        agree(answers(solver, pair(), psi, vectors=("primal",), radius=0.1)[0])
+    assert "each local step" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("psi", "h", "options", "reason"),
+    [
+        (GroupLasso(0.01, groups=np.arange(D) % 2), Euclidean(), {}, "the groups of its features have 61 of"),
+        (TotalVariation(0.01), Euclidean(), {}, "TotalVariation is no sum"),
+        (L1Ball(1.0), Euclidean(), {}, "L1Ball is no sum"),
+        (L1(0.01), PNorm(3.0), {}, "PNorm with L1"),
+        (L1(0.01), Euclidean(), {"l2": 0.1}, "l2 moves every coefficient"),
+    ],
+)
+def test_what_is_no_sum_over_coordinates_takes_dense_steps(psi, h, options, reason, caplog):
+    objectives = pair("logistic", **options)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        found, plan = answers("dual_averaging", objectives, psi, h)
+    assert shard_of(plan, objectives[1]) is None
+    assert reason in caplog.text
+    agree(found)
+
+
+#: Columns 0 to 19 alone have entries, so that a few groups are touched.
+FEW = sparse.hstack([ROWS[:, :20], sparse.csr_array((N, D - 20))]).tocsr()
+NUMBERS = np.random.default_rng(4).permutation(np.arange(D) // 4)
+GROUPS = {
+    "blocks": GroupLasso(0.02, groups=np.arange(D) // 4),
+    "scattered": GroupLasso(0.02, groups=np.where(np.arange(D) < 24, np.arange(D) % 6, 6 + np.arange(D) // 4)),
+    "weighted": GroupLasso(0.02, groups=np.arange(D) // 4, weights=np.where(np.arange(15) == 2, 0.0, 1.5)),
+    "sparse groups": SparseGroupLasso(0.03, groups=np.arange(D) // 3, l1_ratio=0.4),
+    "of one array": PerParameter({"coef*": GroupLasso(0.02, groups=np.arange(D) // 4)}),
+}
+
+
+@pytest.mark.parametrize("solver", ["dual_averaging", "gradient_tracking"])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("psi", GROUPS)
+def test_groups_are_retrieved_as_they_are_touched(psi, intercept, solver):
+    objectives = [Logistic(x, np.arange(N) % 2, intercept=intercept) for x in (FEW.toarray(), FEW)]
+    tracks = solver == "gradient_tracking"
+    vectors, state = (("dual", "control"), ("own",)) if tracks else (("dual",), None)
+    found, plan = answers(solver, objectives, GROUPS[psi], vectors=vectors, state=state)
+    shard = shard_of(plan, objectives[1])
+    assert shard.places.size < D / 2
+    (dense, _), (lazy, _) = found
+    increment = dense.vectors["increment"]
+    assert_allclose(whole(lazy.vectors["increment"]), increment, rtol=0, atol=1e-12 * np.abs(increment).max())
+
+
+def test_what_shares_no_norm_is_not_in_the_closure():
+    layout = Logistic(FEW, np.arange(N) % 2).layout
+    groups = groups_of(Euclidean(), GROUPS["weighted"].bind(layout))
+    assert_array_equal(groups.closure(np.array([5, 8, D])), [4, 5, 6, 7, 8, D])
+
+
+@pytest.mark.parametrize("groups", [np.arange(D)[:, None], np.arange(D)[:, None] // 2 + 0 * np.arange(3), np.arange(3)])
+def test_groups_of_several_classes(groups):
+    objectives = [MultinomialLogistic(x, np.arange(N) % 3) for x in (FEW.toarray(), FEW)]
+    found, plan = answers("dual_averaging", objectives, GroupLasso(0.02, groups=np.broadcast_to(groups, (D, 3))))
+    # Where the groups are the classes, each has all features.
+    assert (shard_of(plan, objectives[1]) is None) == (np.size(groups) == 3)
+    agree(found)
+
+
+def test_groups_without_psi_in_local_steps_and_proximal_steps():
+    objectives = [Logistic(x, np.arange(N) % 2) for x in (FEW.toarray(), FEW)]
+    agree(answers("dual_averaging", objectives, GROUPS["blocks"], options={"client-prox": False})[0])
+    agree(answers("mirror_descent", objectives, GROUPS["blocks"], vectors=("primal",))[0])
+    agree(answers("client_momentum", objectives, GROUPS["blocks"], vectors=("primal", "direction"), mix=0.3)[0])
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("psi", ["l1", "box"])
+def test_a_client_whose_rows_are_empty(psi, intercept):
+    nothing = sparse.csr_array((3, D))
+    objectives = [LeastSquares(x, np.ones(3), intercept=intercept) for x in (nothing.toarray(), nothing)]
+    (dense, _), (lazy, _) = answers("dual_averaging", objectives, PSI[psi])[0]
+    assert_allclose(whole(lazy.vectors["increment"]), dense.vectors["increment"], rtol=1e-13)
+
+
+def test_a_subclass_with_its_own_gradient_is_taken_at_its_word():
+    class Doubled(LeastSquares):
+        def gradient(self, w, batch=None, out=None):
+            return np.add(super().gradient(w, batch), w, out=out)
+
+    objectives = [Doubled(x, np.ones(N)) for x in (ROWS.toarray(), ROWS)]
+    agree(answers("dual_averaging", objectives, L1(0.02))[0])
+
+
+def test_a_scalar_threshold_where_psi_has_one():
+    for psi, columns in (("l1", 1), ("elastic net", 1), ("weighted l1", None), ("box", None)):
+        _, objective = pair()
+        _, plan = answers("dual_averaging", [objective], PSI[psi])
+        shard = shard_of(plan, objective)
+        assert shard._terms[True].shape == (5, columns or shard.places.size)
+
+
+@pytest.mark.parametrize("h", [Euclidean(), DiagonalMetric(np.linspace(0.5, 2.0, D)), OrthantEntropy()], ids=repr)
+@pytest.mark.parametrize("psi", PSI)
+def test_coordinates_are_retrieved_as_the_vector_is(psi, h):
+    bound = PSI[psi].bind(Layout.from_arrays({"w": np.zeros(D)}))
+    z, places = RNG.normal(size=D), np.array([5, 0, 59, 17, 5])
+    expected = h.retrieve(z, 1.7, bound)[places]
+    out = np.empty(5)
+    found = h.retrieve_at(z, 1.7, bound, places, out)
+    assert found is out
+    assert_allclose(found, expected, rtol=1e-14, atol=1e-16)
+
+
+def test_what_cannot_be_retrieved_by_coordinates_says_so():
+    bound = L1(1.0).bind(Layout.from_arrays({"w": np.zeros(D)}))
+    with pytest.raises(UnsupportedPairError, match="no sums over coordinates"):
+        PNorm(3.0).retrieve_at(np.zeros(D), 1.0, bound, np.array([0]))
+
+
+def test_many_shrinkages_are_one():
+    w, psi = RNG.normal(size=D), ElasticNet(0.3, 0.5)
+    terms = psi.separable_terms((D,))
+    for times in (0, 1, 7):
+        expected = w.copy()
+        for _ in range(times):
+            expected = psi.prox(expected, 0.2)
+        assert_allclose(shrunk(w, times, 0.2, terms.threshold, terms.shrinkage), expected, rtol=1e-13, atol=1e-15)

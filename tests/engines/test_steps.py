@@ -1,0 +1,168 @@
+"""A compiled epoch of dual averaging takes the steps of the loop over minibatches."""
+
+import numpy as np
+import pytest
+
+from flwr_fco.client_apps import find_solver
+from flwr_fco.engines.dual_steps import compiled_steps
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
+from flwr_fco.objectives import LeastSquares, Logistic
+from flwr_fco.regularizers import L1, ElasticNet, NonNegative, Zero
+from flwr_fco.wire.protocol import Downlink, Plan
+from flwr_fco.work import FirstOrder
+
+ROWS, FEATURES = 23, 7
+RNG = np.random.default_rng(3)
+DATA = RNG.standard_normal((ROWS, FEATURES))
+TARGETS = DATA @ np.array([1.0, -1.0, 0.5, 0.0, 0.0, 0.0, 2.0])
+LABELS = (TARGETS > 0).astype(int)
+DUAL = RNG.standard_normal(FEATURES + 1)
+CENTER = RNG.standard_normal(FEATURES + 1)
+TRACKER = RNG.standard_normal(FEATURES + 1)
+
+OBJECTIVES = {
+    "least squares": lambda: LeastSquares(DATA, TARGETS, scale=0.5, l2=0.1),
+    "least squares in float32": lambda: LeastSquares(DATA.astype(np.float32), TARGETS),
+    "logistic": lambda: Logistic(DATA, LABELS, l2=0.1),
+}
+COMPILED = [
+    (Euclidean(), Zero()),
+    (Euclidean(), L1(0.3)),
+    (Euclidean(), L1(0.3, weights=np.linspace(0.0, 2.0, FEATURES))),
+    (PNorm(12.0), Zero()),
+    (PNorm(12.0), L1(0.3)),
+    (PNorm(3.5, radius=0.4), L1(0.3)),
+    (PNorm(12.0, center=CENTER), Zero()),
+    (PNorm(2.0, center=CENTER, radius=0.4), Zero()),
+]
+#: What takes a root find, a sign, a bound or weights of its own in each step.
+STEP_BY_STEP = [
+    (Euclidean(), ElasticNet(0.3)),
+    (Euclidean(), NonNegative()),
+    (Euclidean(), L1(0.3, bound=1.0)),
+    (PNorm(12.0, center=CENTER), L1(0.3)),
+    (DiagonalMetric(np.linspace(1.0, 2.0, FEATURES + 1)), L1(0.3)),
+]
+
+
+def stepwise(objective):
+    """Return the same objective with batches of its own: nobody may skip those."""
+
+    class Stepwise(type(objective)):
+        def batches(self, rng, work, per_step=1):
+            yield from super().batches(rng, work, per_step)
+
+    twin = Stepwise.__new__(Stepwise)
+    vars(twin).update(vars(objective))
+    return twin
+
+
+def answer(objective, mirror_map, psi, solver, *, client_prox=True, steps=9):
+    """Return what the client sends after steps of five rows, four of 23 rows' epochs being partial ones."""
+    options = {"dual_averaging": {"client-prox": client_prox, "trajectory": False}}.get(solver, {})
+    work = FirstOrder(steps=steps, batch_size=5)
+    plan = Plan(solver, objective.layout, psi, mirror_map, work=work, options=options)
+    vectors = {"dual": DUAL} if solver == "dual_averaging" else {"dual": DUAL, "tracker": TRACKER}
+    downlink = Downlink(plan, vectors, 0.05, 0.7)
+    uplink, _ = find_solver(solver)(downlink, objective, None, np.random.default_rng(1))
+    # What the solver did is one thing, whether it was in a compiled loop another.
+    dual = DUAL.copy()
+    done = compiled_steps(downlink, objective, dual, np.random.default_rng(1))
+    assert done is not None or (dual == DUAL).all()
+    return uplink, done
+
+
+@pytest.mark.parametrize("solver", ["dual_averaging", "tracked_dual_averaging"])
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize(("mirror_map", "psi"), COMPILED, ids=repr)
+def test_an_epoch_in_one_call_takes_the_same_steps(solver, name, mirror_map, psi):
+    objective = OBJECTIVES[name]()
+    fused, done = answer(objective, mirror_map, psi, solver)
+    loop, not_done = answer(stepwise(objective), mirror_map, psi, solver)
+    assert (done, not_done) == (9, None)
+    assert fused.steps == loop.steps == 9
+    expected = loop.vectors["increment"]
+    assert np.abs(expected).max() > 0.1
+    np.testing.assert_allclose(fused.vectors["increment"], expected, rtol=0, atol=1e-13 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(("mirror_map", "psi"), STEP_BY_STEP, ids=repr)
+def test_what_a_compiled_loop_cannot_do_is_done_step_by_step(mirror_map, psi):
+    objective = OBJECTIVES["least squares"]()
+    uplink, done = answer(objective, mirror_map, psi, "tracked_dual_averaging")
+    assert done is None
+    assert uplink.steps == 9
+
+
+def test_without_client_prox_psi_does_not_act():
+    objective = OBJECTIVES["least squares"]()
+    without, _ = answer(objective, Euclidean(), L1(0.3), "dual_averaging", client_prox=False)
+    expected, _ = answer(objective, Euclidean(), Zero(), "dual_averaging")
+    with_psi, _ = answer(objective, Euclidean(), L1(0.3), "dual_averaging")
+    assert (without.vectors["increment"] == expected.vectors["increment"]).all()
+    assert np.abs(with_psi.vectors["increment"] - expected.vectors["increment"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", [Euclidean, PNorm])
+def test_a_map_that_derives_from_ours_is_taken_at_its_word(kind):
+    class Doubled(kind):
+        def conjugate_gradient(self, z, out=None):
+            point = super().conjugate_gradient(z, out)
+            point *= 2.0
+            return point
+
+    arguments = () if kind is Euclidean else (12.0,)
+    objective = OBJECTIVES["least squares"]()
+    uplink, done = answer(objective, Doubled(*arguments), Zero(), "tracked_dual_averaging")
+    plain, _ = answer(objective, kind(*arguments), Zero(), "tracked_dual_averaging")
+    assert done is None
+    assert np.abs(uplink.vectors["increment"] - plain.vectors["increment"]).max() > 1e-3
+
+
+def _flat_add_gradient(self, w, batch, scale, out):
+    out += scale
+
+
+def _flat_gradient(self, w, batch=None, out=None):
+    return np.ones(w.size)
+
+
+def _first_row(self, rng, work, per_step=1):
+    for _ in range(work.num_draws(self.num_examples, per_step)):
+        yield np.array([0])
+
+
+@pytest.mark.parametrize("own", [{"add_gradient": _flat_add_gradient}, {"gradient": _flat_gradient}])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_gradients_of_ones_own_are_taken(own, depth):
+    kind = type("Flat", (LeastSquares,), own)
+    if depth == 2:
+        kind = type("Flatter", (kind,), {})
+    uplink, done = answer(kind(DATA, TARGETS), Euclidean(), Zero(), "dual_averaging")
+    assert done is None
+    np.testing.assert_allclose(uplink.vectors["increment"], -0.05 * 9, rtol=1e-14)
+
+
+@pytest.mark.parametrize("says_linear", [False, True])
+def test_batches_of_ones_own_are_taken(says_linear):
+    own = {"batches": _first_row}
+    if says_linear:
+        own["linear_data"] = LeastSquares.linear_data
+    uplink, done = answer(type("Own", (LeastSquares,), own)(DATA, TARGETS), Euclidean(), Zero(), "dual_averaging")
+    assert done is None
+    dual, objective = DUAL.copy(), LeastSquares(DATA, TARGETS)
+    for _ in range(9):
+        dual -= 0.05 * objective.gradient(dual, np.array([0]))
+    np.testing.assert_allclose(uplink.vectors["increment"], dual - DUAL, rtol=1e-12, atol=1e-14)
+
+
+def test_a_subclass_that_says_itself_what_it_is_keeps_the_compiled_loop():
+    class Counting(LeastSquares):
+        def gradient(self, w, batch=None, out=None):
+            raise AssertionError("the compiled loop does not call it")
+
+        def linear_data(self):
+            return super().linear_data()
+
+    _, done = answer(Counting(DATA, TARGETS), Euclidean(), Zero(), "dual_averaging")
+    assert done == 9
