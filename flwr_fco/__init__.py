@@ -6,18 +6,13 @@ Each is imported on first use, so that ``import flwr_fco`` is fast and needs nei
 
 from __future__ import annotations
 
-import sys
 from ast import ImportFrom, parse, walk
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flwr_fco.core.moved import OldNames
-
 __version__: str
-
-sys.meta_path.append(OldNames)
 
 if TYPE_CHECKING:
     # The one list of names: type checkers read it, and so does the code below. (A stub file, as `lazy_loader` reads it,

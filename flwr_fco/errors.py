@@ -9,7 +9,6 @@ from typing import Any
 
 __all__ = [
     "ClientError",
-    "CompositeError",
     "ConfigurationError",
     "DataNotFoundError",
     "DivergedError",
@@ -34,10 +33,6 @@ FOR_A_MODEL = (
 
 class FlwrFcoError(Exception):
     """Base class of all errors of this package."""
-
-
-#: The name of :class:`FlwrFcoError` before 0.2.
-CompositeError = FlwrFcoError
 
 
 class ConfigurationError(FlwrFcoError, ValueError):

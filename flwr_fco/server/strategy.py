@@ -29,7 +29,6 @@ from flwr_fco.server.clients.graph import Graph, Matrix
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.nodes import Nodes, listed
 from flwr_fco.server.clients.remembering import Remembering
-from flwr_fco.server.legacy import adapt
 from flwr_fco.server.options import AUTOMATIC, CommonOptions, RateOptions, number_at, rate_text
 from flwr_fco.server.parts import Letter, Part, StartRound
 from flwr_fco.server.questions.inquiry import extrapolation
@@ -77,10 +76,6 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     parts : dict of str to Part
         The strategy's parts, by name.
     """
-
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
-        adapt(cls)
 
     def __post_init__(self) -> None:
         self.check_options()

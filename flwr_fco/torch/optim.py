@@ -447,9 +447,6 @@ class CompositeOptimizer(torch.optim.Optimizer):
             group = dict(saved)
             if group["names"] != own["names"]:
                 raise ConfigurationError(f"the state is of the parameters {group['names']}, these are {own['names']}")
-            # Missing in the state of an earlier release.
-            group.setdefault("pull", 0.0)
-            group.setdefault("momentum", 0.0)
             group["regularizer"] = Regularizer.from_spec(_spec(group["regularizer"]))
             group["mirror_map"] = MirrorMap.from_spec(_spec(group["mirror_map"]))
             groups.append(group)

@@ -655,7 +655,5 @@ class Mail(Part):
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore what :meth:`to_arrays` returned."""
         self.bounds.from_arrays({name: np.asarray(value) for name, value in arrays.items()})
-        # A state saved by an earlier release lacks the other arrays.
-        if "declared" in arrays:
-            self.replays.from_arrays(arrays)
-            self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))
+        self.replays.from_arrays(arrays)
+        self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))
