@@ -226,26 +226,19 @@ def one_step(clients: int, d: int, rounds: int, **options) -> tuple[float, float
 def many_clients(clients: int, d: int, rounds: int, ray: bool) -> dict[str, float]:
     """Print what many clients cost, and return the ratios to the first row."""
     found = {"in process": one_step(clients, d, rounds)}
-    kinds: dict[str, Callable[[bool], Processes | RayActors]] = {
-        "2 worker processes": lambda adding: Processes(2, partial_sums=adding)
-    }
+    kinds: dict[str, Callable[[int], Processes | RayActors]] = {"2 worker processes": Processes}
     if ray:
-        kinds["2 Ray actors"] = lambda adding: RayActors(2, partial_sums=adding)
+        kinds["2 Ray actors"] = RayActors
     for name, make in kinds.items():
-        for adding in (False, True):
-            with make(adding) as workers:
-                found[name + ", partial sums" * adding] = one_step(clients, d, rounds, engine=workers)
+        with make(2) as workers:
+            found[name] = one_step(clients, d, rounds, engine=workers)
     if ray:
         found["Flower's Ray simulation"] = flower_round(clients, d, 2)
     print(f"\n{f'{clients:,} clients, d = {d:,}, a client':42} {'CPU us':>8} {'server CPU us':>14} {'wall us':>8}")
     for name, row in found.items():
         print(f"{name:42} {row[0] / clients * 1e3:8.0f} {row[1] / clients * 1e3:14.1f} {row[2] / clients * 1e3:8.0f}")
-    plain, adding = found["2 worker processes"], found["2 worker processes, partial sums"]
-    print(f"the server's process with partial sums: {adding[1] / plain[1]:.2f} of its work without")
-    return {
-        "1,000 clients: partial sums, the server's share": round(adding[1] / plain[1], 3),
-        "1,000 clients: partial sums / in process": round(adding[0] / found["in process"][0], 3),
-    }
+    share = found["2 worker processes"][0] / found["in process"][0]
+    return {"1,000 clients: 2 worker processes / in process": round(share, 3)}
 
 
 def slow_clients(clients: int, rounds: int) -> None:
@@ -317,14 +310,14 @@ def pictures(file: str) -> None:
     sizes, numbers, known = (10**k for k in range(2, 7)), (4, 16, 64, 256, 1024), [10**k for k in range(3, 7)]
     cells = {"d": [(16, d) for d in sizes], "clients": [(m, 1_000) for m in numbers]}
     for place, (name, pairs) in zip((by_size, by_clients), cells.items(), strict=True):
-        for label, adding in (("in process", None), ("2 worker processes", False), ("2, partial sums", True)):
+        for label, number in (("in process", None), ("2 worker processes", 2)):
             with ExitStack() as stack:
-                engine = {} if adding is None else {"engine": stack.enter_context(Processes(2, partial_sums=adding))}
+                engine = {} if number is None else {"engine": stack.enter_context(Processes(number))}
                 # Ticks of 10 ms: at least as many rounds as make a second.
                 rows = [one_step(m, d, max(8, int(1e8 / (m * (d + 20_000)))), **engine) for m, d in pairs]
             across = [pair[1 if name == "d" else 0] for pair in pairs]
             (line,) = place.plot(across, [row[0] for row in rows], marker="o", markersize=3.5, label=label)
-            if adding is not None:
+            if number is not None:
                 text = {"color": line.get_color(), "linestyle": "dotted", "linewidth": 1.0}
                 place.plot(across, [row[1] for row in rows], label=f"{label}: the server's process", **text)
     by_size.set_xlabel("d, with 16 clients a round")

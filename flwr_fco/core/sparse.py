@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.elsewhere import Elsewhere
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.sums import add_four
 
@@ -154,7 +153,7 @@ def add_to(total: NDArray[np.float64], factor: float, vector: NDArray[Any] | Spa
         total += factor * vector
 
 
-def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector | Elsewhere]], shape: tuple[int, ...]) -> Any:
+def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], shape: tuple[int, ...]) -> Any:
     """Return the sum of factors times vectors, in their order.
 
     float32 vectors are read without conversion and added in float64. The result is bit-identical to adding one vector
@@ -162,8 +161,7 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector | Else
 
     Parameters
     ----------
-    pairs : iterable of (float, ndarray, SparseVector or Elsewhere)
-        Vectors stored elsewhere are added last, as sums from their keepers.
+    pairs : iterable of (float, ndarray or SparseVector)
     shape : tuple of int
         Shape of each vector.
 
@@ -180,11 +178,7 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector | Else
     flat = total.reshape(-1)
     # Consecutive vectors of the same dtype.
     run: list[tuple[float, NDArray[Any]]] = []
-    kept: dict[tuple[int, str], list[tuple[Elsewhere, float]]] = {}
     for factor, vector in pairs:
-        if isinstance(vector, Elsewhere):
-            kept.setdefault((id(vector.keeper), vector.name), []).append((vector, factor))
-            continue
         if run and (isinstance(vector, SparseVector) or vector.dtype != run[0][1].dtype):
             _add(flat, run)
             run = []
@@ -199,9 +193,6 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector | Else
             plain.flags.writeable = False
         run.append((factor, plain))
     _add(flat, run)
-    for (_, name), factors in kept.items():
-        for partial in factors[0][0].keeper.sums(name, factors):
-            total += partial
     return total
 
 

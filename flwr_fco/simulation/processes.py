@@ -26,12 +26,10 @@ class Processes(Workers):
     ----------
     number : int, optional
         Number of workers; by default the number of cores that this process may use.
-    partial_sums : bool, default False
-        As for :class:`Workers`.
     """
 
-    def __init__(self, number: int | None = None, *, partial_sums: bool = False) -> None:
-        super().__init__(available_cores() if number is None else number, partial_sums)
+    def __init__(self, number: int | None = None) -> None:
+        super().__init__(available_cores() if number is None else number)
         if os.name != "posix":
             raise ConfigurationError("engine='processes' needs Linux or macOS; expected 'in-process' or 'ray' here")
         self._asked = SharedMemory(_memory())

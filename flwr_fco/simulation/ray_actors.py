@@ -30,8 +30,6 @@ class RayActors(Workers):
         not run in this process yet, and ended by :meth:`close`.
     num_cpus, num_gpus : float, default 1 and 0
         What is reserved for each of them, on one machine.
-    partial_sums : bool, default False
-        As of :class:`Workers`.
 
     Raises
     ------
@@ -48,7 +46,6 @@ class RayActors(Workers):
         address: str | None = None,
         num_cpus: float = 1.0,
         num_gpus: float = 0.0,
-        partial_sums: bool = False,
     ) -> None:
         check_reservation(num_cpus, num_gpus)
         if number is None and not num_cpus and not num_gpus:
@@ -79,7 +76,7 @@ class RayActors(Workers):
                 ) from error
         try:
             room = room_of(ray, num_cpus, num_gpus)
-            super().__init__(int(room) if number is None else number, partial_sums)
+            super().__init__(int(room) if number is None else number)
             if room < self.number:
                 raise ConfigurationError(
                     f"{self.number} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}, but the cluster has "

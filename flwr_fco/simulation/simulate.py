@@ -53,7 +53,6 @@ def simulate(
     address: str | None = None,
     num_cpus: float = 1.0,
     num_gpus: float = 0.0,
-    partial_sums: bool = False,
     **start_options: Any,
 ) -> Result:
     """Run a strategy with its clients in this process, in worker processes, or on a Ray cluster.
@@ -103,10 +102,6 @@ def simulate(
         Address of a Ray cluster, such as ``"auto"`` on one of its machines; by default Ray is started and stopped here.
     num_cpus, num_gpus : float, default 1 and 0
         CPUs and GPUs that Ray reserves for each worker.
-    partial_sums : bool, default False
-        Whether each worker sends one weighted sum of its clients' vectors, so that the work of this process does not
-        grow with the number of clients. The result equals that of other runs up to rounding (1e-12), not to the bit.
-        Methods and options that need each client's vector refuse it.
     **start_options
         Passed to ``strategy.start``, such as ``callbacks`` and ``resume``.
 
@@ -166,9 +161,7 @@ def simulate(
     try:
         with ExitStack() as stack:
             grid: InProcessGrid
-            found = _workers(stack, engine, workers, address, num_cpus, num_gpus, partial_sums)
-            if found is not None and found.partial_sums:
-                _check_partial_sums(strategy)
+            found = _workers(stack, engine, workers, address, num_cpus, num_gpus)
             if found is None:
                 grid = InProcessGrid(client_app, num_nodes, **options)
             else:
@@ -200,14 +193,10 @@ def simulate(
 
 
 def _workers(
-    stack: ExitStack, engine: Any, workers: Any, address: Any, num_cpus: float, num_gpus: float, partial_sums: bool
+    stack: ExitStack, engine: Any, workers: Any, address: Any, num_cpus: float, num_gpus: float
 ) -> Workers | None:
     """Return the workers of an engine; workers that are started here end with the run."""
     if isinstance(engine, Workers):
-        if partial_sums and not engine.partial_sums:
-            raise ConfigurationError(
-                f"partial_sums=True with workers that were made without it; give it to {type(engine).__name__}(...)"
-            )
         return engine
     checked("engine", engine, Literal["in-process", "processes", "ray"])
     checked("workers", workers, int | None)
@@ -217,14 +206,10 @@ def _workers(
             "engine='ray'"
         )
     if engine == "processes":
-        return stack.enter_context(Processes(workers, partial_sums=partial_sums))
+        return stack.enter_context(Processes(workers))
     if engine == "ray":
         reserved = {"num_cpus": num_cpus, "num_gpus": num_gpus}
-        return stack.enter_context(RayActors(workers, address=address, partial_sums=partial_sums, **reserved))
-    if partial_sums:
-        raise ConfigurationError(
-            "partial_sums=True with engine='in-process', where no sum has a way to go; give engine='processes' or 'ray'"
-        )
+        return stack.enter_context(RayActors(workers, address=address, **reserved))
     if workers is not None or address is not None:
         raise ConfigurationError(
             f"workers={workers}, address={address!r} with engine='in-process', which has none; give "
@@ -297,18 +282,6 @@ def _check_kinds(
     numbers = {"num_nodes": num_nodes, "num_rounds": num_rounds, "evaluate_every": evaluate_every}
     for name, value in numbers.items():
         checked(name, value, int)
-
-
-def _check_partial_sums(strategy: Strategy) -> None:
-    # Here, not above: a worker imports this file too, and none of the server half.
-    from flwr_fco.server.questions.strength_path import StrengthPath
-    from flwr_fco.server.strategy import CompositeStrategy
-
-    if not isinstance(strategy, CompositeStrategy | StrengthPath):
-        raise ConfigurationError(
-            f"partial_sums=True: {type(strategy).__name__} is not a strategy of this package, and is given every "
-            "reply; run it without partial_sums"
-        )
 
 
 def _called(value: Any) -> str:

@@ -21,9 +21,7 @@ from flwr_fco.client_apps.table import SOLVERS
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.spec import Spec, Specified
-from flwr_fco.errors import FlwrFcoError
 from flwr_fco.simulation.grid import InProcessGrid
-from flwr_fco.simulation.partial_sums import KeptHere
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent
@@ -62,7 +60,6 @@ class Worker:
 
     def __init__(self) -> None:
         self._grids: dict[int, InProcessGrid] = {}
-        self._kept: dict[int, KeptHere] = {}
         self._blas = single_threaded_blas()
         self._blas.__enter__()
 
@@ -88,7 +85,6 @@ class Worker:
         run_id : int
         """
         self._grids.pop(run_id, None)
-        self._kept.pop(run_id, None)
         forget_objectives(run_id)
 
     def exchange(
@@ -99,7 +95,6 @@ class Worker:
         number: int,
         digest: str,
         introduced: tuple[Spec, str, AbstractSet[int]] | None,
-        exchange: int | None,
     ) -> Any:
         """Answer as :meth:`InProcessGrid.exchange` does.
 
@@ -116,14 +111,11 @@ class Worker:
             Of the plan.
         introduced : tuple of (Spec, str, set of int) or None
             The arguments of :meth:`InProcessGrid.introduce`.
-        exchange : int or None
-            The exchange's number, where the vectors are to stay here.
 
         Returns
         -------
         Joined, or list of Sent or None
-            None for a node that must be sent a message, because it lacks the plan or its state. Where the vectors are
-            to stay here: what :class:`KeptHere` tells of them.
+            None for a node that must be sent a message, because it lacks the plan or its state.
         """
         grid = self._grids[run_id]
         whole = [(Node(node_id, None), told[i]) for node_id, i in letters]
@@ -136,28 +128,7 @@ class Worker:
             found += [None if answer is None else answer[0] for answer in single]
         else:
             found += answers
-        if exchange is None:
-            return joined(found)
-        kept = self._kept[run_id] = KeptHere(exchange, found)
-        return kept.told
-
-    def sum(self, run_id: int, exchange: int, name: str, places: Sequence[int], factors: Sequence[float]) -> Any:
-        """Return a weighted sum of vectors that have stayed here, None if this worker is newer than they are.
-
-        Parameters
-        ----------
-        run_id : int
-        exchange : int
-            The exchange's number.
-        name, places, factors
-            As of :meth:`KeptHere.sum`.
-        """
-        kept = self._kept.get(run_id)
-        if kept is None:
-            return None
-        if kept.number != exchange:
-            raise FlwrFcoError("partial_sums=True: these answers are of an earlier round, and gone; sum them in theirs")
-        return kept.sum(name, places, factors)
+        return joined(found)
 
     def deliver(self, run_id: int, messages: Sequence[Message]) -> list[Message | None]:
         """Answer messages.

@@ -17,14 +17,12 @@ from flwr_fco.client_apps.table import SOLVERS, HalfSolver
 from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
-from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.simulation.grid import InProcessGrid
-from flwr_fco.simulation.partial_sums import KeptThere
 from flwr_fco.simulation.worker import Joined, Setup
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
-from flwr_fco.wire.uplink import Sent, num_examples
+from flwr_fco.wire.uplink import num_examples
 
 #: Number of times that a call is repeated because its worker died.
 _REPEATS = 2
@@ -57,14 +55,12 @@ class Workers(ABC):
     ----------
     number : int
         Number of workers.
-    partial_sums : bool, default False
-        Whether each worker sends one weighted sum of its clients' answers; see :mod:`flwr_fco.simulation.partial_sums`.
     """
 
-    def __init__(self, number: int, partial_sums: bool = False) -> None:
+    def __init__(self, number: int) -> None:
         if number < 1:
             raise ConfigurationError(f"workers={number}; expected at least one")
-        self.number, self.partial_sums = number, checked("partial_sums", partial_sums, bool)
+        self.number = number
         self._runs: dict[int, Setup] = {}
         #: Whether the workers have been closed.
         self.closed = False
@@ -196,10 +192,7 @@ class WorkerGrid(InProcessGrid):
         super().__init__(
             client_app, num_nodes, run_config=run_config, node_config=node_config, raise_errors=raise_errors
         )
-        self.workers, self.partial_sums = workers, workers.partial_sums
-        #: The last plan sent to the nodes and its hash; the number of the next exchange.
-        self._told: tuple[Any, ...] = ()
-        self._exchanges = 0
+        self.workers = workers
         #: Number of examples of each node, until the nodes have been redistributed.
         self._examples: dict[int, float] | None = {} if num_nodes <= _MANY and workers.number > 1 else None
         self._seconds: list[float] = []
@@ -232,18 +225,10 @@ class WorkerGrid(InProcessGrid):
         introduced, self._plan = self._plan, None
         handler = _flower.handler_of(self.client_app, "train")
         if not (type(self) is WorkerGrid and self.raise_errors and isinstance(handler, TrainingHandler)):
-            if self.partial_sums:
-                raise ConfigurationError(
-                    "partial_sums=True: a ClientApp with mods or handlers of its own, and raise_errors=False, take "
-                    "messages; give a plain client_app(...), or run without partial_sums"
-                )
             return None
-        if introduced is not None:
-            self._told = introduced[:2]
         if self._examples is not None:
             self._deal_anew()
         places = self._by_worker([node.node_id for node, _ in letters])
-        exchange_number = self._exchanges if self.partial_sums else None
         calls = {}
         for k, own in places.items():
             # Most nodes of a round get the same downlink.
@@ -258,11 +243,9 @@ class WorkerGrid(InProcessGrid):
                 to.append((node.node_id, number))
             own_strangers = introduced and introduced[2] & {node_id for node_id, _ in to}
             first = (introduced[0], introduced[1], own_strangers) if introduced and own_strangers else None
-            calls[k] = ("exchange", self.run_id, told, to, server_round, digest, first, exchange_number)
+            calls[k] = ("exchange", self.run_id, told, to, server_round, digest, first)
         began = time.perf_counter()
         answers = self.workers.ask(calls)
-        if self.partial_sums:
-            answers = self._kept(answers, calls)
         answers = {k: own.apart() if isinstance(own, Joined) else own for k, own in answers.items()}
         found = self._gathered(places, answers, len(letters))
         if self._examples is not None:
@@ -297,16 +280,6 @@ class WorkerGrid(InProcessGrid):
             loads[home] += examples[node_id]
         self.restore(states)
         log(INFO, "simulate: the clients are dealt out anew, those with the most examples first")
-
-    def _kept(self, answers: Mapping[int, Any], calls: Mapping[int, tuple[Any, ...]]) -> dict[int, list[Sent | None]]:
-        """Return answers whose vectors have stayed with the workers."""
-        again = {
-            k: (*call[:-2], (*self._told, frozenset(node_id for node_id, _ in call[3])), call[-1])
-            for k, call in calls.items()
-        }
-        keeper = KeptThere(self.workers.ask, self.run_id, self._exchanges, again)
-        self._exchanges += 1
-        return {k: keeper.sent(k, told) for k, told in answers.items()}
 
     def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:
         for message in messages:

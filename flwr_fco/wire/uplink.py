@@ -11,7 +11,6 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.core.elsewhere import Elsewhere
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
@@ -31,7 +30,7 @@ class Sent(NamedTuple):
 
     Parameters
     ----------
-    vectors : dict of str to ndarray of float64, SparseVector or Elsewhere
+    vectors : dict of str to ndarray of float64 or SparseVector
         Read-only; empty if the vectors have other types, which are then in the records.
     content : RecordDict or dict
         All other data; only the metrics if the vectors are held above.
@@ -231,11 +230,8 @@ class SentReader:
         norms, shapes = {}, self._shapes
         plain = vectors.keys() == shapes.keys()
         for name, vector in vectors.items() if plain else ():
-            if type(vector) is Elsewhere:
-                norm = vector.norm
-            else:
-                held = vector.values if type(vector) is SparseVector else vector
-                norm = math.sqrt(np.vdot(held, held))
+            held = vector.values if type(vector) is SparseVector else vector
+            norm = math.sqrt(np.vdot(held, held))
             norms[name] = norm
             plain = plain and vector.shape == shapes[name] and math.isfinite(norm)
         if not plain:
@@ -271,7 +267,7 @@ def as_records(sent: Sent) -> RecordDict:
     """
     if isinstance(sent.content, RecordDict):
         return sent.content
-    arrays = arrays_of({n: v.keeper.whole(v) if isinstance(v, Elsewhere) else v for n, v in sent.vectors.items()})
+    arrays = arrays_of(sent.vectors)
     return _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, sent.content)})
 
 

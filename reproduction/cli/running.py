@@ -50,14 +50,6 @@ def run(
     ] = 0,
     num_cpus: shell.NumCpus = None,
     num_gpus: shell.NumGpus = None,
-    partial_sums: Annotated[
-        bool,
-        typer.Option(
-            "--partial-sums",
-            help="A worker sends one weighted sum of its clients' vectors: equal to other runs to rounding, not to "
-            "the bit.",
-        ),
-    ] = False,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with this run where it was stopped; begin it if there is none."),
@@ -92,16 +84,12 @@ def run(
     reserved = shell.reservation(engine, num_cpus, num_gpus)
     if workers and engine not in ("processes", "ray"):
         raise ConfigurationError(f"workers={workers} with engine={engine!r}, which has none; give --engine processes")
-    if partial_sums and engine not in ("processes", "ray"):
-        raise ConfigurationError(
-            f"--partial-sums with engine={engine!r}, which has no workers; give --engine processes"
-        )
     if (folder / "config.json").exists() and not resume:
         raise ConfigurationError(
             f"the run folder {folder} holds a run already; --resume goes on with it if it was stopped, and shows "
             "it if it has finished; or give another folder by --out"
         )
-    result = _run(chosen, folder, engine, lambda: _workers(engine, workers, partial_sums, reserved), resume, quiet)
+    result = _run(chosen, folder, engine, lambda: _workers(engine, workers, reserved), resume, quiet)
     scores = terminal.make_table(f"{problem}, {strategy}, seed {chosen.seed}", ["metric"])
     scores.add_column("value", justify="right")
     for name, value in result.history[-1].items():
@@ -156,17 +144,15 @@ def _run(
     return result
 
 
-def _workers(
-    engine: str, number: int, partial_sums: bool, reserved: dict[str, float]
-) -> AbstractContextManager[Workers | None]:
+def _workers(engine: str, number: int, reserved: dict[str, float]) -> AbstractContextManager[Workers | None]:
     """Yield the workers of an engine; they are stopped at the end of the block."""
     from flwr_fco.simulation import Processes, RayActors
 
     if engine == "processes":
-        return Processes(number or None, partial_sums=partial_sums)
+        return Processes(number or None)
     if engine == "ray":
         address = os.environ.get("RAY_ADDRESS")
-        return RayActors(number or None, address=address, partial_sums=partial_sums, **reserved)
+        return RayActors(number or None, address=address, **reserved)
     return nullcontext()
 
 

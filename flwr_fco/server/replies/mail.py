@@ -32,7 +32,6 @@ from flwr_fco.server.replies.bounds import (
     metric_objections,
 )
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
-from flwr_fco.server.replies.partial_sums import check_partial_sums
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.wire.client_state import uplink_digest
 from flwr_fco.wire.delivery import send_and_receive
@@ -344,8 +343,6 @@ class Mail(Part):
         state : NamedTuple
         """
         self.config = config
-        if getattr(self.grid, "partial_sums", False):
-            check_partial_sums(self.algorithm)
         self.current = current = Round(
             server_round,
             {node.node_id: node for node in nodes},

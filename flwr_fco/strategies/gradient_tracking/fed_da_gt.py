@@ -46,7 +46,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from flwr_fco.core.elsewhere import Elsewhere
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, add_to, dense, weighted_sum
 from flwr_fco.errors import ConfigurationError
@@ -201,11 +200,8 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
             control = (state.dual - dual) / advance
         else:
             control = state.control * (state.population or population)
-            kept = [uplink for uplink in uplinks if isinstance(uplink.vectors["increment"], Elsewhere)]
             for uplink in uplinks:
-                if not isinstance(uplink.vectors["increment"], Elsewhere):
-                    add_to(control, memories.weight_of(uplink), self.variate_change(state, uplink))
-            self._add_changes(control, state, kept, [memories.weight_of(uplink) for uplink in kept])
+                add_to(control, memories.weight_of(uplink), self.variate_change(state, uplink))
             control /= population
         return state._replace(
             dual=dual,
@@ -248,21 +244,6 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         if isinstance(move, SparseVector):
             return move.with_values(-move.values / uplink.step_sizes)
         return np.asarray(-state.control - move / uplink.step_sizes)
-
-    def _add_changes(
-        self, control: Vector, state: TrackingState, uplinks: Sequence[Uplink], weights: Sequence[float]
-    ) -> None:
-        """Add the weighted changes of clients' variates when only weighted sums of their vectors are known."""
-        if not uplinks:
-            return
-        name = "variate-increment" if self.variate_source == "gradient" else "increment"
-        times = [1.0 if name == "variate-increment" else -uplink.step_sizes for uplink in uplinks]
-        terms = zip(weights, times, uplinks, strict=True)
-        control += weighted_sum(
-            ((weight / time, uplink.vectors[name]) for weight, time, uplink in terms), control.shape
-        )
-        if name == "increment":
-            control -= sum(weights) * state.control
 
     def _derivable(
         self, memories: ClientMemories, state: TrackingState, uplinks: Sequence[Uplink], population: float

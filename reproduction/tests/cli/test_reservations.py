@@ -52,7 +52,7 @@ def test_only_ray_reserves(command, engine, option, tmp_path):
     ],
 )
 def test_ray_reserves_what_is_given(command, options, reserved, tmp_path, monkeypatch):
-    def workers(number, *, address, partial_sums, num_cpus=1.0, num_gpus=0.0):
+    def workers(number, *, address, num_cpus=1.0, num_gpus=0.0):
         raise Called(num_cpus, num_gpus)
 
     def tasks(number, num_cpus, num_gpus):
