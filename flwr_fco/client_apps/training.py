@@ -21,7 +21,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.client_state import read_state, store_pending, uplink_digest, vectors_digest
 from flwr_fco.wire.downlink import forget_downlink, read_downlink, store_plan
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply
-from flwr_fco.wire.protocol import NONSMOOTH, ClientState, Downlink, Plan, ReceivedState, Uplink
+from flwr_fco.wire.protocol import ClientState, Downlink, Plan, ReceivedState, Uplink
 from flwr_fco.wire.uplink import Sent, as_records, sent, uplink_answer
 
 LoadObjective = Callable[[Context], Objective]
@@ -260,8 +260,6 @@ class TrainingHandler:
             loss = objective.take_training_loss()
             if loss is not None and math.isfinite(loss):
                 uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
-        if not objective.smooth:
-            uplink = uplink._replace(metrics={NONSMOOTH: 1.0, **uplink.metrics})
         if passes_through:
             uplink = uplink._replace(pass_through=objective.buffers())
         return uplink, after, objective.num_examples

@@ -134,9 +134,8 @@ class CommonOptions:
         A reply is left out if its number of examples, the norm of a vector per unit of elapsed, the product of the two,
         or the change of a pass-through array is more than this many times the larger of the median of the round's
         replies and the largest median of an earlier round; the bounds are wider in a first round with fewer than five
-        replies. A reply is also left out if it repeats an earlier reply although the model has changed, and an
-        evaluation if its metrics are more than a tenth of this many times as far from the median as usual. None
-        disables these checks.
+        replies. An evaluation is left out if its metrics are more than a tenth of this many times as far from the
+        median as usual. None disables these checks.
     max_increment_norm : float, optional
         Largest accepted Euclidean norm of a vector; a reply above it is left out, whatever the other clients send.
     client_weights : mapping of int to float, optional

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -18,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector, euclidean_norm
-from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ProtocolError
-from flwr_fco.wire.protocol import NONSMOOTH, Node, Uplink
+from flwr_fco.wire.protocol import Uplink
 
 #: Minimum number of replies in a first round for a meaningful median.
 _ENOUGH = 5
@@ -37,15 +35,6 @@ _AWAY = 3.0
 LONGEST = 1e15
 #: Maximum work of a client with its own loop, as a multiple of the other clients'.
 _LOOPS = 10.0
-#: Maximum number of remembered replies.
-_MOST = 200_000
-#: Length of the fixed vector, which is repeated for larger models.
-_DIRECTION = 1 << 16
-#: Relative difference below which models count as equal: a converged run repeats itself.
-_SAME, _SAME_ROUNDED = 1e-9, 1e-3
-
-#: The square of a model's norm, and its product with a fixed vector.
-_Print = tuple[float, float]
 #: Part of the reason if the other clients' sizes set the bound.
 TOO_LONG = "more than max_ratio="
 #: This package's solvers report client_lr times steps, up to the order of the operations.
@@ -387,103 +376,3 @@ def metric_objections(
                 if value is not None and 0.0 < limit < abs(value - median):
                     found[i] = f"its {name} is {value:.3g}, the clients' median is {median:.3g} (max_ratio={ratio:g})"
     return found
-
-
-class Replays:
-    """Remembers a few numbers of each reply and of the model it answered; an object that a strategy holds.
-
-    A reply repeats an earlier one if its norm and two of its entries are bit-identical. It is a replay if the model was
-    a different one, and most clients do not repeat themselves in that round. Vectors of zeros are never replays. If
-    most clients of the first round that counts report nonsmooth losses, replays are not checked: the gradient of a
-    hinge loss stays the same as long as no margin is crossed.
-    """
-
-    def __init__(self) -> None:
-        self._model: _Print = (0.0, 0.0)
-        self._primal: Vector = np.zeros(0)
-        self._direction: Vector = np.zeros(0)
-        self._seen: dict[tuple[int, str, float, float, float], _Print] = {}
-        self._smooth: bool | None = None
-
-    def take_model(self, primal: Vector, nonzeros: NonZeros | None = None) -> None:
-        """Record the model that the next replies answer.
-
-        Parameters
-        ----------
-        primal : ndarray of float64, shape (d,)
-        nonzeros : NonZeros, optional
-            The model with its non-zeros, if these are known.
-        """
-        length = min(primal.size, _DIRECTION)
-        if self._direction.size != length:
-            self._direction = np.random.default_rng(0).standard_normal(length)
-        if nonzeros is not None:
-            own = nonzeros.values
-            print_ = float(np.vdot(own, own)), float(np.vdot(own, self._direction[nonzeros.indices % length]))
-            self._model, self._primal = print_, primal
-            return
-        blocks = (primal[begin : begin + length] for begin in range(0, primal.size, max(1, length)))
-        along = math.fsum(np.vdot(block, self._direction[: block.size]) for block in blocks)
-        self._model, self._primal = (float(np.vdot(primal, primal)), along), primal
-
-    def objections(self, good: Sequence[tuple[Node, Uplink, Any]], *, rounded: bool = False) -> dict[int, str]:
-        """Return the replays among a round's replies, by position, with reasons.
-
-        Parameters
-        ----------
-        good : sequence of (Node, Uplink, content)
-        rounded : bool, default False
-            Whether vectors or models are float32, so that increments repeat while the model still moves a little.
-        """
-        same = _SAME_ROUNDED if rounded else _SAME
-        found, seen = list[int](), self._seen
-        if self._smooth is None and good:
-            self._smooth = 2 * sum(NONSMOOTH in uplink.metrics for _, uplink, _ in good) <= len(good)
-        if not self._smooth:
-            return {}
-        for i, (node, uplink, _) in enumerate(good):
-            model = self._model
-            for name, vector in uplink.vectors.items():
-                norm = uplink.norms[name] if name in uplink.norms else euclidean_norm(vector)
-                if norm != 0.0:
-                    held = vector
-                    if isinstance(vector, SparseVector):
-                        # A client does not see more of the model than this.
-                        held, places = vector.parts
-                        seen_part = self._primal[places]
-                        along = np.vdot(seen_part, self._direction[places % self._direction.size])
-                        model = float(np.vdot(seen_part, seen_part)), float(along)
-                    said = node.node_id, name, norm, held.item(0), held.item(-1)
-                    if said in seen and _differ(seen[said], model, same):
-                        found.append(i)
-                    seen[said] = model
-                break
-        if len(seen) > _MOST:
-            self._seen = dict(islice(seen.items(), len(seen) - _MOST // 2, None))
-        if 2 * len(found) > len(good):
-            return {}
-        return dict.fromkeys(found, "it repeats an earlier answer byte for byte, though the model is another one")
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the remembered numbers of replies; those of the model are known."""
-        nodes, names, *numbers = zip(*self._seen, strict=True) if self._seen else ((), (), (), (), ())
-        return {
-            "seen-by": np.array(nodes, dtype=np.uint64),
-            "seen-names": np.array(names, dtype=np.str_),
-            "seen": np.array([*numbers, *zip(*self._seen.values(), strict=True)] if self._seen else []),
-            "smooth": np.array([] if self._smooth is None else [self._smooth]),
-        }
-
-    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
-        keys = arrays["seen-by"].tolist(), arrays["seen-names"].tolist()
-        self._seen = {
-            (node, name, norm, first, last): (one, along)
-            for node, name, (norm, first, last, one, along) in zip(*keys, arrays["seen"].T.tolist(), strict=True)
-        }
-        self._smooth = bool(arrays["smooth"][0]) if arrays["smooth"].size else None
-
-
-def _differ(before: _Print, now: _Print, same: float) -> bool:
-    (one, along), (other, beside) = before, now
-    return abs(one - other) > 2.0 * same * one or abs(along - beside) > same * math.sqrt(one)

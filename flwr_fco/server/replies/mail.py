@@ -25,7 +25,6 @@ from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import (
     LARGEST_FACTOR,
     IncrementBounds,
-    Replays,
     check_elapsed,
     check_examples,
     check_steps,
@@ -157,8 +156,6 @@ class Mail(Part):
         The replies that did not count, with reasons.
     bounds : IncrementBounds
         Bounds on the length of increments.
-    replays : Replays
-        Detector of repeated replies.
     declared : dict of int to float
         Last reported numbers of examples by node id, if the numbers of steps follow from them.
     own_loops : bool or None
@@ -193,7 +190,6 @@ class Mail(Part):
         self.left_out: list[LeftOut] = []
         self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
         self.bounds = IncrementBounds(options.max_ratio, options.max_increment_norm)
-        self.replays = Replays()
         self.declared: dict[int, float] = {}
         self.own_loops: bool | None = getattr(options, "own_loops", None) if self.asks else True
         self.pass_through_arrays: dict[str, NDArray[Any]] = {}
@@ -458,7 +454,6 @@ class Mail(Part):
         nonzeros : NonZeros, optional
             The model with its non-zeros, if these are known.
         """
-        self.replays.take_model(primal, nonzeros)
         self.bounds.look(primal.size, primal if nonzeros is None else nonzeros.values)
 
     # --- what comes back ------------------------------------------------------------------------------------------
@@ -479,12 +474,6 @@ class Mail(Part):
         current, options = self.current, self.options
         if self.own_loops is None and good:
             good = self._without_other_loops(caller, good)
-        objections: dict[int, str] = {}
-        if options.max_ratio is not None and current.number:
-            rounded = self.plan.wire_dtype != "float64" or not self.plan.layout.double
-            objections = self.replays.objections(good, rounded=rounded)
-        if objections:
-            good = current.without(caller, good, objections)
         uplinks = [reply.value for reply in good]
         weights = None
         if options.weighting == "uniform":
@@ -644,7 +633,6 @@ class Mail(Part):
         """Return the basis of the checks: medians of earlier rounds, and earlier claims of clients."""
         return {
             **self.bounds.to_arrays(),
-            **self.replays.to_arrays(),
             "declared-by": np.array(list(self.declared), dtype=np.uint64),
             "declared": np.array(list(self.declared.values()), dtype=np.float64),
         }
@@ -652,5 +640,4 @@ class Mail(Part):
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore what :meth:`to_arrays` returned."""
         self.bounds.from_arrays({name: np.asarray(value) for name, value in arrays.items()})
-        self.replays.from_arrays(arrays)
         self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))

@@ -132,18 +132,6 @@ def test_a_long_one_is_left_out():
     assert len(result.left_out) == 4
 
 
-def test_a_replay_is_left_out():
-    kept = []
-
-    def lie(number, values, places):
-        kept.append(pair(values.copy(), places.copy()))
-        return kept[0]
-
-    _, result = run(lie, rounds=5, max_ratio=10.0)
-    assert {row.partition_id for row in result.left_out} == {LIAR}
-    assert any("repeats an earlier answer" in row.reason for row in result.left_out)
-
-
 def test_what_one_says_of_its_features_is_heard_by_nobody_else():
     """A client that says other places in each round gets the dual there; all others get what they got."""
 
