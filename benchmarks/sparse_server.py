@@ -5,8 +5,8 @@
 
 'mean' reads and checks float32 replies (shapes, NaN, norms) and takes their weighted mean in float64; Flower's
 `aggregate_arrayrecords` checks nothing. Memory is what is allocated at the most, in float64 models. 'round' is a whole
-round of FedDualAvg or FedDAGT with l1 and ten clients who answer with 10,000 numbers each, beside the same with passes
-over the whole model; 'peak' that of the whole process.
+round of FedDualAvg or FedDAGT with l1 and ten clients who answer with 10,000 numbers each; 'peak' that of the whole
+process.
 CPU time, one thread, medians of ratios of pairs that are measured in turn. What misses a bar is marked, and the exit
 status of the full run says so; in the quick mode, much of the time is the cache's and the bar is none.
 """
@@ -20,9 +20,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
-from unittest import mock
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -35,7 +33,6 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.centres import mean_increment
-from flwr_fco.server.rounds.touched import Touched
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDAGT
 from flwr_fco.wire import flower
@@ -127,8 +124,8 @@ def answering_app(size: int, count: int) -> ClientApp:
     return app
 
 
-def server_round(cls: Any, size: int, count: int, rounds: int, whole: bool = False) -> float:
-    """Return the CPU seconds of a round, with passes over the whole model if that is asked for."""
+def server_round(cls: Any, size: int, count: int, rounds: int) -> float:
+    """Return the CPU seconds of a round."""
     own_options = {"tracker_start": "zero"} if cls is FedDAGT else {}
     strategy = cls(regularizer=L1(1e-4), client_lr=0.1, local_steps=5, fraction_evaluate=0.0, **own_options)
     grid, own = InProcessGrid(answering_app(size, count), 10), []
@@ -137,8 +134,7 @@ def server_round(cls: Any, size: int, count: int, rounds: int, whole: bool = Fal
         own.append(time.process_time())
         return False
 
-    with mock.patch.object(Touched, "step", return_value=None) if whole else nullcontext():
-        strategy.start(grid, ArrayRecord({"w": flower.serialised(np.zeros(size))}), rounds + 3, callbacks=[note])
+    strategy.start(grid, ArrayRecord({"w": flower.serialised(np.zeros(size))}), rounds + 3, callbacks=[note])
     return statistics.median(np.diff(own)[2:])
 
 
@@ -156,9 +152,7 @@ def main() -> int:
             for cls in (FedDualAvg, FedDAGT):
                 spent = server_round(cls, size, 10_000, 8 if quick else 12)
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-                passes = server_round(cls, size, 10_000, 8 if quick else 12, whole=True)
-                text = f"{1e3 * spent:.1f} ms, with whole passes {1e3 * passes:.1f} ms; peak {peak:.2f} GB"
-                print(f"round of {cls.__name__} at {size:.0e}: {text}")
+                print(f"round of {cls.__name__} at {size:.0e}: {1e3 * spent:.1f} ms; peak {peak:.2f} GB")
     return int(not met and not quick)
 
 

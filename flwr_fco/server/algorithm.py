@@ -159,10 +159,6 @@ class Algorithm(ABC):
     #: `problem.centre` alone, or handles both, and so does all other code that reads them. A subclass with its own
     #: `aggregate` or `start_trackers` gets float64 arrays, unless it sets this itself.
     takes_sparse: ClassVar[bool] = False
-    #: Whether `aggregate` treats each coordinate of a state's vectors separately, zeros stay zero where no reply has a
-    #: number, and `retrieve` is `problem.retrieve(dual, elapsed)`: a round of sparse replies then costs only as much as
-    #: the coordinates in the replies.
-    coordinatewise: ClassVar[bool] = False
     #: Whether the clients run this package's solvers, whose `elapsed` is client_lr times steps; others may use
     #: schedules.
     exact_elapsed: ClassVar[bool] = False

@@ -68,9 +68,6 @@ class Host(Protocol):
     def current(self) -> Round:
         """The current round: the nodes that were asked and the messages sent to them."""
 
-    def peek(self) -> Any:
-        """Return the state for a caller that keeps no reference to it."""
-
     def look_again(self) -> None:
         """Update the list of connected nodes."""
 

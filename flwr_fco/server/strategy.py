@@ -23,20 +23,17 @@ from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer
 from flwr_fco.results import Result
-from flwr_fco.server.algorithm import Algorithm, Problem, says
+from flwr_fco.server.algorithm import Algorithm, Problem
 from flwr_fco.server.assembly import assemble
 from flwr_fco.server.clients.graph import Graph, Matrix
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.nodes import Nodes, listed
-from flwr_fco.server.clients.remembering import Remembering
 from flwr_fco.server.options import AUTOMATIC, CommonOptions, RateOptions, number_at, rate_text
 from flwr_fco.server.parts import Letter, Part, StartRound
 from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.questions.strength_path import start_at_chosen, with_strength
 from flwr_fco.server.replies import checks
-from flwr_fco.server.replies.centres import Centre
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
-from flwr_fco.server.replies.mail import LONG
 from flwr_fco.server.replies.momentum import Momentum
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.replies.private import PrivateMean
@@ -46,7 +43,6 @@ from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.server.rounds.structure import structure
-from flwr_fco.server.rounds.touched import Touched
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.envelope import addressed
 from flwr_fco.wire.metrics import joined_metrics
@@ -107,9 +103,6 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             for hook in ("nodes_needed", "before_round", "after_round", "end_round", "metrics")
         }
         self.mail, self.inquiry = self._assembly.mail, self._assembly.inquiry
-        self._coordinatewise = says(
-            type(self), "coordinatewise", "aggregate", "retrieve", "psi_at", "at", "begins_stage"
-        )
         self.forget()
 
     def _check_choices(self) -> None:
@@ -142,10 +135,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     def forget(self) -> None:
         """Return to the state before the first round."""
-        #: The state, and whether others may hold a reference to it.
-        self._state: Any = None
-        self._lent = True
-        self._touched = Touched()
+        #: The server's state, float64 arrays and numbers; None before the first round.
+        self.state: Any = None
         for part in self.parts.values():
             part.forget()
         self.answered_start: set[int] = set()
@@ -156,21 +147,6 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self.overflowed = self._loaded = False
         self.progress: Progress | None = None
         self._kept: saving.Saved | None = None
-
-    @property
-    def state(self) -> Any:
-        """The server's state, float64 arrays and numbers; None before the first round."""
-        # The caller may keep it, so the next state gets arrays of its own.
-        self._lent = True
-        return self._state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self._state, self._lent = state, True
-
-    def peek(self) -> Any:
-        """Return the state for a caller that keeps no reference to it, so that the next round may reuse its arrays."""
-        return self._state
 
     # --- what the strategy is about -------------------------------------------------------------------------------
 
@@ -352,7 +328,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             client_lr=numbers.get("client_lr", math.nan),
             server_lr=numbers.get("server_lr", math.nan),
         )
-        self._problem = self.at(opened, self._state)
+        self._problem = self.at(opened, self.state)
         return self._problem
 
     def start(
@@ -551,7 +527,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Return the messages of a training round, as in ``FedAvg``, with separate records for every node."""
-        if self._state is None or server_round == 1:
+        if self.state is None or server_round == 1:
             unmodified = getattr(self, "client", "") == "unmodified"
             refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""), unmodified=unmodified)
         return self.mail.post(self.open_round(server_round, arrays, config, grid))
@@ -637,7 +613,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         grid : flwr.serverapp.Grid
         """
         mail = self.mail
-        if self._state is None or (server_round == 1 and mail.current.number > 0):
+        if self.state is None or (server_round == 1 and mail.current.number > 0):
             self.prepare(arrays)
         mail.grid, mail.config = grid, config
         self.choose_rates(grid)
@@ -645,7 +621,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         if self.fraction_train == 0.0:
             if server_round == 1:
                 log(WARNING, "configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
-            self._problem = mail.open(server_round, [], config, self.problem, self._state)
+            self._problem = mail.open(server_round, [], config, self.problem, self.state)
             return []
         nodes = self._sample(grid, server_round, _TRAIN_SAMPLE, self.fraction_train, self.min_train_nodes)
         if self.choose_nodes is not None:
@@ -656,13 +632,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         if asked is not nodes:
             asked = sorted(asked, key=lambda node: node.order)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(asked), len(self.nodes.ordered))
-        self._problem = mail.open(server_round, asked, config, self.problem, self._state)
-        letters = mail.letters(mail.current.nodes.values())
-        # Clients in this process receive the dual itself.
-        self._lent = self._lent or any(
-            isinstance(own, np.ndarray) for _, told in letters for own in told.vectors.values()
-        )
-        return letters
+        self._problem = mail.open(server_round, asked, config, self.problem, self.state)
+        return mail.letters(mail.current.nodes.values())
 
     def _sample(self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int) -> Sequence[Node]:
         self.mail.num_needed = self._nodes_needed()
@@ -741,26 +712,22 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return arrays, MetricRecord(dict(own | self.round_metrics()))
 
     def _structure(self, arrays: ArrayRecord) -> dict[str, int | float]:
-        known = self._known(arrays)
-        w = self.as_vector(arrays) if known is None else known.vector
-        return structure(self.problem.psi, self.problem.layout, w)
+        return structure(self.problem.psi, self.problem.layout, self.as_vector(arrays))
 
     def round_metrics(self) -> dict[str, float | int]:
         """Return the metrics that the method and its parts add to the current round."""
         found: dict[str, float | int] = {}
         for part in self._acting["metrics"]:
             found.update(part.metrics(self))
-        found.update(self.metrics(self.problem, self._state))
+        found.update(self.metrics(self.problem, self.state))
         return found
 
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
         """Take the server's step; return whether its result is finite; otherwise the state does not change."""
-        problem, before, average, done = self.problem, self._state, self._assembly.average, False
+        problem, before, average, done = self.problem, self.state, self._assembly.average, False
         if self.inquiry.extrapolates:
             problem = problem._replace(server_lr=extrapolation(uplinks))
         overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
-        if self._follows and self._step_where_touched(problem, before, uplinks):
-            return True
         average.begin_round()
         try:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -808,54 +775,18 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             self._announce(own.plan)
         return True
 
-    @property
-    def _follows(self) -> bool:
-        """Whether a round of sparse replies needs only the entries they touch, as nothing else reads whole vectors."""
-        own: Any = self
-        layout, assembly = self.problem.layout, self._assembly
-        return (
-            layout.size >= LONG
-            and self._coordinatewise
-            and isinstance(assembly.centre, Centre)
-            and assembly.centre.aggregation == "mean"
-            and assembly.average.idle
-            and assembly.privacy is None
-            and getattr(own, "density", None) is None
-            and getattr(own, "client", "composite") == "composite"
-            and layout.double
-            and not layout.passed_through
-            and not self.inquiry.extrapolates
-            and all(isinstance(part, Remembering) for part in self._acting["after_round"])
-        )
-
-    def _step_where_touched(self, problem: Problem, before: Any, uplinks: Sequence[Uplink]) -> bool:
-        """Take the server's step at the entries that sparse replies touch; return whether that was possible."""
-        # Arrays that others may hold stay unchanged. User-defined classes receive the state in their methods.
-        lent = self._lent or not type(self).__module__.startswith("flwr_fco.")
-        with np.errstate(over="ignore", invalid="ignore"):
-            found = self._touched.step(self, problem, before, uplinks, lent=lent)
-        if found is None:
-            return False
-        self._state, point = found
-        self._lent = False
-        self._output = self.mail.output = Output.of_nonzeros(self._state, problem.plan, point)
-        self.mail.take_model(self._touched.primal, point)
-        for part in self._acting["after_round"]:
-            part.after_round(self, before, uplinks)
-        return True
-
     def primal_arrays(self) -> ArrayRecord:
         """Return the primal model of the present state in the user's names, shapes and dtypes.
 
         Before the first successful round, these are the initial arrays as given, feasible or not.
         """
-        if self._state.round == 0:
+        if self.state.round == 0:
             return self._initial
         known = self._output
         # A method may change its state and geometry after a round, when a client leaves or a stage begins.
-        if known is None or known.state is not self._state or known.plan is not self.plan:
-            point = self._point(self.problem, self._state)
-            known = self._output = Output.of(self._state, self.plan, point, self.pass_through_arrays)
+        if known is None or known.state is not self.state or known.plan is not self.plan:
+            point = self._point(self.problem, self.state)
+            known = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
         return shared_arrays(known.arrays)
 
     def _point(self, problem: Problem, state: Any) -> Vector:
@@ -872,16 +803,6 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         """
         known = self._known(arrays)
         return primal_vector(self.plan.layout, arrays)[0] if known is None else known.point
-
-    def entries(self, arrays: ArrayRecord) -> Vector:
-        """Return the entries of a primal model: all, or only those that may be non-zero if these are known.
-
-        Parameters
-        ----------
-        arrays : ArrayRecord
-        """
-        known = self._known(arrays)
-        return primal_vector(self.plan.layout, arrays)[0] if known is None else known.entries
 
     def _known(self, arrays: ArrayRecord) -> Output | None:
         """Return the output that these arrays come from, if :meth:`primal_arrays` returned them last."""

@@ -216,45 +216,6 @@ def new_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Ar
     return array
 
 
-class _Later(Array):
-    """An array whose bytes are made on first access; an ordinary array from then on."""
-
-    def __getattr__(self, name: str) -> Any:
-        # Called for missing attributes: the bytes.
-        make = self.__dict__.get("_make") if name == "data" else None
-        if make is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        made = serialised(make())
-        self.__dict__.clear()
-        self.__dict__.update(made.__dict__)
-        self.__class__ = Array  # type: ignore[assignment]
-        return self.data
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (self.data is not None and self == other)
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self if self.data is None else self.__reduce_ex__(protocol)
-
-
-def later(dtype: str, shape: tuple[int, ...], make: Callable[[], NDArray[Any]]) -> Array:
-    """Return an array that is serialised when its bytes are first accessed.
-
-    Parameters
-    ----------
-    dtype : str
-    shape : tuple of int
-    make : callable
-        Returns the array, of this dtype and shape.
-    """
-    if not _arrays_are_known():
-        return serialised(make())
-    array = _Later.__new__(_Later)
-    # One attribute more than a complete array, so that it is not taken for one.
-    array.__dict__.update(dtype=dtype, shape=shape, stype=NUMPY, _make=make, _is_made=False)
-    return array
-
-
 #: Number of attributes of an array; arrays that Flower has sent have more.
 _NUM_FIELDS = 4
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import COUNTERS, Layout, Vector, euclidean_norm
-from flwr_fco.core.sparse import NonZeros
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import finite, floating, from_array, read_pass_through, vectors_of
@@ -52,27 +50,6 @@ def primal_record(
             array = (pass_through or {})[entry.name]
         arrays[entry.name] = array
     return _flower.array_record(arrays)
-
-
-def nonzeros_record(layout: Layout, point: NonZeros) -> ArrayRecord:
-    """Return a primal vector under the user's names; the bytes are made on first access.
-
-    Parameters
-    ----------
-    layout : Layout
-        Layout with float64 arrays only, all of them optimised.
-    point : NonZeros
-    """
-    arrays: dict[str, Array | NDArray[Any]] = {}
-    for entry in layout.entries:
-        begin, end = np.searchsorted(point.indices, (entry.offset, entry.offset + entry.size))
-        own = NonZeros(point.indices[begin:end] - np.int32(entry.offset), point.values[begin:end], entry.size)
-        arrays[entry.name] = _flower.later(entry.dtype, entry.shape, partial(_shaped, own, entry.shape))
-    return _flower.array_record(arrays)
-
-
-def _shaped(vector: NonZeros, shape: tuple[int, ...]) -> NDArray[Any]:
-    return vector.to_dense().reshape(shape)
 
 
 def config_of_round(config: ConfigRecord, server_round: int) -> ConfigRecord:

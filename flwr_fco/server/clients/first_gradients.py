@@ -35,7 +35,7 @@ class FirstGradients(Part):
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
         """Ask all clients for a gradient, unless that has been done."""
         host.answered_start.clear()
-        if host.peek().round > 0 or host.peek().started:
+        if host.state.round > 0 or host.state.started:
             return nodes
         start = host.run_start_round()
         self._bytes = (start.bytes_down, start.bytes_up)
@@ -56,6 +56,6 @@ class FirstGradients(Part):
 
     def metrics(self, host: Host) -> dict[str, float | int]:
         """Return the traffic of round 0, in the first round that counts."""
-        if self._bytes is None or host.peek().round != 1:
+        if self._bytes is None or host.state.round != 1:
             return {}
         return {"bytes-down-round-0": self._bytes[0], "bytes-up-round-0": self._bytes[1]}

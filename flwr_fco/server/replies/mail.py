@@ -445,16 +445,14 @@ class Mail(Part):
             current.messages = messages
         return messages
 
-    def take_model(self, primal: Vector, nonzeros: NonZeros | None = None) -> None:
+    def take_model(self, primal: Vector) -> None:
         """Record the model that the next replies answer.
 
         Parameters
         ----------
         primal : ndarray of float64, shape (d,)
-        nonzeros : NonZeros, optional
-            The model with its non-zeros, if these are known.
         """
-        self.bounds.look(primal.size, primal if nonzeros is None else nonzeros.values)
+        self.bounds.look(primal.size, primal)
 
     # --- what comes back ------------------------------------------------------------------------------------------
 

@@ -93,9 +93,6 @@ class Runnable(Host, Protocol):
     def as_vector(self, arrays: ArrayRecord) -> Vector:
         """Return a model as one vector."""
 
-    def entries(self, arrays: ArrayRecord) -> Vector:
-        """Return the entries of a model, all or only those that may be non-zero."""
-
     def certificate(self, server_round: int, grid: Grid, arrays: ArrayRecord) -> dict[str, float]:
         """Return the metrics of a round's certificate, if one is due."""
 
@@ -251,7 +248,7 @@ class _Watch:
             return False
         strategy, skipped = self._strategy, bool(metrics["skipped"])
         try:
-            entries = strategy.entries(arrays)
+            entries = strategy.as_vector(arrays)
         except ProtocolError:
             self._diverged(number, "the model is too large for its dtype")
             return False

@@ -10,8 +10,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector, all_finite
-from flwr_fco.core.sparse import NonZeros, dense
-from flwr_fco.wire.model import nonzeros_record, primal_record
+from flwr_fco.wire.model import primal_record
 from flwr_fco.wire.protocol import Plan
 
 
@@ -24,36 +23,14 @@ class Output(NamedTuple):
     plan : Plan
     arrays : ArrayRecord
         Under the user's names, in the user's shapes and dtypes.
-    vector : ndarray of float64, shape (d,), or NonZeros
+    point : ndarray of float64, shape (d,)
         The model as one vector.
     """
 
     state: Any
     plan: Plan
     arrays: ArrayRecord
-    vector: Vector | NonZeros
-
-    @property
-    def point(self) -> Vector:
-        """The model as one vector."""
-        return dense(self.vector)
-
-    @property
-    def entries(self) -> Vector:
-        """The model's entries, all or only those that may be non-zero."""
-        return self.vector.values if isinstance(self.vector, NonZeros) else self.vector
-
-    @classmethod
-    def of_nonzeros(cls, state: Any, plan: Plan, point: NonZeros) -> Output:
-        """Return a point as the user sees it; the arrays are made on first access.
-
-        Parameters
-        ----------
-        state : NamedTuple
-        plan : Plan
-        point : NonZeros
-        """
-        return cls(state, plan, nonzeros_record(plan.layout, point), point)
+    point: Vector
 
     @classmethod
     def of(
@@ -77,7 +54,7 @@ class Output(NamedTuple):
 
     def finite(self) -> bool:
         """Whether the model is finite: a map's exponential, or a conversion to the user's dtype, may overflow."""
-        if not all_finite(self.entries):
+        if not all_finite(self.point):
             return False
         passed = (self.arrays[entry.name].numpy() for entry in self.plan.layout.passed_through)
         return all(all_finite(array) for array in passed if array.dtype.kind == "f")

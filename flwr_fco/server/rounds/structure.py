@@ -8,7 +8,6 @@ from functools import lru_cache
 import numpy as np
 
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.core.sparse import NonZeros
 from flwr_fco.regularizers.base import Array, BoundRegularizer
 from flwr_fco.regularizers.separable import Zero
 from flwr_fco.regularizers.spectral import MatrixRegularizer
@@ -19,7 +18,7 @@ _NOISE = 64.0
 _DIRECTIONS = 64
 
 
-def structure(psi: BoundRegularizer, layout: Layout, w: Vector | NonZeros) -> dict[str, int | float]:
+def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int | float]:
     """Return metrics of the structure that psi promises, for a model.
 
     Parameters
@@ -27,7 +26,7 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector | NonZeros) -> di
     psi : BoundRegularizer
     layout : Layout
         Layout with the user's dtypes: a float32 model on the boundary of a set, up to float32 rounding, is feasible.
-    w : ndarray of float64, shape (d,), or NonZeros
+    w : ndarray of float64, shape (d,)
         The flat model.
 
     Returns
@@ -46,11 +45,6 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector | NonZeros) -> di
     """
     if isinstance(psi.regularizer, Zero):
         return {}
-    if isinstance(w, NonZeros):
-        density = _density(psi, w)
-        if density is not None:
-            return density
-        w = w.to_dense()
     parts = [(w[block], shape, own) for block, shape, own in psi.blocks]
     if not parts and psi.scope == "joint":
         scattered = w[layout.regularized_mask()]
@@ -72,18 +66,6 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector | NonZeros) -> di
             feasible = feasible and math.isfinite(own.value(array))
             found["feasible"] = int(feasible)
     return found
-
-
-def _density(psi: BoundRegularizer, w: NonZeros) -> dict[str, int | float] | None:
-    """Return the density of a model by its non-zeros; None if psi promises something else."""
-    if psi.scope == "joint" or any(isinstance(own, MatrixRegularizer) or own.constraint for *_, own in psi.blocks):
-        return None
-    nonzero = size = 0
-    for block, _, own in psi.blocks:
-        if not isinstance(own, Zero):
-            begin, end = np.searchsorted(w.indices, (block.start, block.stop))
-            nonzero, size = nonzero + int(np.count_nonzero(w.values[begin:end])), size + block.stop - block.start
-    return {"density": nonzero / size} if size else {}
 
 
 @lru_cache(maxsize=8)

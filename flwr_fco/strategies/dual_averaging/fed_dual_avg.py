@@ -147,7 +147,6 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
     needs_mean: ClassVar[str] = ""
     extrapolates: ClassVar[bool] = True
     takes_sparse: ClassVar[bool] = True
-    coordinatewise: ClassVar[bool] = True
 
     client_prox: bool = True
     sparse_wire: Literal["auto", False] = "auto"

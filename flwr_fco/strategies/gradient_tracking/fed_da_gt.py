@@ -147,7 +147,6 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
     remembers: ClassVar[str] = "a tracker"
     exact_elapsed: ClassVar[bool] = True
     takes_sparse: ClassVar[bool] = True
-    coordinatewise: ClassVar[bool] = True
     needs_mean: ClassVar[str] = "the weighted sum of all trackers is 0 only if every answer counts with its weight"
     traffic: ClassVar[str] = "1 / 1; with a sample 2 / 1"
 
