@@ -21,6 +21,7 @@ PACKAGE = ROOT / "flwr_fco"
 SIDES = {
     "strategies": ("#fde3cf", "on the server"),
     "client_apps": ("#d6e6f4", "on the clients"),
+    "engines": ("#d6e6f4", "on the clients"),
     "pooled": ("#dcefd9", "with all data in one place"),
     "server": ("#fde3cf", "on the server"),
 }
