@@ -17,6 +17,7 @@ from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import digits
 from flwr_fco.pooled import density
 from flwr_fco.regularizers import L1
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
 from flwr_fco.wire.protocol import Node
 from reproduction.pictures.appearance import appearance
@@ -51,7 +52,7 @@ def densities(strategy: CompositeStrategy) -> tuple[np.ndarray, np.ndarray]:
                 # w_0 + (w_K - w_0) is not w_K to the last bit, and an exact zero is what is counted.
                 model[np.abs(model) < 1e-14] = 0.0
             row.append(density(model[block]))
-        state = strategy.aggregate(problem, state, uplinks)
+        state = strategy.aggregate(problem, state, Replies(uplinks))
         local.append(row)
         server.append(density(strategy.retrieve(problem, state)[block]))
     return np.array(local), np.array(server)

@@ -114,8 +114,8 @@ class ClientHalf:
     """A method's client half; a subclass with a `name` is found by it.
 
     A round is ``hear`` (put back what the message left out), ``begin``, the engine, ``send``, ``remember``. All
-    vectors may be restricted to the coordinates of a client's sparse features, so ``begin``, ``send`` and
-    ``remember`` act on each coordinate by itself.
+    vectors may be restricted to the coordinates of a client's sparse features, so ``begin``, ``send``,
+    ``remember`` and ``change`` act on each coordinate by itself.
     """
 
     #: By this name the server's plan asks for it; a class without one is abstract.
@@ -222,6 +222,19 @@ class ClientHalf:
         elapsed : float or None
         """
         return {}
+
+    @staticmethod
+    def change(downlink: Downlink, sent: Memory, elapsed: float | None) -> Vector:
+        """Return what a reply adds to a sum that the server keeps over all clients' memories.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            The whole message.
+        sent : mapping of str to ndarray
+        elapsed : float or None
+        """
+        raise NotImplementedError
 
     @staticmethod
     def keep(downlink: Downlink) -> Memory:

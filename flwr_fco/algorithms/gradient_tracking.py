@@ -78,6 +78,14 @@ class GradientTracking(ClientHalf):
         return {"own": memory["own"] - downlink.vectors["control"] - sent["increment"] / elapsed}
 
     @staticmethod
+    def change(downlink: Downlink, sent: Memory, elapsed: float | None) -> Vector:
+        """Return the change of the client's variate, which the server's control is the mean of."""
+        if "variate-increment" in sent:
+            return sent["variate-increment"]
+        assert elapsed is not None
+        return -downlink.vectors["control"] - sent["increment"] / elapsed
+
+    @staticmethod
     def keep(downlink: Downlink) -> Memory:
         """Keep the broadcast, from which the next one gives the control."""
         return {"dual": downlink.vectors["dual"]} if downlink.plan.options.get("remember", False) else {}

@@ -9,7 +9,7 @@ strategy runs it through Flower; a dozen lines of NumPy run it on paper::
     for _ in range(rounds):
         downlink = algorithm.downlink(problem, state, None)
         uplinks = [...]                                     # a local solver's answers, with weights that sum to 1
-        state = algorithm.aggregate(problem, state, uplinks)
+        state = algorithm.aggregate(problem, state, Replies(uplinks))
     model = algorithm.retrieve(problem, state)
 """
 
@@ -19,7 +19,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -31,8 +30,8 @@ from flwr_fco.server.clients.graph import Graph, Matrix
 from flwr_fco.server.clients.memory import Change, ClientMemories
 from flwr_fco.server.convergence import Limit
 from flwr_fco.server.questions.rates import LossFacts
-from flwr_fco.server.replies.centres import Centre, Direction
-from flwr_fco.wire.protocol import Downlink, Node, Option, Plan, Uplink
+from flwr_fco.server.replies.replies import Replies
+from flwr_fco.wire.protocol import Downlink, Node, Option, Plan
 
 
 class Problem(NamedTuple):
@@ -56,9 +55,6 @@ class Problem(NamedTuple):
         Clients that are asked in this round, sorted by partition id.
     num_rounds : int or None
         Total number of rounds, if known.
-    centre : callable
-        ``(uplinks, name="increment") -> (vector, elapsed)``: the direction of the server's step; usually the weighted
-        mean.
     memories : ClientMemories or None
         The server's record of clients with memories.
     graph : Graph or None
@@ -80,7 +76,6 @@ class Problem(NamedTuple):
     round: int = 0
     asked: Sequence[Node] = ()
     num_rounds: int | None = None
-    centre: Direction = Centre()
     memories: ClientMemories | None = None
     graph: Graph | None = None
     restoring: AbstractSet[int] = frozenset()
@@ -98,6 +93,12 @@ class Problem(NamedTuple):
             The fields after `psi`.
         """
         return cls(plan, plan.layout, plan.h, plan.psi, **others)
+
+    @property
+    def clients(self) -> ClientMemories:
+        """The server's record of clients, for methods whose clients remember something."""
+        assert self.memories is not None
+        return self.memories
 
     def with_plan(self, plan: Plan) -> Problem:
         """Return the problem with another plan.
@@ -155,10 +156,6 @@ class Algorithm(ABC):
     needs_mean: ClassVar[str] = "it does not say what another centre than the mean would make of it"
     #: Whether the server takes a plain mean of increments, so that their norms can set its step size.
     extrapolates: ClassVar[bool] = False
-    #: Whether increments may be sparse vectors or unconverted float32 ones: `aggregate` reads them through
-    #: `problem.centre` alone, or handles both, and so does all other code that reads them. A subclass with its own
-    #: `aggregate` or `start_trackers` gets float64 arrays, unless it sets this itself.
-    takes_sparse: ClassVar[bool] = False
     #: Whether the clients run this package's solvers, whose `elapsed` is client_lr times steps; others may use
     #: schedules.
     exact_elapsed: ClassVar[bool] = False
@@ -189,14 +186,14 @@ class Algorithm(ABC):
         """
 
     @abstractmethod
-    def aggregate(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the next state: the server update of the paper's box.
 
         Parameters
         ----------
         problem : Problem
         state : NamedTuple
-        uplinks : sequence of Uplink
+        replies : Replies
             Sorted by partition id, with weights that sum to 1.
         """
 
@@ -272,14 +269,14 @@ class Algorithm(ABC):
         """
         return False
 
-    def averaged_points(self, problem: Problem, before: Any, after: Any, uplinks: Sequence[Uplink]) -> Iterable[Vector]:
+    def averaged_points(self, problem: Problem, before: Any, after: Any, replies: Replies) -> Iterable[Vector]:
         """Return the points of a round for an averaged output; by default only the last point.
 
         Parameters
         ----------
         problem : Problem
         before, after : NamedTuple
-        uplinks : sequence of Uplink
+        replies : Replies
         """
         return (self.retrieve(problem, after),)
 
@@ -293,14 +290,14 @@ class Algorithm(ABC):
         """
         return None
 
-    def start_trackers(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
+    def start_trackers(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a round 0 in which every client has sent a gradient.
 
         Parameters
         ----------
         problem : Problem
         state : NamedTuple
-        uplinks : sequence of Uplink
+        replies : Replies
         """
         return state
 
@@ -388,28 +385,3 @@ class Algorithm(ABC):
     def describe(self) -> list[tuple[str, str]]:
         """Return the method's lines in ``summary()``, as pairs of a title and a text."""
         return []
-
-
-@lru_cache(maxsize=64)
-def says(algorithm: type[Algorithm], name: str, *methods: str) -> bool:
-    """Whether a declaration covers these methods: it is set in the class that defines them, or in a subclass of it.
-
-    Parameters
-    ----------
-    algorithm : type
-    name : str
-        Name of the class variable.
-    *methods : str
-    """
-    place = {key: i for i, base in reversed([*enumerate(algorithm.__mro__)]) for key in vars(base)}
-    return bool(getattr(algorithm, name)) and all(place[name] <= place[method] for method in methods)
-
-
-def takes_sparse(algorithm: type[Algorithm]) -> bool:
-    """Whether an algorithm accepts vectors in the form in which they arrive.
-
-    Parameters
-    ----------
-    algorithm : type
-    """
-    return says(algorithm, "takes_sparse", "aggregate", "start_trackers")

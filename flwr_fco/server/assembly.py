@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from flwr_fco.algorithms.contract import ClientHalf
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.algorithm import Algorithm, takes_sparse
+from flwr_fco.server.algorithm import Algorithm
 from flwr_fco.server.clients.capped import CappedMinimisations
 from flwr_fco.server.clients.first_gradients import FirstGradients
 from flwr_fco.server.clients.graph import Graph, uniform_weighting
@@ -119,7 +119,9 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
             ledger_bytes=own.ledger_bytes,
             weighting=options.weighting,
             client_weights=options.client_weights,
-            may_be_sparse=takes_sparse(type(algorithm)) and getattr(own, "sparse_wire", False) is not False,
+            may_be_sparse=half is not None
+            and half.sparse is not None
+            and getattr(own, "sparse_wire", False) is not False,
         )
         remembering = Remembering(memories, everyone=isinstance(own, EveryoneOptions))
         if isinstance(own, EveryoneOptions):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from flwr_fco.server.algorithm import Algorithm, Problem
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.replies.checks import Round
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 
 #: A node and the message to it.
@@ -67,6 +68,9 @@ class Host(Protocol):
     @property
     def current(self) -> Round:
         """The current round: the nodes that were asked and the messages sent to them."""
+
+    def replies(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Replies:
+        """Return a round's replies as the algorithm reads them."""
 
     def look_again(self) -> None:
         """Update the list of connected nodes."""

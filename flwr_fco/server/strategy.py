@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from logging import INFO, WARNING
 from typing import Any
 
@@ -37,6 +38,7 @@ from flwr_fco.server.replies.checks import LeftOut, Reply, Round
 from flwr_fco.server.replies.momentum import Momentum
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.replies.private import PrivateMean
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.server.rounds import saving
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
@@ -302,7 +304,6 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             self._problem = Problem.of(
                 plan,
                 num_rounds=self.num_rounds,
-                centre=self._assembly.centre,
                 memories=self.memories,
                 graph=self.graph,
                 answered_start=self.answered_start,
@@ -711,6 +712,19 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         own.update(self._structure(arrays))
         return arrays, MetricRecord(dict(own | self.round_metrics()))
 
+    def replies(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Replies:
+        """Return a round's replies as the algorithm reads them.
+
+        Parameters
+        ----------
+        problem : Problem
+        state : NamedTuple
+            The state of the messages that they answer.
+        uplinks : sequence of Uplink
+        """
+        told = partial(self.downlink, problem, state, None)
+        return Replies(uplinks, self._assembly.centre, self.memories, self.client_half(), told)
+
     def _structure(self, arrays: ArrayRecord) -> dict[str, int | float]:
         return structure(self.problem.psi, self.problem.layout, self.as_vector(arrays))
 
@@ -734,7 +748,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 passed = checks.averaged_pass_through(
                     self.pass_through_arrays, uplinks, aggregation=self.aggregation, trim=self.trim
                 )
-                after = self.aggregate(problem, before, uplinks)
+                replies = self.replies(problem, before, uplinks)
+                after = self.aggregate(problem, before, replies)
                 if not all(all_finite(value) for value in after):
                     log(WARNING, overflows)
                     return False
@@ -742,7 +757,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 if stage:
                     average.start(problem.layout.size)
                 elif average.averages:
-                    average.add(self.averaged_points(problem, before, after, uplinks))
+                    average.add(self.averaged_points(problem, before, after, replies))
                 # A new stage has its own geometry and a state may have its own psi; both determine the state's point.
                 psi = self.psi_at(problem.layout, self.regularizer, after)
                 changed = stage or psi is not problem.plan.regularizer

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import density
 from flwr_fco.server.algorithm import Problem
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDualAvg, FedMid
-from flwr_fco.wire.protocol import Uplink
 from reproduction.runs.recorder import build_strategy
 from reproduction.runs.run import RunResult, clients_with
 from reproduction.runs.settings import RunSettings
@@ -60,17 +59,17 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
     strategy = build_strategy(settings, len(objectives), task.regularizer)
     original = strategy.aggregate
 
-    def client_models(problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> list[np.ndarray[Any, Any]]:
+    def client_models(problem: Problem, state: Any, replies: Replies) -> list[np.ndarray[Any, Any]]:
         if isinstance(strategy, FedDualAvg):
             return [
-                problem.retrieve(state.dual + dense(uplink.vectors["increment"]), state.elapsed + uplink.step_sizes)
-                for uplink in uplinks
+                problem.retrieve(state.dual + uplink.vectors["increment"], state.elapsed + uplink.step_sizes)
+                for uplink in replies
             ]
-        return [state.primal + uplink.vectors["increment"] for uplink in uplinks]
+        return [state.primal + uplink.vectors["increment"] for uplink in replies]
 
-    def aggregate(problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
-        models = client_models(problem, state, uplinks)
-        new = original(problem, state, uplinks)
+    def aggregate(problem: Problem, state: Any, replies: Replies) -> Any:
+        models = client_models(problem, state, replies)
+        new = original(problem, state, replies)
         history.append(
             {
                 "round": float(problem.round),

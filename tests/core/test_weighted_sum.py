@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
-from flwr_fco import FedDualAvg
 from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
-from flwr_fco.server.algorithm import takes_sparse
 from flwr_fco.server.replies.centres import mean_increment
-from flwr_fco.strategies import FedDAGT, FedMid, FedSAM, MultistepReFedDAGT
 from flwr_fco.wire.protocol import Uplink
 
 
@@ -59,11 +56,3 @@ def test_float32_replies_are_added_in_float64_in_the_memory_of_the_mean():
     tracemalloc.stop()
     assert_array_equal(mean, np.full(size, 0.25 * (1.0 + float(np.float32(0.1)))))
     assert peak < 1.05 * mean.nbytes
-
-
-def test_who_gets_replies_as_they_come():
-    assert takes_sparse(FedDualAvg)
-    assert takes_sparse(FedSAM)
-    assert takes_sparse(FedMid)
-    assert takes_sparse(FedDAGT)
-    assert not takes_sparse(MultistepReFedDAGT)

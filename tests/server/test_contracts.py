@@ -81,9 +81,9 @@ class ProximalPoint(MemoryOptions, CompositeStrategy):
     def downlink(self, problem, state, node):
         return Downlink(problem.plan, {"primal": state.primal})
 
-    def aggregate(self, problem, state, uplinks):
-        assert all(uplink.elapsed is None for uplink in uplinks)
-        mean = sum(uplink.weight * uplink.vectors["increment"] for uplink in uplinks)
+    def aggregate(self, problem, state, replies):
+        assert all(uplink.elapsed is None for uplink in replies)
+        mean = sum(uplink.weight * uplink.vectors["increment"] for uplink in replies)
         return AverageState(state.primal + mean, state.round + 1)
 
     def retrieve(self, problem, state):

@@ -215,9 +215,9 @@ def test_messages_give_the_same_bits():
 
 def test_a_strategy_of_ones_own_gets_whole_vectors():
     class Mine(FedDualAvg):
-        def aggregate(self, problem, state, uplinks):
-            assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in uplinks)
-            return super().aggregate(problem, state, uplinks)
+        def aggregate(self, problem, state, replies):
+            assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in replies)
+            return super().aggregate(problem, state, replies)
 
     found, _ = run(clients(), Mine(regularizer=L1(0.001), client_lr=0.5, batch_size=4, fraction_evaluate=0.0))
     assert_array_equal(found, run(clients())[0])

@@ -105,10 +105,13 @@ class Change(NamedTuple):
         Why all clients restart; None if none does, but clients have joined or left.
     means : mapping of str to ndarray, or None
         Weighted means of the memories of the current clients; None if unchanged up to the weights.
+    population : float
+        Sum of the weights of the current clients.
     """
 
     reason: str | None
     means: Mapping[str, Vector] | None
+    population: float
 
 
 class ClientMemories:
@@ -335,7 +338,7 @@ class ClientMemories:
         if (gone or self._lost) and not self.ledger:
             return self.new_epoch("a client has left" if gone else "a client has lost its state")
         if changed:
-            return Change(None, self.means() if self.ledger and self.members else None)
+            return Change(None, self.means() if self.ledger and self.members else None, self.population())
         return None
 
     def _evict(self) -> None:
@@ -400,7 +403,7 @@ class ClientMemories:
         self._lost = False
         for member in self.members.values():
             member.accepted, member.digest, member.counted, member.memory = -1, "", 0, None
-        return Change(reason, {name: np.zeros(self.size) for name in self.names})
+        return Change(reason, {name: np.zeros(self.size) for name in self.names}, self.population())
 
     # --- saving and the look ----------------------------------------------------------------------------------
 

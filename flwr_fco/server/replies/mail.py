@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
-from flwr_fco.core.sparse import NonZeros, SparseVector, dense, is_shorter
+from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.server.algorithm import Algorithm, Problem, takes_sparse
+from flwr_fco.server.algorithm import Algorithm, Problem
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.options import CommonOptions
 from flwr_fco.server.parts import Letter, Part
@@ -178,7 +178,9 @@ class Mail(Part):
         self.options, self.algorithm = options, algorithm
         self.language: Language = OwnClients()
         self.asks = True
-        self._takes_sparse = takes_sparse(type(algorithm))
+        half = algorithm.client_half()
+        #: Whether clients may answer with their features' coordinates alone.
+        self._sparse = half is None or half.sparse is not None
         self.timeout = 3600.0
         self.forget()
 
@@ -377,8 +379,7 @@ class Mail(Part):
             found = [(node, told if self.places and node.key in self.places else short) for node in nodes]
         else:
             found, known = [(node, self._told(problem, node)) for node in nodes], dict[int, Any]()
-            if self._takes_sparse:
-                found = [(n, told if n.key in self.places else self._by_non_zeros(told, known)) for n, told in found]
+            found = [(n, told if n.key in self.places else self._by_non_zeros(told, known)) for n, told in found]
         for node, told in found:
             if told.work is not None:
                 current.works[node.node_id] = told.work
@@ -399,7 +400,7 @@ class Mail(Part):
         `known` holds shared vectors by id.
         """
         seldom = self.places or self.current.number <= 1
-        if not (seldom and self._takes_sparse and self.plan.options.get("sparse-wire", True)):
+        if not (seldom and self.plan.options.get("sparse-wire", True)):
             return told
         vectors: dict[str, Any] = {**told.vectors}
         for name, vector in told.vectors.items():
@@ -491,7 +492,7 @@ class Mail(Part):
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
             self.declared.update((reply.node.node_id, reply.value.examples) for reply in good)
-        if self._takes_sparse:
+        if self._sparse:
             self._note_places(good)
         if options.client_weights is None:
             return good
@@ -563,9 +564,7 @@ class Mail(Part):
                 raise ProtocolError("its partition is not one of those in client_weights")
         elif self._memories is not None:
             self._memories.check_weight(node, uplink.examples)
-        if self._takes_sparse or all(getattr(own, "dtype", None) == np.float64 for own in uplink.vectors.values()):
-            return uplink
-        return uplink._replace(vectors={name: dense(vector) for name, vector in uplink.vectors.items()})
+        return uplink
 
     def _weight(self, reply: Reply[Uplink]) -> float:
         given, partition = self.options.client_weights, reply.node.partition_id

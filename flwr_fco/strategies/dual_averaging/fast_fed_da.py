@@ -57,10 +57,11 @@ from flwr_fco.server.clients.graph import Matrix
 from flwr_fco.server.convergence import Limit, Shifted, Vanishing
 from flwr_fco.server.options import POSITIVE, GraphOptions, Mixing, WorkOptions
 from flwr_fco.server.questions.rates import LossFacts
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.on_graphs.decentralized import with_rows
 from flwr_fco.topology import consensus_error
-from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Option
 
 
 class ModelStage(NamedTuple):
@@ -251,9 +252,9 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
             shapes["point-increment"] = shapes["increment"]
         return shapes
 
-    def aggregate(self, problem: Problem, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
+    def aggregate(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
         """Return the mixed sums, the resulting points, and the next stage if one ends."""
-        following = (self._bao if self.variant == "bao" else self._liang)(problem, state, uplinks)
+        following = (self._bao if self.variant == "bao" else self._liang)(problem, state, replies)
         following = following._replace(round=state.round + 1, stage_round=state.stage_round + 1)
         stage = self.stage_at(state.stage)
         if stage.rounds and following.stage_round >= stage.rounds:
@@ -268,27 +269,27 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
             )
         return following
 
-    def _bao(self, problem: Problem, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
-        gradients, elapsed = problem.centre(uplinks)
+    def _bao(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
+        gradients, elapsed = replies.mean()
         gradients += state.gradients[0]
         points, steps = state.points[0].copy(), state.steps + elapsed
         if not self.constrained:
-            points += problem.centre.mean(uplinks, "point-increment", normalize=True)
+            points += replies.plain_mean("point-increment", normalize=True)
         count = state.stage_round + 1.0 if self.constrained else steps
         primal = self._model(problem, state, 0).bao_point(gradients, points, steps, count)
         points += problem.h.gradient(primal)
         return state._replace(gradients=gradients[None], points=points[None], primal=primal[None], steps=steps)
 
-    def _liang(self, problem: Problem, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
+    def _liang(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
         step, h = int(state.steps) + int(self.local_steps or 0), problem.h
         if problem.graph is None:
             rows, mixing = [0], np.ones((1, 1))
-            moved = [problem.centre.mean(uplinks, name)[None] for name in ("increment", "point-increment")]
+            moved = [replies.plain_mean(name)[None] for name in ("increment", "point-increment")]
         else:
-            rows, mixing = problem.graph.places(uplinks)
+            rows, mixing = problem.graph.places(replies)
             state = self._expanded(state, mixing.shape[0])
             moved = [np.zeros_like(state.gradients) for _ in range(2)]
-            for uplink, row in zip(uplinks, rows, strict=True):
+            for uplink, row in zip(replies, rows, strict=True):
                 moved[0][row], moved[1][row] = uplink.vectors["increment"], uplink.vectors["point-increment"]
         gradients, points = mixing @ (state.gradients + moved[0]), mixing @ (state.points + moved[1])
         primals = state.primal.copy()

@@ -39,6 +39,7 @@ from flwr_fco.regularizers import Regularizer
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Biased, Limit, ToZero
 from flwr_fco.server.options import MomentumOptions, PrivacyOptions, RateOptions, UnmodifiedOptions, WorkOptions
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.server.rounds.hooks import RoundHooks
 from flwr_fco.server.rounds.sparse_training import SparseTraining
 from flwr_fco.server.strategy import CompositeStrategy
@@ -50,7 +51,7 @@ from flwr_fco.strategies.dual_averaging.density import (
     rounds_of,
     sparse_step,
 )
-from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Option
 
 #: Largest dual-to-weight ratio sent as float32.
 FLOAT32_LIMIT = 1e3
@@ -87,9 +88,9 @@ class DualStrategy(CompositeStrategy):
         """Return the dual and its elapsed time."""
         return Downlink(problem.plan, {"dual": state.dual}, problem.client_lr, state.elapsed)
 
-    def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
+    def aggregate(self, problem: Problem, state: DualState, replies: Replies) -> DualState:
         """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
-        dual, elapsed = problem.centre(uplinks)
+        dual, elapsed = replies.mean()
         dual *= problem.server_lr
         dual += state.dual
         return DualState(dual, state.elapsed + problem.server_lr * elapsed, state.round + 1)
@@ -99,13 +100,13 @@ class DualStrategy(CompositeStrategy):
         return problem.retrieve(state.dual, state.elapsed)
 
     def averaged_points(
-        self, problem: Problem, before: DualState, after: DualState, uplinks: Sequence[Uplink]
+        self, problem: Problem, before: DualState, after: DualState, replies: Replies
     ) -> Iterable[Vector]:
         """Return the last point of the round, or the points of all its local steps (shadow, ergodic)."""
         if self.output not in ("shadow", "ergodic"):
             yield self.retrieve(problem, after)
             return
-        for k, moved in enumerate(problem.centre.mean(uplinks, "trajectory"), start=1):
+        for k, moved in enumerate(replies.plain_mean("trajectory"), start=1):
             yield problem.retrieve(before.dual + moved, before.elapsed + problem.client_lr * k)
 
 
@@ -146,7 +147,6 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
     exact_elapsed: ClassVar[bool] = True
     needs_mean: ClassVar[str] = ""
     extrapolates: ClassVar[bool] = True
-    takes_sparse: ClassVar[bool] = True
 
     client_prox: bool = True
     sparse_wire: Literal["auto", False] = "auto"
@@ -159,9 +159,9 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
         number, dual = (0.0, np.zeros(layout.size)) if state is None else (state.elapsed, state.dual)
         return psi_of(layout, regularizer, self.density, min(1.0, number / rounds), self.scope, dual)
 
-    def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
+    def aggregate(self, problem: Problem, state: DualState, replies: Replies) -> DualState:
         """Return the next dual and its elapsed time; with a density, the rounds that have gone by."""
-        following = super().aggregate(problem, state, uplinks)
+        following = super().aggregate(problem, state, replies)
         if self.density is None:
             return following
         primal = problem.retrieve(state.dual, state.elapsed)

@@ -40,24 +40,22 @@ when some are absent, and the method stalls. Here `control` is that mean.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.sparse import SparseVector, add_to, dense, weighted_sum
+from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.algorithm import Problem, takes_sparse
-from flwr_fco.server.clients.memory import Change, ClientMemories
+from flwr_fco.server.algorithm import Problem
+from flwr_fco.server.clients.memory import Change
 from flwr_fco.server.convergence import Biased, Exact, Limit
 from flwr_fco.server.options import MemoryOptions, RateOptions, TrackerOptions, WorkOptions
-from flwr_fco.server.replies.centres import Centre, factors_of
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.fed_dual_avg import FedDualAvg
-from flwr_fco.strategies.local_minimisation.sums import memories_of
-from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Option
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -146,7 +144,6 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
     source: ClassVar[str] = "[2], algorithm 1"
     remembers: ClassVar[str] = "a tracker"
     exact_elapsed: ClassVar[bool] = True
-    takes_sparse: ClassVar[bool] = True
     needs_mean: ClassVar[str] = "the weighted sum of all trackers is 0 only if every answer counts with its weight"
     traffic: ClassVar[str] = "1 / 1; with a sample 2 / 1"
 
@@ -184,23 +181,18 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
                 numbers = {"advance": state.advance}
         return Downlink(problem.plan, vectors, problem.client_lr, state.elapsed, numbers)
 
-    def aggregate(self, problem: Problem, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
+    def aggregate(self, problem: Problem, state: TrackingState, replies: Replies) -> TrackingState:
         """Return dual + server_lr mean(increment), control + sum p_m (-control - move_m)."""
-        memories = memories_of(problem)
-        mean, elapsed = problem.centre(uplinks)
-        apart = self._control_apart(problem, uplinks)
-        if apart:
-            mean -= apart * state.control
-        population = memories.population(uplinks)
+        mean, elapsed = replies.mean()
+        population = replies.population
         advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
-        derivable = self._derivable(memories, state, uplinks, population)
+        derivable = self._derivable(state, replies, population)
         if derivable:
             # Computed as the clients will derive it, so that the ledger matches their memories to the bit.
             control = (state.dual - dual) / advance
         else:
             control = state.control * (state.population or population)
-            for uplink in uplinks:
-                add_to(control, memories.weight_of(uplink), self.variate_change(state, uplink))
+            replies.changes(control)
             control /= population
         return state._replace(
             dual=dual,
@@ -212,48 +204,11 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
             derivable=int(derivable),
         )
 
-    def _control_apart(self, problem: Problem, uplinks: Sequence[Uplink]) -> float:
-        """Return the multiple of `control` to subtract from the mean, for the clients that left it out.
-
-        0 where the increments are whole.
-        """
-        apart = [isinstance(uplink.vectors["increment"], SparseVector) for uplink in uplinks]
-        if not any(apart):
-            return 0.0
-        assert isinstance(problem.centre, Centre)
-        factors, _ = factors_of(uplinks, normalize=problem.centre.normalize)
-        parts = zip(factors, uplinks, apart, strict=True)
-        return sum(factor * uplink.step_sizes for factor, uplink, without in parts if without)
-
-    def variate_change(self, state: TrackingState, uplink: Uplink) -> Any:
-        """Return a client's change of its own control variate: -control - move, or -sent/elapsed with sparse features.
-
-        Parameters
-        ----------
-        state : TrackingState
-        uplink : Uplink
-
-        Returns
-        -------
-        ndarray of float64 or SparseVector
-        """
-        if self.variate_source == "gradient":
-            return uplink.vectors["variate-increment"].astype(np.float64, copy=False)
-        move = uplink.vectors["increment"].astype(np.float64, copy=False)
-        if isinstance(move, SparseVector):
-            return move.with_values(-move.values / uplink.step_sizes)
-        return np.asarray(-state.control - move / uplink.step_sizes)
-
-    def _derivable(
-        self, memories: ClientMemories, state: TrackingState, uplinks: Sequence[Uplink], population: float
-    ) -> bool:
+    def _derivable(self, state: TrackingState, replies: Replies, population: float) -> bool:
         """Whether the new control is the mean of the moves, so that clients can derive it from the duals."""
-        if self.variate_source != "average" or not memories.everybody(uplinks):
+        if self.variate_source != "average" or not replies.everybody:
             return False
-        if population != state.population and state.control.any():
-            return False
-        equal_work = all(uplink.elapsed == uplinks[0].elapsed for uplink in uplinks)
-        return equal_work or bool(self.normalize_local_work)
+        return replies.comparable and (population == state.population or not state.control.any())
 
     def retrieve(self, problem: Problem, state: TrackingState) -> Vector:
         """Return retrieve(dual, elapsed), the primal point."""
@@ -261,17 +216,15 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
 
     # --- the clients' memories ------------------------------------------------------------------------------------
 
-    def start_trackers(self, problem: Problem, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
+    def start_trackers(self, problem: Problem, state: TrackingState, replies: Replies) -> TrackingState:
         """Return the state after round 0: `control` is the mean of the clients' gradients."""
-        memories = memories_of(problem)
-        population = memories.population()
-        pairs = ((memories.weight_of(uplink) / population, uplink.vectors["increment"]) for uplink in uplinks)
-        control = weighted_sum(pairs, state.dual.shape)
+        population = replies.population
+        control = replies.sum(over=population)
         return state._replace(control=control, population=population, started=1)
 
     def memories_changed(self, problem: Problem, state: TrackingState, change: Change) -> TrackingState:
         """Return the state with `control` as the mean over the current clients."""
-        population = memories_of(problem).population()
+        population = change.population
         control = state.control * (state.population / population) if change.means is None else change.means["own"]
         return state._replace(control=control, population=population, derivable=0)
 
@@ -285,7 +238,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
     def solver_options(self) -> dict[str, Option]:
         """Return the variates' source, whether clients keep the last broadcast, and whether they omit the control."""
         options: dict[str, Option] = {"variate": self.variate_source, "remember": self.remembers_dual}
-        if self.sparse_wire is not False and takes_sparse(type(self)):
+        if self.sparse_wire is not False:
             options["control-apart"] = True
         return options
 
@@ -302,14 +255,14 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
 
         Their sum, weighted by the clients' weights, is 0.
         """
-        memories = memories_of(self.problem)
+        memories = self.problem.clients
         if not memories.ledger:
             raise ConfigurationError('only the clients know their trackers; client_state="ledger" keeps a copy')
         return {key: self.state.control - dense(memories.memory(key)["own"]) for key in sorted(memories.present)}
 
     def metrics(self, problem: Problem, state: TrackingState) -> dict[str, float | int]:
         """Return the trackers' root mean square norm over the round's clients."""
-        memories = memories_of(problem)
+        memories = problem.clients
         if not (memories.ledger and problem.asked):
             return {}
         squares: list[float] = []

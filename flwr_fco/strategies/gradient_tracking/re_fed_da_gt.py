@@ -42,9 +42,9 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.options import AT_LEAST_ONE
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.server.rounds.averaging import largest_entries
 from flwr_fco.strategies.gradient_tracking.fed_da_gt import FedDAGT, TrackingState
-from flwr_fco.wire.protocol import Uplink
 from flwr_fco.work import FirstOrder, Work
 
 
@@ -124,7 +124,7 @@ class ReFedDAGT(FedDAGT):
         return restricted_map(mirror_map, primal, self.radius_squared)
 
     def averaged_points(
-        self, problem: Problem, before: TrackingState, after: TrackingState, uplinks: Sequence[Uplink]
+        self, problem: Problem, before: TrackingState, after: TrackingState, replies: Replies
     ) -> Iterable[Vector]:
         """Return the primal at the beginning of the round."""
         return (self.retrieve(problem, before),)
@@ -385,9 +385,9 @@ class MultistepReFedDAGT(ReFedDAGT):
     def _no_points(self, size: int) -> Vector:
         return np.zeros(size) if self._restart_rounds is None else np.zeros((0, size))
 
-    def aggregate(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state of ReFedDA-GT, or the first state of the next stage if a stage ends."""
-        following: Any = super().aggregate(problem, state, uplinks)
+        following: Any = super().aggregate(problem, state, replies)
         if self.stages is None or state.stage + 1 >= len(self.stages):
             return following
         point, rounds = self.retrieve(problem, following if self.restart_newest else state), self._restart_rounds

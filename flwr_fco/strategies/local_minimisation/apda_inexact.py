@@ -16,7 +16,6 @@ step is as exact as its stopping rule says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -27,10 +26,10 @@ from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.memory import Change
 from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import POSITIVE, EveryoneOptions, MemoryOptions, MinimiseOptions
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, rescaled
-from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_sum
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
-from flwr_fco.wire.protocol import Downlink, Node, Uplink
+from flwr_fco.wire.protocol import Downlink, Node
 
 
 def advance(state: MeanState, change: Vector, local_change: Vector) -> MeanState:
@@ -130,21 +129,19 @@ class APDAInexact(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrateg
     def downlink(self, problem: Problem, state: MeanState, node: Node | None) -> Downlink:
         """Return the message to a node: the model if it begins, mean(V) otherwise."""
         told = super().downlink(problem, state, node)
-        if node is None or memories_of(problem).member(node).accepted < 0:
+        if node is None or problem.clients.member(node).accepted < 0:
             return told
         return told._replace(vectors={"dual-mean": state.mean})
 
-    def aggregate(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+    def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the means of all clients' V and x."""
-        population = memories_of(problem).population(uplinks)
-        change, local_change = (
-            weighted_sum(problem, uplinks, name) / population for name in ("increment", "local-increment")
-        )
+        population = replies.population
+        change, local_change = (replies.sum(name) / population for name in ("increment", "local-increment"))
         return advance(rescaled(state, population), change, local_change)
 
     def memories_changed(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the current clients."""
-        population = memories_of(problem).population()
+        population = change.population
         if change.reason is not None:
             return state._replace(mean=np.zeros_like(state.mean), population=population)
         return rescaled(state, population)

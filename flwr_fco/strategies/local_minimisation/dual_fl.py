@@ -28,7 +28,6 @@ nu = mu the gap (3.6) is infinite in general, so the rule ``"gap"`` needs nu < m
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -39,9 +38,9 @@ from flwr_fco.server.clients.memory import Change
 from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import AUTO, POSITIVE, EveryoneOptions, MemoryOptions, MinimiseOptions
 from flwr_fco.server.questions.rates import LossFacts
-from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_mean
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
-from flwr_fco.wire.protocol import Downlink, Node, Uplink
+from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.work import Minimise, Work
 
 
@@ -280,9 +279,9 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
         numbers = {"duality": problem.numbers["nu"], "momentum": state.momentum, "regularization": self.alpha}
         return super().downlink(problem, state, node)._replace(numbers=numbers)
 
-    def aggregate(self, problem: Problem, state: DualFLState, uplinks: Sequence[Uplink]) -> DualFLState:
+    def aggregate(self, problem: Problem, state: DualFLState, replies: Replies) -> DualFLState:
         """Return theta + mean(theta_j - theta), with the next momentum."""
-        return advance(state, weighted_mean(problem, uplinks), problem.numbers["rho"])
+        return advance(state, replies.sum() / replies.weight, problem.numbers["rho"])
 
     def memories_changed(self, problem: Problem, state: DualFLState, change: Change) -> DualFLState:
         """Restart the momentum if the controls restart."""
@@ -295,7 +294,7 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
 
         Their sum, weighted by the clients' weights, is 0.
         """
-        memories = memories_of(self.problem)
+        memories = self.problem.clients
         if not memories.ledger:
             raise ConfigurationError('only the clients know their controls; client_state="ledger" keeps a copy')
         return {key: memories.memory(key)["control"] for key in sorted(memories.present)}

@@ -13,7 +13,7 @@ never asked counts as 0; 3. the local minimisation is as exact as its stopping r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -22,9 +22,8 @@ from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import POSITIVE, MinimiseOptions
-from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
-from flwr_fco.strategies.local_minimisation.sums import weighted_sum
-from flwr_fco.wire.protocol import Uplink
+from flwr_fco.server.replies.replies import Replies
+from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy, rescaled
 
 
 def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer | None = None) -> MeanState:
@@ -87,7 +86,7 @@ class FedDR(MinimiseOptions, MeanStrategy):
         """Return eta and alpha."""
         return {"step": self.step, "relaxation": self.relaxation}
 
-    def aggregate(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+    def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of all clients' points and its prox_{eta psi}."""
-        state = self.balanced(problem, state, uplinks)
-        return advance(state, weighted_sum(problem, uplinks) / state.population, self.step, problem.psi)
+        state = rescaled(state, replies.population)
+        return advance(state, replies.sum() / state.population, self.step, problem.psi)

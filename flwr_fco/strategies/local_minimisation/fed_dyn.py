@@ -15,7 +15,7 @@ follows clients that join and leave; 3. the local minimisation is as exact as it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -23,9 +23,8 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import POSITIVE, MinimiseOptions
-from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
-from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_mean
-from flwr_fco.wire.protocol import Uplink
+from flwr_fco.server.replies.replies import Replies
+from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy, rescaled
 
 
 def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) -> MeanState:
@@ -83,8 +82,7 @@ class FedDyn(MinimiseOptions, MeanStrategy):
         """Return alpha."""
         return {"penalty": self.penalty}
 
-    def aggregate(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+    def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of the sample's points, corrected by the mean of all clients' linear terms."""
-        state, memories = self.balanced(problem, state, uplinks), memories_of(problem)
-        share = sum(memories.weight_of(uplink) for uplink in uplinks) / state.population
-        return advance(state, weighted_mean(problem, uplinks), self.penalty, share)
+        state, share = rescaled(state, replies.population), replies.weight / replies.population
+        return advance(state, replies.sum() / replies.weight, self.penalty, share)

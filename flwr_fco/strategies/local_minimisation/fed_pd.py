@@ -17,7 +17,6 @@ says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -25,9 +24,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE, EveryoneOptions, MemoryOptions, MinimiseOptions
-from flwr_fco.strategies.local_minimisation.sums import weighted_mean
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
-from flwr_fco.wire.protocol import Uplink
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -80,6 +78,6 @@ class FedPD(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
         """Return eta and the number of local minimisations."""
         return {"step": self.step, "repeats": float(self.repeats)}
 
-    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return the mean of the clients' x_0."""
-        return PrimalState(state.primal + weighted_mean(problem, uplinks), state.round + 1)
+        return PrimalState(state.primal + replies.sum() / replies.weight, state.round + 1)

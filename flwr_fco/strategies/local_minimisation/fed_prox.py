@@ -14,16 +14,14 @@ local minimisation is as exact as its stopping rule says, where the paper runs s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from flwr_fco.core.sparse import weighted_sum
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, ShiftedBy
 from flwr_fco.server.options import POSITIVE, MinimiseOptions
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
-from flwr_fco.wire.protocol import Uplink
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -63,7 +61,6 @@ class FedProx(MinimiseOptions, PrimalStrategy):
         """Return the penalty."""
         return {"penalty": self.penalty}
 
-    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return the mean of the clients' minimisers."""
-        pairs = ((uplink.weight, uplink.vectors["increment"]) for uplink in uplinks)
-        return PrimalState(state.primal + weighted_sum(pairs, state.primal.shape), state.round + 1)
+        return PrimalState(state.primal + replies.sum(), state.round + 1)

@@ -13,7 +13,7 @@ cohort; 2. the duals are M times the paper's and tau M times the paper's tau, so
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -22,9 +22,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import POSITIVE, MinimiseOptions
-from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
-from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_sum
-from flwr_fco.wire.protocol import Uplink
+from flwr_fco.server.replies.replies import Replies
+from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy, rescaled
 
 
 def advance(state: MeanState, change: Vector, *, step: float, convexity: float, population: float = 1.0) -> MeanState:
@@ -108,9 +107,8 @@ class FiveGCS(MinimiseOptions, MeanStrategy):
         assert self.dual_step is not None
         return {"dual-step": self.dual_step, "convexity": self.convexity}
 
-    def aggregate(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+    def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
         """Return the mean of all clients' duals and the server's step against it."""
-        state, memories = self.balanced(problem, state, uplinks), memories_of(problem)
-        cohort = sum(memories.weight_of(uplink) for uplink in uplinks)
-        change = weighted_sum(problem, uplinks) / state.population
+        state, cohort = rescaled(state, replies.population), replies.weight
+        change = replies.sum() / state.population
         return advance(state, change, step=self.step, convexity=self.convexity, population=state.population / cohort)

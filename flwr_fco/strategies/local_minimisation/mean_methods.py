@@ -7,7 +7,7 @@ clients there are and how much each of them weighs.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -17,9 +17,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.memory import Change
 from flwr_fco.server.options import MemoryOptions
-from flwr_fco.strategies.local_minimisation.sums import memories_of
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
-from flwr_fco.wire.protocol import Uplink
 
 
 class MeanState(NamedTuple):
@@ -80,20 +78,9 @@ class MeanStrategy(MemoryOptions, PrimalStrategy):
         """Return the state before round 1."""
         return MeanState(primal, np.zeros(primal.size))
 
-    def balanced(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
-        """Return the state with the mean over the current clients, before their replies are added.
-
-        Parameters
-        ----------
-        problem : Problem
-        state : MeanState
-        uplinks : sequence of Uplink
-        """
-        return rescaled(state, memories_of(problem).population(uplinks))
-
     def memories_changed(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the current clients."""
-        population = memories_of(problem).population()
+        population = change.population
         if change.means is None:
             return rescaled(state, population)
         return state._replace(mean=self.part_of(change.means), population=population)

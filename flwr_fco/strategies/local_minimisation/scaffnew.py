@@ -17,7 +17,6 @@ are allowed (then the limit is a neighbourhood of the solution).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -29,9 +28,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE, EveryoneOptions, MemoryOptions, Rate
-from flwr_fco.strategies.local_minimisation.sums import weighted_mean
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
-from flwr_fco.wire.protocol import Uplink
 from flwr_fco.work import FirstOrder, Work
 
 #: Stream of the coin's random numbers, next to seed and round.
@@ -143,7 +141,7 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
         """Return p, and the step size of the round that the clients' shifts come from."""
         return {"probability": self.probability, "last-rate": state.rate}
 
-    def aggregate(self, problem: Problem, state: ScaffnewState, uplinks: Sequence[Uplink]) -> ScaffnewState:
+    def aggregate(self, problem: Problem, state: ScaffnewState, replies: Replies) -> ScaffnewState:
         """Return the mean of the clients' points."""
-        primal = state.primal + weighted_mean(problem, uplinks)
+        primal = state.primal + replies.sum() / replies.weight
         return ScaffnewState(primal, problem.client_lr, state.round + 1)

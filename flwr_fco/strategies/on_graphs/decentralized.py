@@ -53,10 +53,11 @@ from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.graph import Graph, Matrix
 from flwr_fco.server.convergence import Biased, DoubledStrength, Exact, Limit
 from flwr_fco.server.options import GraphOptions, RateOptions, TrackerOptions, WorkOptions
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.gradient_tracking.re_fed_da_gt import restricted_map
 from flwr_fco.topology import consensus_error, root_mean_square_norm
-from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Option
 
 _State = TypeVar("_State")
 
@@ -184,13 +185,13 @@ class DFedDA(GraphStrategy):
         numbers = {"gradient": 1.0} if problem.round == 0 else {}
         return Downlink(problem.plan, vectors, problem.client_lr, float(state.elapsed[row]), numbers)
 
-    def aggregate(self, problem: Problem, state: GraphState, uplinks: Sequence[Uplink]) -> GraphState:
+    def aggregate(self, problem: Problem, state: GraphState, replies: Replies) -> GraphState:
         """Return Z = U (Z + server_lr increments), C = C + moves - U moves."""
         graph, server_lr = _graph(problem), problem.server_lr
-        rows, mixing = graph.places(uplinks)
+        rows, mixing = graph.places(replies)
         state = self._expanded(state, mixing.shape[0])
         increments, moves, elapsed = graph.increments(
-            uplinks, rows, normalize=self.normalize_local_work, moves=self.tracking
+            replies, rows, normalize=self.normalize_local_work, moves=self.tracking
         )
         # In place: these two matrices are our own.
         if server_lr != 1.0:
@@ -222,13 +223,13 @@ class DFedDA(GraphStrategy):
         state = self._expanded(state, graph.num_rows)
         return state._replace(trackers=graph.handed_on(state.trackers, left)) if left and self.tracking else state
 
-    def start_trackers(self, problem: Problem, state: GraphState, uplinks: Sequence[Uplink]) -> GraphState:
+    def start_trackers(self, problem: Problem, state: GraphState, replies: Replies) -> GraphState:
         """Return the state after round 0: C = U G - G."""
         state = state._replace(started=1)
-        if not uplinks:
+        if not replies:
             return state
-        rows, mixing = _graph(problem).places(uplinks)
-        answers = [uplink._replace(elapsed=1.0) for uplink in uplinks]
+        rows, mixing = _graph(problem).places(replies)
+        answers = [uplink._replace(elapsed=1.0) for uplink in replies]
         gradients = _graph(problem).increments(answers, rows, normalize=False).increments
         return state._replace(trackers=mixing @ gradients - gradients)
 
@@ -365,12 +366,12 @@ class DFedMid(GraphStrategy):
         row = 0 if node is None else _graph(problem).rows[node.key]
         return Downlink(problem.plan, {"primal": state.primal[row]}, problem.client_lr)
 
-    def aggregate(self, problem: Problem, state: PrimalGraphState, uplinks: Sequence[Uplink]) -> PrimalGraphState:
+    def aggregate(self, problem: Problem, state: PrimalGraphState, replies: Replies) -> PrimalGraphState:
         """Return W = retrieve(U (grad h(W) + server_lr increments), server_lr elapsed), row by row."""
         graph, h, server_lr = _graph(problem), problem.h, problem.server_lr
-        rows, mixing = graph.places(uplinks)
+        rows, mixing = graph.places(replies)
         state = with_rows(state, mixing.shape[0], "primal")
-        increments, _, elapsed = graph.increments(uplinks, rows, normalize=self.normalize_local_work)
+        increments, _, elapsed = graph.increments(replies, rows, normalize=self.normalize_local_work)
         duals = mixing @ (np.array([h.gradient(point) for point in state.primal]) + server_lr * increments)
         weights = server_lr * (mixing @ elapsed)
         primal = state.primal.copy()

@@ -13,7 +13,6 @@ Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -23,8 +22,8 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Biased, Limit
 from flwr_fco.server.options import RateOptions, WorkOptions
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
-from flwr_fco.wire.protocol import Uplink
 
 
 class FedCMState(NamedTuple):
@@ -99,7 +98,7 @@ class FedCM(RateOptions, WorkOptions, PrimalStrategy):
         """Return alpha."""
         return {"mix": self.mix}
 
-    def aggregate(self, problem: Problem, state: FedCMState, uplinks: Sequence[Uplink]) -> FedCMState:
+    def aggregate(self, problem: Problem, state: FedCMState, replies: Replies) -> FedCMState:
         """Return primal + server_lr mean(increment), and the new direction."""
-        increment, elapsed = problem.centre(uplinks)
+        increment, elapsed = replies.mean()
         return advance(state, increment, elapsed, problem.server_lr)

@@ -25,15 +25,15 @@ weighted by examples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Biased, DoubledStrength, Limit
 from flwr_fco.server.options import RateOptions, WorkOptions
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
-from flwr_fco.wire.protocol import Option, Uplink
+from flwr_fco.wire.protocol import Option
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -66,7 +66,6 @@ class FedMid(RateOptions, WorkOptions, PrimalStrategy):
     exact_elapsed: ClassVar[bool] = True
     needs_mean: ClassVar[str] = ""
     extrapolates: ClassVar[bool] = True
-    takes_sparse: ClassVar[bool] = True
 
     client_prox: bool = True
     server_prox: bool = True
@@ -79,9 +78,9 @@ class FedMid(RateOptions, WorkOptions, PrimalStrategy):
         """Return the line about where psi acts."""
         return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]
 
-    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
-        increment, elapsed = problem.centre(uplinks)
+        increment, elapsed = replies.mean()
         dual = problem.h.gradient(state.primal) + problem.server_lr * increment
         if self.server_prox:
             primal = problem.retrieve(dual, problem.server_lr * elapsed)

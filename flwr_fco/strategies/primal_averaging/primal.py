@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,8 +17,9 @@ from flwr_fco.server.options import (
     RateOptions,
     WorkOptions,
 )
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Option
 from flwr_fco.work import Work
 
 #: Option groups that are already in the plan, or do not affect what a state means.
@@ -52,7 +52,6 @@ class PrimalStrategy(CompositeStrategy):
     """
 
     euclidean: ClassVar[str | None] = "averages primal points"
-    takes_sparse: ClassVar[bool] = True
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
@@ -92,9 +91,9 @@ class PrimalStrategy(CompositeStrategy):
         """
         return None
 
-    def aggregate(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state with primal + server_lr * mean(increment)."""
-        increment, _ = problem.centre(uplinks)
+        increment, _ = replies.mean()
         return PrimalState(state.primal + problem.server_lr * increment, state.round + 1)
 
     def retrieve(self, problem: Problem, state: Any) -> Vector:

@@ -28,7 +28,7 @@ weighted by examples; 3. the default output is the last point, the paper's avera
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,9 +37,9 @@ import numpy as np
 from flwr_fco.core.layout import Vector
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, NearDoubledStrength
+from flwr_fco.server.replies.replies import Replies
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.strategies.saddle_points.fe_dual_ex import Extragradient
-from flwr_fco.wire.protocol import Uplink
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -75,9 +75,9 @@ class FedMiP(Extragradient, PrimalStrategy):
 
     server_prox: bool = True
 
-    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
-        increment, elapsed = problem.centre(uplinks)
+        increment, elapsed = replies.mean()
         if self.server_prox:
             dual = problem.h.gradient(state.primal) + problem.server_lr * increment
             primal = problem.retrieve(dual, problem.server_lr * elapsed)
@@ -86,13 +86,13 @@ class FedMiP(Extragradient, PrimalStrategy):
         return PrimalState(primal, state.round + 1)
 
     def averaged_points(
-        self, problem: Problem, before: PrimalState, after: PrimalState, uplinks: Sequence[Uplink]
+        self, problem: Problem, before: PrimalState, after: PrimalState, replies: Replies
     ) -> Iterable[Vector]:
         """Return the last point of the round, or all its half steps."""
         if self.output != "ergodic":
             yield after.primal
             return
-        for moved in problem.centre.mean(uplinks, "trajectory"):
+        for moved in replies.plain_mean("trajectory"):
             yield before.primal + moved
 
     def describe(self) -> list[tuple[str, str]]:

@@ -87,9 +87,9 @@ def test_exactly_the_wanted_clients_take_part():
         strategy = STRATEGIES["FedDualAvg"]
         original = strategy.aggregate
 
-        def aggregate(self, problem, state, uplinks, original=original):
-            seen.append(len(uplinks))
-            return original(self, problem, state, uplinks)
+        def aggregate(self, problem, state, replies, original=original):
+            seen.append(len(replies))
+            return original(self, problem, state, replies)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(strategy, "aggregate", aggregate)

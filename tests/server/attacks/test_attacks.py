@@ -240,8 +240,8 @@ class Exploding(FedDualAvg):
 
     rounds = ()
 
-    def aggregate(self, problem, state, uplinks):
-        following = super().aggregate(problem, state, uplinks)
+    def aggregate(self, problem, state, replies):
+        following = super().aggregate(problem, state, replies)
         return following._replace(dual=following.dual * 1e9) if problem.round in self.rounds else following
 
 
@@ -263,8 +263,8 @@ def test_rollback_goes_on_from_the_last_sound_state(output):
 
 def test_rollback_restores_what_clients_remember():
     class ExplodingTracker(FedDAGT):
-        def aggregate(self, problem, state, uplinks):
-            following = super().aggregate(problem, state, uplinks)
+        def aggregate(self, problem, state, replies):
+            following = super().aggregate(problem, state, replies)
             return following._replace(dual=following.dual * 1e9) if problem.round == 5 else following
 
     strategy = ExplodingTracker(

@@ -14,10 +14,10 @@ class Failing(FedDualAvg):
 
     error, where = MagnitudeError, "aggregate"
 
-    def aggregate(self, problem, state, uplinks):
+    def aggregate(self, problem, state, replies):
         if problem.round == 3 and self.where == "aggregate":
             raise self.error("too large")
-        return super().aggregate(problem, state, uplinks)
+        return super().aggregate(problem, state, replies)
 
     def averaged_points(self, problem, before, after, uplinks):
         yield from super().averaged_points(problem, before, after, uplinks)

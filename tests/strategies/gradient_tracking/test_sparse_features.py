@@ -225,9 +225,9 @@ def test_whole_vectors_where_they_are_asked_for_or_needed(options):
 class Doubling(FedDAGT):
     """A user's own: reads increments itself, as whole vectors."""
 
-    def aggregate(self, problem, state, uplinks):
-        assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in uplinks)
-        return super().aggregate(problem, state, uplinks)
+    def aggregate(self, problem, state, replies):
+        assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in replies)
+        return super().aggregate(problem, state, replies)
 
 
 def test_an_own_aggregate_gets_whole_increments():
