@@ -73,7 +73,7 @@ def run(way: str, widths: tuple[int, ...], rounds: int, steps: int) -> dict[str,
     elif way == "unmodified":
         strategy = FedDualAvg(client="unmodified", density=0.1, density_rounds=rounds, fraction_evaluate=0.0)
     else:
-        strategy = FedDualAvg(regularizer=L1(1e-4), client_lr=0.01, fraction_evaluate=0.0)
+        strategy = FedDualAvg(regularizer=L1(1e-4), client_lr=0.01, own_loops=True, fraction_evaluate=0.0)
     ends: list[float] = []
     simulate(
         strategy,

@@ -17,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 try:
     import torch
@@ -85,7 +86,7 @@ class Problem:
                 self.train(models[client], client, training.optimizer)
             return training.reply({"num-examples": self.size})
 
-        self._simulate(app, rounds, mark)
+        self._simulate(app, rounds, mark, own_loops=True)
 
     def objective(self, rounds: int, mark: Mark) -> None:
         def load(context: Context) -> TorchObjective:
@@ -97,9 +98,16 @@ class Problem:
 
         self._simulate(client_app(load), rounds, mark)
 
-    def _simulate(self, app: flwr_fco.torch.ClientApp, rounds: int, mark: Mark) -> None:
+    def _simulate(self, app: flwr_fco.torch.ClientApp, rounds: int, mark: Mark, **options: Any) -> None:
         simulate(
-            FedDualAvg(regularizer=L1(1e-5), client_lr=RATE, local_epochs=1, batch_size=BATCH, fraction_evaluate=0.0),
+            FedDualAvg(
+                regularizer=L1(1e-5),
+                client_lr=RATE,
+                local_epochs=1,
+                batch_size=BATCH,
+                fraction_evaluate=0.0,
+                **options,
+            ),
             app,
             num_nodes=self.clients,
             num_rounds=rounds,

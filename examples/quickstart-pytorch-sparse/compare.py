@@ -129,7 +129,7 @@ def ways(settings):
     off = {"fraction_evaluate": 0.0}
     ours = {"regularizer": L1(settings.strength), "client_lr": LR, "batch_size": BATCH, **off}
     yield "FedAvg", FedAvg(**off), plain, (0.2, 0.1, 0.05)
-    yield "FedDualAvg, own training loop", FedDualAvg(**ours), training_app(settings), ()
+    yield "FedDualAvg, own training loop", FedDualAvg(**ours, own_loops=True), training_app(settings), ()
     yield "FedDualAvg, TorchObjective", FedDualAvg(**ours), objective_app(settings), ()
     for fraction in (0.1, 0.05):
         name = f"FedDualAvg(client='unmodified', density={fraction})"

@@ -277,18 +277,18 @@ class WorkOptions:
     normalize_local_work : bool, default True
         Scale the increment and the elapsed time of each client to the round's mean elapsed time, so that clients that
         take more steps do not count more than their weight. With equal work the result is bit-identical.
-    own_loops : bool, optional
-        Whether the clients run their own training loops (:mod:`flwr_fco.torch`), with their own schedules, epochs and
-        batches: then their numbers of steps and `elapsed` are compared with the other clients' (at most ten times as
-        much, in total or relative to the number of examples). Clients of this package take exactly the requested steps.
-        By default the majority of the first replies decides; later replies do not change it.
+    own_loops : bool, default False
+        Whether the clients run their own training loops (:class:`flwr_fco.torch.LocalTraining`), with their own
+        schedules, epochs and batches: then their numbers of steps and `elapsed` are compared with the other clients'
+        (at most ten times as much, in total or relative to the number of examples). Otherwise a client takes at most
+        the requested steps, of the requested size.
     """
 
     local_epochs: int | None = None
     local_steps: int | None = None
     batch_size: int | None = 32
     normalize_local_work: bool = True
-    own_loops: bool | None = None
+    own_loops: bool = False
 
     def work(self) -> Work:
         """Return a client's work in a round."""

@@ -52,7 +52,7 @@ from flwr_fco.torch.optim import (
 )
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, seed_generators
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
-from flwr_fco.wire.protocol import OWN_LOOP, ClientState, Uplink
+from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import Work
 
 #: Local solvers that have an optimiser: its class, and the message vector it starts from.
@@ -321,8 +321,7 @@ class LocalTraining:
             {"increment": increment},
             elapsed,
             steps,
-            metrics={OWN_LOOP: 1.0}
-            | {key: _number(key, value) for key, value in metrics.items() if key != "num-examples"},
+            metrics={key: _number(key, value) for key, value in metrics.items() if key != "num-examples"},
             pass_through=buffers_of(self.model) if plan.layout.passed_through else {},
         )
         state = None if downlink.stamp is None else self._next_state(uplink.vectors, elapsed)

@@ -29,8 +29,6 @@ from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.work import FirstOrder, Minimise, Work, work_from_header
 
 Option = bool | int | float | str
-#: Metric by which a client reports its own training loop: with a schedule, or other epochs and batches.
-OWN_LOOP = "own-loop"
 #: A client's memory between rounds: vectors by name, which may be SparseVectors with sparse features; None before its
 #: first round.
 ClientState = Mapping[str, Any]

@@ -205,19 +205,6 @@ def test_whatever_one_client_says_moves_the_dual_by_twice_the_clip_over_the_deno
     assert result.train_metrics_clientapp[1]["skipped"] == 0
 
 
-def test_nobody_decides_by_a_majority_what_others_may_say():
-    """Three of five say that their loops are their own: whether these count is no word of the third."""
-    own_loop = with_metrics(lambda metrics: metrics | {"own-loop": 1.0, "elapsed": 5.0 * metrics["elapsed"]})
-
-    def counted(nodes):
-        strategy = make(fraction_train=1.0)
-        grid = Faulty(app_of(problem()), 5, own_loop, rounds=(1,), nodes=nodes)
-        start_on(grid, strategy, rounds=1)
-        return {row.node_id for row in strategy.left_out}
-
-    assert [counted(nodes) for nodes in ([2], [2, 3], [2, 3, 4])] == [{2}, {2, 3}, {2, 3, 4}]
-
-
 def test_a_reply_that_is_left_out_is_one_that_was_never_sent():
     silent, bad = state_after(drop, 0.2)[0], state_after(FAULTS["nan"], 0.2)[0]
     np.testing.assert_array_equal(silent.dual, bad.dual)

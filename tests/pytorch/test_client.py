@@ -85,7 +85,7 @@ def our_app(objectives):
     return client_app(lambda context: objectives[int(context.node_config["partition-id"])])
 
 
-OPTIONS = {"regularizer": L1(0.05), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0}
+OPTIONS = {"regularizer": L1(0.05), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, "own_loops": True}
 STRATEGIES = {
     "FedDualAvg": lambda: FedDualAvg(**OPTIONS),
     "FedDualAvg, some": lambda: FedDualAvg(**OPTIONS, fraction_train=0.5),

@@ -45,9 +45,13 @@ def composite(**options):
     return FedDualAvg(regularizer=L1(2e-3), client_lr=0.2, batch_size=BATCH, **options)
 
 
+def with_loops(**options):
+    return composite(own_loops=True, **options)
+
+
 WAYS = {
     "unmodified": (unmodified, unmodified_app),
-    "loop": (composite, loop_app),
+    "loop": (with_loops, loop_app),
     "objective": (composite, objective_app),
 }
 OFF = {"fraction_evaluate": 0.0}
@@ -205,11 +209,11 @@ def test_elapsed_is_what_the_clients_schedule_made_of_the_rate():
         return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
 
     expected = sum(0.1 * (1.0 + np.cos(np.pi * step / STEPS)) for step in range(STEPS))
-    strategy = composite(**OFF)
+    strategy = with_loops(**OFF)
     run(strategy, loop_app(cosine), 3)
     assert strategy.state.elapsed == pytest.approx(3 * expected, rel=1e-12)
     assert abs(expected - 0.2 * STEPS) > 0.5
-    constant = composite(**OFF)
+    constant = with_loops(**OFF)
     run(constant, loop_app(), 3)
     assert constant.state.elapsed == pytest.approx(3 * 0.2 * STEPS, rel=1e-12)
 
@@ -270,7 +274,7 @@ def test_no_more_bytes_than_fedavg():
     assert len(down) == len(up) == 4
     for strategy, app in (
         (unmodified(**OFF), unmodified_app()),
-        (composite(**OFF), loop_app()),
+        (with_loops(**OFF), loop_app()),
         (composite(**OFF), objective_app()),
     ):
         own_down, own_up, own_total = weigh(strategy, app)
@@ -280,4 +284,4 @@ def test_no_more_bytes_than_fedavg():
         assert max(own_up) <= max(up)
         assert own_total <= total
     # Twice as many bytes in float64.
-    assert weigh(composite(**OFF, wire_dtype="float64"), loop_app())[2] > 1.5 * total
+    assert weigh(with_loops(**OFF, wire_dtype="float64"), loop_app())[2] > 1.5 * total

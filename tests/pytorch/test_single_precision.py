@@ -141,7 +141,7 @@ def test_an_own_loop_keeps_its_momentum():
         model.load_state_dict(result.arrays.to_torch_state_dict())
         return float(F.cross_entropy(model(x), y))
 
-    options = {"client_lr": 0.02, "fraction_evaluate": 0.0}
+    options = {"client_lr": 0.02, "own_loops": True, "fraction_evaluate": 0.0}
     slow, fast = (run(momentum, FedDualAvg(**options)) for momentum in (0.0, 0.9))
     assert fast < slow
     assert set(kinds) == {IncrementFirst}

@@ -21,6 +21,7 @@ def make_strategy(config):
         regularizer=L1(float(config["strength"])) if sparse else Zero(),
         client_lr=float(config["client-lr"]),
         server_lr=float(config["server-lr"]),
+        own_loops=True,
         fraction_evaluate=float(config["fraction-evaluate"]),
         seed=int(config["seed"]),
     )

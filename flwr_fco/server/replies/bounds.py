@@ -41,6 +41,8 @@ TOO_LONG = "more than max_ratio="
 _ROUNDING = 1e-9
 #: A client with its own schedule may use other step sizes than the server's.
 LARGEST_FACTOR = 1_000
+#: What the reason adds where a client did other work than the plan's: an honest loop of one's own may.
+OWN_LOOPS = "; if the clients train with flwr_fco.torch.local_training, give the strategy own_loops=True"
 _FIRST_EARLIER = "largest-"
 
 
@@ -56,10 +58,10 @@ def check_examples(examples: float, most: float) -> None:
         raise ProtocolError(f"it reports {examples:g} examples, more than max_examples={most:g}")
 
 
-def check_steps(steps: int, most: int) -> None:
+def check_steps(steps: int, most: int, advice: str = "") -> None:
     """Reject more steps than the plan requests.
 
-    Fewer steps are allowed: a client may stop early and report it.
+    Fewer steps are allowed: a client may stop early and report it. The error ends with `advice`.
 
     Raises
     ------
@@ -67,7 +69,7 @@ def check_steps(steps: int, most: int) -> None:
         If it is more than `most`.
     """
     if steps > most:
-        raise ProtocolError(f"it reports {steps} local steps, the plan asks for {most}")
+        raise ProtocolError(f"it reports {steps} local steps, the plan asks for {most}{advice}")
 
 
 def check_elapsed(elapsed: float, steps: int, step_size: float, *, exact: bool) -> None:
@@ -104,7 +106,8 @@ def check_elapsed(elapsed: float, steps: int, step_size: float, *, exact: bool) 
     else:
         fits = expected / LARGEST_FACTOR <= elapsed <= expected * LARGEST_FACTOR
     if not fits:
-        raise ProtocolError(f"it reports elapsed={elapsed:g} after {steps} steps of size {step_size:g}")
+        advice = OWN_LOOPS if exact else ""
+        raise ProtocolError(f"it reports elapsed={elapsed:g} after {steps} steps of size {step_size:g}{advice}")
 
 
 class IncrementBounds:

@@ -24,6 +24,7 @@ from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import (
     LARGEST_FACTOR,
+    OWN_LOOPS,
     IncrementBounds,
     check_elapsed,
     check_examples,
@@ -39,7 +40,7 @@ from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes
 from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric
 from flwr_fco.wire.model import config_of_round
-from flwr_fco.wire.protocol import OWN_LOOP, Downlink, Node, Plan, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 from flwr_fco.wire.uplink import Sent, SentReader, as_reply, num_examples, read_uplink
 from flwr_fco.work import FirstOrder
 
@@ -111,12 +112,10 @@ class OwnClients:
     def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
         """Check a client's claims against the server's knowledge."""
         current = mail.current
-        work, own_loop = current.works.get(node.node_id) or mail.plan.work, mail.own_loops
-        if own_loop is None:
-            own_loop = OWN_LOOP in uplink.metrics
+        work = current.works.get(node.node_id) or mail.plan.work
         declared = mail.declared.get(node.node_id, num_examples) if mail.declared else num_examples
         # Most clients of a round report the same.
-        claims = (work, num_examples, declared, uplink.examples, uplink.steps, uplink.elapsed, own_loop)
+        claims = (work, num_examples, declared, uplink.examples, uplink.steps, uplink.elapsed)
         if claims == current.possible:
             return
         check_examples(max(uplink.examples, num_examples or 0.0), mail.options.max_examples)
@@ -130,8 +129,11 @@ class OwnClients:
         # Data may grow, but not suddenly.
         count = num_examples if declared is None else min(num_examples or 1.0, _GROWTH * declared)
         most = max(1, work.num_draws(int(count or 1)))
-        check_steps(uplink.steps, LARGEST_FACTOR * most if own_loop else most)
-        exact = mail.algorithm.exact_elapsed and not own_loop
+        if mail.own_loops:
+            check_steps(uplink.steps, LARGEST_FACTOR * most)
+        else:
+            check_steps(uplink.steps, most, OWN_LOOPS)
+        exact = mail.algorithm.exact_elapsed and not mail.own_loops
         check_elapsed(uplink.elapsed, uplink.steps, mail.step_size(), exact=exact)
         current.possible = claims
 
@@ -158,8 +160,6 @@ class Mail(Part):
         Bounds on the length of increments.
     declared : dict of int to float
         Last reported numbers of examples by node id, if the numbers of steps follow from them.
-    own_loops : bool or None
-        Whether the clients run their own training loops; None before it is known.
     pass_through_arrays : dict of str to ndarray
         The model's arrays that are not optimised.
     grid : flwr.serverapp.Grid or None
@@ -193,7 +193,6 @@ class Mail(Part):
         self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
         self.bounds = IncrementBounds(options.max_ratio, options.max_increment_norm)
         self.declared: dict[int, float] = {}
-        self.own_loops: bool | None = getattr(options, "own_loops", None) if self.asks else True
         self.pass_through_arrays: dict[str, NDArray[Any]] = {}
         self.grid: Grid | None = None
         self.config = ConfigRecord()
@@ -203,6 +202,11 @@ class Mail(Part):
         self.digest = ""
         self._plan: Plan | None = None
         self._wire_dtype = "float64"
+
+    @property
+    def own_loops(self) -> bool:
+        """Whether the clients run their own training loops, as unmodified ones always do."""
+        return not self.asks or bool(getattr(self.options, "own_loops", False))
 
     @property
     def plan(self) -> Plan:
@@ -471,8 +475,6 @@ class Mail(Part):
     def _bounded(self, caller: str, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
         """Return the replies that are within all bounds, with their weights."""
         current, options = self.current, self.options
-        if self.own_loops is None and good:
-            good = self._without_other_loops(caller, good)
         uplinks = [reply.value for reply in good]
         weights = None
         if options.weighting == "uniform":
@@ -497,21 +499,6 @@ class Mail(Part):
         if options.client_weights is None:
             return good
         return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]
-
-    def _without_other_loops(self, caller: str, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
-        """Decide by majority whether clients run their own loops, as the server has not asked for any.
-
-        A single client that claims it among clients of this package is held to their limits.
-        """
-        saying = sum(OWN_LOOP in reply.value.metrics for reply in good)
-        self.own_loops = 2 * saying > len(good)
-        objections = {}
-        for i, reply in enumerate(good) if saying and not self.own_loops else ():
-            try:
-                self._possible(reply.node, reply.value, reply.content)
-            except ProtocolError as error:
-                objections[i] = str(error)
-        return self.current.without(caller, good, objections) if objections else good
 
     def collect_metrics(self, caller: str, replies: Iterable[Message]) -> list[RecordDict]:
         """Return the contents of the evaluations that count, with the weights of training.

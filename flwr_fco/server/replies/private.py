@@ -18,7 +18,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy.accounting import Accountant, library
 from flwr_fco.privacy.gaussian_dp import GaussianDP
 from flwr_fco.privacy.noise import BandedNoise, Draw, NoiseStream, TreeNoise, clipped, secure_normal
-from flwr_fco.server.options import CommonOptions, WorkOptions
+from flwr_fco.server.options import CommonOptions
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.metrics import average_metrics
 from flwr_fco.wire.protocol import Node, Uplink
@@ -56,9 +56,6 @@ class PrivateMean(Part):
     def __init__(self, privacy: GaussianDP, options: CommonOptions) -> None:
         # Set silently, because it is a default; the other options may be a user's choice, and are checked.
         options.max_ratio = None
-        if isinstance(options, WorkOptions):
-            # Never decided by the majority of clients: a client must not affect whether another one counts.
-            options.own_loops = bool(options.own_loops)
         _check(options)
         library()
         self.privacy, self._options = privacy, options

@@ -9,7 +9,7 @@ from problems import D, app_of, clients, flat, start_arrays
 from flwr_fco.errors import ProtocolError
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid
-from flwr_fco.wire.protocol import OWN_LOOP, Node, Uplink
+from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import FirstOrder
 
 SEVEN = (12, 25, 7, 16, 20, 14, 11)
@@ -126,7 +126,11 @@ def test_what_one_client_may_say_is_no_leave_for_the_next(changes, num_examples,
         asked.current.works[other.node_id] = work
     with pytest.raises(ProtocolError, match=reason):
         check_claims(asked, other, said._replace(**changes), num_examples)
-    # And own training loops, which have schedules, are allowed more than our solvers are.
-    check_claims(asked, honest, said._replace(steps=40, metrics={OWN_LOOP: 1.0}), 20.0)
-    with pytest.raises(ProtocolError, match="40 local steps"):
-        check_claims(asked, honest, said._replace(steps=40), 20.0)
+
+
+@pytest.mark.parametrize("work", [{"steps": 40}, {"elapsed": 0.3}, {"steps": 40, "elapsed": 4.0}])
+def test_a_loop_of_ones_own_is_allowed_more_where_the_server_app_says_so(work):
+    said = Uplink({"increment": np.zeros(D)}, elapsed=0.4, steps=4, examples=20.0)._replace(**work)
+    with pytest.raises(ProtocolError, match=r"train with flwr_fco\.torch\.local_training, .* own_loops=True"):
+        check_claims(opened(FedDualAvg(client_lr=0.1, batch_size=5)), Node(2, 0), said, 20.0)
+    check_claims(opened(FedDualAvg(client_lr=0.1, batch_size=5, own_loops=True)), Node(2, 0), said, 20.0)
