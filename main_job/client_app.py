@@ -6,14 +6,14 @@ from flwr.app import Context
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import Objective
-from main_job.run_config import run_settings
-from reproduction.runs.run import partition_of
+from main_job.run_config import checked_config
+from main_job.task import Task
 
 
 def load_objective(context: Context) -> Objective:
     """Return the loss on this node's share of the data."""
-    settings = run_settings(context.run_config, int(context.node_config["num-partitions"]))
-    return settings.load().dataset.objective(partition_of(context))
+    task = Task(checked_config(context.run_config), int(context.node_config["num-partitions"]))
+    return task.data.objective(int(context.node_config["partition-id"]))
 
 
 app = client_app(load_objective)

@@ -18,16 +18,18 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.models import load_npz
 from flwr_fco.pooled import sklearn_solution, support_scores
-from main_job.run_config import run_settings
-from reproduction.pictures.appearance import appearance
-from reproduction.runs.run import run
-from reproduction.runs.run_folder import read_run
-from reproduction.runs.settings import RunSettings
+from flwr_fco.simulation import simulate
+from main_job import client_app
+from main_job.run_config import checked_config
+from main_job.task import Task
 from tools.local_superlink import flower_run, local_superlink
 
 #: The strategies compared: FedDualAvg as in pyproject.toml; the baseline with its best rates among client rates .1, .2,
@@ -47,13 +49,31 @@ class Row(NamedTuple):
     seconds: float
 
 
-def read_settings(root: Path, overrides: Mapping[str, str | float]) -> RunSettings:
-    """Return the root app's settings from its pyproject.toml, with overrides."""
+def read_task(root: Path, overrides: Mapping[str, str | float]) -> Task:
+    """Return the root app's task from its pyproject.toml, with overrides."""
     file = root / "pyproject.toml"
     if not file.is_file():
         raise ConfigurationError(f"{file} does not exist; run this in the root of the repository, or give --root")
     config = tomllib.loads(file.read_text(encoding="utf-8"))
-    return run_settings({**config["tool"]["flwr"]["app"]["config"], **overrides})
+    return Task(checked_config({**config["tool"]["flwr"]["app"]["config"], **overrides}))
+
+
+def train(task: Task) -> Result:
+    """Return the result of a run in this process, by the root app's own clients."""
+    return simulate(
+        task.strategy(),
+        client_app.app,
+        num_nodes=task.num_nodes,
+        num_rounds=task.config["num-server-rounds"],
+        initial_arrays=task.initial_arrays(),
+        evaluate_fn=task.evaluate,
+        run_config=task.config,
+    )
+
+
+def model_of(result: Result) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a result."""
+    return {name: array.numpy() for name, array in result.arrays.items()}
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
@@ -77,13 +97,13 @@ def show(rows: Sequence[Row], console: Console) -> None:
     console.print(table)
 
 
-def draw(runs: Mapping[str, Sequence[Mapping[str, float]]], reference: Mapping[str, float], path: Path) -> None:
+def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping[str, float], path: Path) -> None:
     """Plot objective, accuracy and density against rounds.
 
     Parameters
     ----------
-    runs : mapping of str to sequence of mapping
-        The lines of metrics by name.
+    runs : mapping of str to mapping of int to mapping
+        The metrics of every round, by name.
     reference : mapping of str to float
         The scores of the centralised solution, drawn as dashed lines.
     path : Path
@@ -92,6 +112,8 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, float]]], reference: Mapping[s
     # Not at the top: matplotlib is an extra, and only pictures need it.
     from matplotlib.figure import Figure
 
+    # Of Okabe and Ito, whom people with the common kinds of colour blindness can tell apart.
+    colors = dict(zip(runs, ("#0072b2", "#7f7f7f"), strict=True))
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     panels = figure.subplots(1, 3)
     titles = {
@@ -101,15 +123,15 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, float]]], reference: Mapping[s
     }
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         relative = key == "objective"
-        for name, lines in runs.items():
-            rounds = [line["round"] for line in lines]
-            values = np.array([line[key] for line in lines])
+        for name, rounds in runs.items():
+            values = np.array([metrics[key] for metrics in rounds.values()])
             shown = values / reference[key] - 1 if relative else values
-            axes.plot(rounds, shown, label=name, linewidth=1.4, **_look(name))
+            axes.plot(list(rounds), shown, label=name, linewidth=1.4, color=colors[name])
         if relative:
             axes.set_yscale("log")
         else:
-            axes.axhline(reference[key], linewidth=1, label="scikit-learn, centralised", **_look("centralized"))
+            look = {"color": "#222222", "linestyle": "dashed", "linewidth": 1}
+            axes.axhline(reference[key], label="scikit-learn, centralised", **look)
             axes.set_ylim(0, 1)
         axes.set_title(title, fontsize=9.5)
         axes.set_xlabel("round")
@@ -117,11 +139,6 @@ def draw(runs: Mapping[str, Sequence[Mapping[str, float]]], reference: Mapping[s
     panels[1].legend(fontsize=8.5, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-
-
-def _look(method: str) -> dict[str, Any]:
-    own = appearance(method)
-    return {"color": own.color, "linestyle": own.line}
 
 
 def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, console: Console) -> list[Row]:
@@ -138,20 +155,22 @@ def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, con
     console : rich.console.Console
         Where progress and table go.
     """
-    task = read_settings(root, overrides).load()
+    task = read_task(root, overrides)
     with console.status("scikit-learn is solving the pooled problem"):
         began = time.monotonic()
-        solution = sklearn_solution(task.clients, task.regularizer, tol=1e-6)
+        layout = task.clients[0].layout
+        solution = layout.unflatten(sklearn_solution(task.clients, task.regularizer, tol=1e-6))
         reference = Row("scikit-learn, centralised", task.scores(solution), 1.0, time.monotonic() - began)
-    rows, histories, block = [], {}, task.layout["coefficients"].block
+    rows, histories = list[Row](), {}
     for own in RUNS:
-        settings = read_settings(root, {**own, **overrides})
-        with console.status(f"{settings.strategy}: {settings.num_rounds} rounds in this process"):
-            result = run(settings)
-        w = task.layout.flatten(result.arrays)
-        f1 = support_scores(w[block], solution[block]).f1
-        rows.append(Row(settings.strategy, task.scores(w), f1, result.seconds))
-        histories[settings.strategy] = result.history
+        task = read_task(root, {**own, **overrides})
+        name, began = task.config["strategy"], time.monotonic()
+        with console.status(f"{name}: {task.config['num-server-rounds']} rounds in this process"):
+            result = train(task)
+        seconds, model = time.monotonic() - began, model_of(result)
+        f1 = support_scores(model["coefficients"], solution["coefficients"]).f1
+        rows.append(Row(name, task.scores(model), f1, seconds))
+        histories[name] = result.evaluate_metrics_serverapp
     rows.append(reference)
     show(rows, console)
     draw(histories, reference.scores, picture)
@@ -181,20 +200,20 @@ def through_flower(
         If the run fails, or the models differ.
     """
     overrides = {**RUNS[0], **overrides, "num-server-rounds": num_rounds}
-    settings, results = read_settings(root, overrides), directory / "runs"
-    before, began = set(results.glob("*")), time.monotonic()
-    console.print(f"{settings.strategy} through Flower: a SuperLink of its own, logs in {directory}")
+    task, results = read_task(root, overrides), directory / "runs"
+    name, before, began = task.config["strategy"], set(results.glob("*")), time.monotonic()
+    console.print(f"{name} through Flower: a SuperLink of its own, logs in {directory}")
     with local_superlink(directory / "flwr") as environment, console.status("Flower is starting") as status:
         flower_run(
             root,
             environment,
             {**overrides, "output-dir": str(results)},
-            num_nodes=settings.load().dataset.num_clients,
-            log=directory / f"{settings.strategy}.log",
+            num_nodes=task.num_nodes,
+            log=directory / f"{name}.log",
             on_round=lambda number, total: status.update(f"round {number} of {total}"),
         )
     (folder,) = set(results.glob("*")) - before
-    theirs, ours = read_run(folder).arrays, run(settings).arrays
+    theirs, ours = load_npz(folder / "model.npz"), model_of(train(task))
     differing = [name for name, array in ours.items() if array.tobytes() != theirs[name].tobytes()]
     if differing:
         raise FlwrFcoError(f"after {num_rounds} rounds {', '.join(differing)} differ from those of this process")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import time
+from collections.abc import Mapping
 from logging import INFO, WARNING
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
+from numpy.typing import NDArray
 
+from flwr_fco.callbacks import Callback, Checkpoint, JsonLines
 from flwr_fco.errors import ConfigurationError
-from main_job.run_config import run_settings
-from reproduction.runs.recorder import Recorder
-from reproduction.runs.run_folder import RunFolder
+from flwr_fco.models import save_npz
+from main_job.run_config import checked_config
+from main_job.task import Task
 
 #: Seconds to wait for more nodes to connect before continuing with the connected ones.
 PATIENCE = 15.0
@@ -23,26 +29,62 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train, evaluate on the server, write the run folder."""
-    wanted = run_settings(context.run_config).problem_options["num-clients"]
-    settings = run_settings(context.run_config, wait_for_nodes(grid, wanted))
-    folder = None
-    if output := str(context.run_config["output-dir"]):
-        name = f"{settings.strategy}-{settings.problem}-{context.run_id}"
-        folder = RunFolder(Path(output) / name, settings.to_config())
-        log(INFO, "Run folder: %s", folder.path)
-    recorder = Recorder(settings.load(), settings, traffic=True)
-    place = str(context.run_config["checkpoint-dir"])
-    saved = Path(place) / f"{settings.strategy}-{settings.problem}-{settings.seed}.npz" if place else None
-    if saved is None and context.run_config["resume"]:
+    """Train, evaluate on the server; write a folder and save every round, where the run config says so."""
+    config = checked_config(context.run_config)
+    if config["resume"] and not config["checkpoint-dir"]:
         raise ConfigurationError("resume=true needs checkpoint-dir, the folder where the run was saved")
-    recorder.start(
+    task = Task(config, wait_for_nodes(grid, config["num-nodes"]))
+    strategy, callbacks, folder, saved = task.strategy(), list[Callback](), None, None
+    name = f"{config['strategy']}-{config['problem']}"
+    if config["output-dir"]:
+        folder = Path(config["output-dir"]) / f"{name}-{context.run_id}"
+        folder.mkdir(parents=True)
+        text = json.dumps({**config, "num-nodes": task.num_nodes}, indent=1)
+        (folder / "config.json").write_text(text, encoding="utf-8")
+        callbacks.append(JsonLines(folder / "metrics.jsonl"))
+        log(INFO, "Run folder: %s", folder)
+    if config["checkpoint-dir"]:
+        saved = Path(config["checkpoint-dir"]) / f"{name}-{config['seed']}.npz"
+        callbacks += [_SameData(task), Checkpoint(saved, every=1)]
+    result = strategy.start(
         grid,
-        folder,
-        checkpoint=saved,
-        resume=bool(context.run_config["resume"]),
-        timeout=float(context.run_config["round-timeout"]),
+        task.initial_arrays(),
+        config["num-server-rounds"],
+        config["round-timeout"],
+        evaluate_fn=task.evaluate,
+        callbacks=callbacks,
+        resume=saved if config["resume"] and saved is not None and saved.exists() else None,
     )
+    if folder is not None:
+        save_npz(result, folder / "model.npz")
+
+
+class _SameData(Callback):
+    """Refuses to go on with a run on other data: a checkpoint knows the strategy and the model's shapes alone."""
+
+    def __init__(self, task: Task) -> None:
+        keys = ("problem", "alpha", "train-fraction", "seed")
+        self._own = {**{key: task.config[key] for key in keys}, "num-nodes": task.num_nodes}
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what the data depend on, as JSON."""
+        return {"data": np.array(json.dumps(self._own))}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Compare what the data depended on.
+
+        Raises
+        ------
+        ConfigurationError
+            If it differs.
+        """
+        saved = json.loads(str(arrays["data"]))
+        others = [f"{key}={value!r} (was {saved[key]!r})" for key, value in self._own.items() if saved[key] != value]
+        if others:
+            raise ConfigurationError(
+                f"the run was saved with other data: {', '.join(others)}; resume with those, or give another "
+                "checkpoint-dir"
+            )
 
 
 def wait_for_nodes(grid: Grid, wanted: int, patience: float = PATIENCE) -> int:

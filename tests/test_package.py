@@ -33,7 +33,7 @@ def test_the_fab_holds_the_app_and_little_else(app):
     names = zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT / app))).namelist()
     packages = {name.split("/")[0] for name in names if "/" in name} - {".info"}
     own = Path(app).name.replace("quickstart-", "").replace("-", "_")
-    assert packages == ({"flwr_fco", "main_job", "reproduction"} if app == "." else {own})
+    assert packages == ({"flwr_fco", "main_job"} if app == "." else {own})
 
 
 def test_the_package_in_its_fab_finds_its_names(tmp_path):

@@ -43,8 +43,6 @@ class Recorder:
     ----------
     task : Task
     settings : RunSettings
-    traffic : bool, default False
-        Whether a line also has the cost of Flower's messages so far: ``bytes-down``, ``bytes-up``, ``seconds``.
 
     Attributes
     ----------
@@ -62,8 +60,8 @@ class Recorder:
     []
     """
 
-    def __init__(self, task: Task, settings: RunSettings, *, traffic: bool = False) -> None:
-        self.task, self.settings, self.traffic = task, settings, traffic
+    def __init__(self, task: Task, settings: RunSettings) -> None:
+        self.task, self.settings = task, settings
         self.sink: Callable[[Mapping[str, float]], None] | None = None
         self.on_round: Callable[[int], None] | None = None
         self.history: list[dict[str, float]] = []
@@ -73,8 +71,7 @@ class Recorder:
         )
         self.strategy = build_strategy(settings, task.dataset.num_clients, task.regularizer, self._plateau)
         self._require_watched_node()
-        self._began, self._cpu_began = time.monotonic(), time.process_time()
-        self._bytes = {"bytes-down": 0, "bytes-up": 0}
+        self._cpu_began = time.process_time()
         self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0, "passes": 0.0}
         self._cpu_evaluating = 0.0
         self._unwritten: dict[str, float] | None = None
@@ -105,45 +102,37 @@ class Recorder:
     def start(
         self,
         grid: Grid,
-        folder: RunFolder | None,
+        folder: RunFolder,
         *,
-        checkpoint: Path | None = None,
+        checkpoint: Path,
         resume: bool = False,
-        timeout: float = 3600.0,
     ) -> dict[str, NDArray[Any]]:
         """Run the strategy on a Flower grid, write to a folder and return the model.
 
         Parameters
         ----------
         grid : flwr.serverapp.Grid
-        folder : RunFolder or None
+        folder : RunFolder
             Folder without lines, or with the lines of the resumed run.
-        checkpoint : Path, optional
+        checkpoint : Path
             File in which the run is saved every round.
         resume : bool, default False
             Continue the run that is saved there, if there is one.
-        timeout : float, default 3600.0
-            Seconds to wait for the replies of a round.
         """
-        if folder is not None:
-            folder.rewind(-1, 0)
-            self.sink = folder.add
-        self._began, self._cpu_began = time.monotonic(), time.process_time()
-        callbacks: list[Any] = [self] if checkpoint is None else [self, Checkpoint(checkpoint, 1)]
-        known = resume and checkpoint is not None and checkpoint.exists()
+        folder.rewind(-1, 0)
+        self.sink = folder.add
+        self._cpu_began = time.process_time()
         result = self.strategy.start(
             grid,
             ArrayRecord({name: Array(array) for name, array in self.task.initial_arrays().items()}),
             self.settings.exchanges,
-            timeout,
             evaluate_fn=self.evaluate,
-            callbacks=callbacks,
-            resume=checkpoint if known else None,
+            callbacks=[self, Checkpoint(checkpoint, 1)],
+            resume=checkpoint if resume and checkpoint.exists() else None,
         )
         model = {name: array.numpy() for name, array in result.arrays.items()}
-        if folder is not None:
-            folder.save_model(model)
-            folder.save_left_out(self.left_out)
+        folder.save_model(model)
+        folder.save_left_out(self.left_out)
         return model
 
     def restore(self, history: Sequence[Mapping[str, float]], done: int) -> None:
@@ -164,7 +153,7 @@ class Recorder:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the settings and the lines recorded so far, as JSON."""
-        told = [self.settings.to_config(), self.history, self.diverged, self._bytes, self._costs]
+        told = [self.settings.to_config(), self.history, self.diverged, self._costs]
         return {"record": np.array(json.dumps(told))}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -175,13 +164,12 @@ class Recorder:
         ConfigurationError
             If the settings differ, except for a larger number of rounds.
         """
-        config, history, self.diverged, self._bytes, self._costs = json.loads(str(arrays["record"]))
+        config, history, self.diverged, self._costs = json.loads(str(arrays["record"]))
         own = json.loads(json.dumps(self.settings.to_config()))
         others = sorted(key for key in {*own, *config} - {"num-rounds"} if own.get(key) != config.get(key))
         if others:
             raise ConfigurationError(
-                f"the run was saved with other settings: {', '.join(others)}; resume with those, or give another "
-                "checkpoint-dir"
+                f"the run was saved with other settings: {', '.join(others)}; resume with those, or give another folder"
             )
         progress = self.strategy.progress
         assert progress is not None
@@ -214,8 +202,8 @@ class Recorder:
         line = {"round": float(server_round * settings.stretch), **scores}
         self.history.append(line)
         self._unwritten = line
-        # The traffic of a round is known after its evaluation, in `record`, which is not called for the start point.
-        if not (self.traffic or self.task.costs) or server_round == 0:
+        # The cost of a round is known after its evaluation, in `record`, which is not called for the start point.
+        if not self.task.costs or server_round == 0:
             self._write()
         if watched and self._plateau is not None:
             self._plateau(server_round, arrays, None)
@@ -254,10 +242,6 @@ class Recorder:
         if self.task.costs:
             cpu = time.process_time() - self._cpu_began - self._cpu_evaluating
             self._unwritten.update(self._costs, **{"cpu-seconds": round(cpu, 3)})
-        if self.traffic:
-            # The bytes that the clients have sent would reveal how many have answered.
-            sent = self._bytes if self.strategy.private_mean is None else {}
-            self._unwritten.update(sent, seconds=round(time.monotonic() - self._began, 3))
         if self.sink is not None:
             self.sink(self._unwritten)
         self._unwritten = None
@@ -268,8 +252,6 @@ class Recorder:
 
     def record(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
         """Return whether the run has diverged (a callback of ``start``)."""
-        for key in self._bytes:
-            self._bytes[key] += int((metrics or {}).get(key, 0))  # type: ignore[call-overload, arg-type]
         if self.task.costs and metrics is not None:
             # Means over the clients; a method that takes gradient steps has one gradient a step.
             gradients = metrics.get("gradient-evaluations", metrics.get("local-steps", 0.0))

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_type_hints
@@ -395,20 +395,3 @@ def _types() -> dict[str, Any]:
 
 def _run_keys() -> list[str]:
     return [name.replace("_", "-") for name in _types()][2:]
-
-
-def range_of(name: str) -> tuple[Any, str, Callable[[Any], bool]]:
-    """Return a setting's type, a description of its allowed values, and a function that checks a value.
-
-    Parameters
-    ----------
-    name : str
-        Name of a field of :class:`RunSettings` that has a range.
-
-    Examples
-    --------
-    >>> range_of("num_rounds")[:2]
-    (<class 'int'>, 'a whole number >= 1')
-    """
-    allowed, expected = RunSettings.__dataclass_fields__[name].metadata["range"]
-    return _types()[name], expected, allowed

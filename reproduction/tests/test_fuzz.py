@@ -17,7 +17,6 @@ from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDAGT, FedDualAvg
 from flwr_fco.wire import flower as _flower
-from main_job.run_config import KEYS, run_settings
 from reproduction.cli.commands import app
 from reproduction.problems.named import PROBLEMS
 from reproduction.runs.methods import STRATEGIES, option_names
@@ -55,24 +54,6 @@ def test_settings(case):
     assert settings.num_rounds >= 1
     config = settings.to_config()
     assert RunSettings.from_config(json.loads(json.dumps(config))).to_config() == config or "NaN" in json.dumps(config)
-
-
-@fuzzed(0.02)
-@given(st.dictionaries(st.one_of(st.sampled_from(sorted(KEYS)), WORDS), VALUES, max_size=4))
-def test_run_configs(values):
-    good = {
-        "problem": "digits", "strategy": "FedDualAvg", "regularizer": "L1", "strength": 2e-3, "client-lr": 0.1,
-        "server-lr": 10.0, "batch-size": 32, "local-steps": 6, "num-server-rounds": 3, "num-nodes": 10, "alpha": 0.3,
-        "train-fraction": 0.75, "seed": 0, "evaluate-every": 1, "output-dir": "",
-        "checkpoint-dir": "", "resume": False, "round-timeout": 60.0, "clients-per-round": 0, "privacy-clip": 0.0,
-        "privacy-target-epsilon": 0.0, "privacy-delta": 0.0, "privacy-noise": "banded",
-    }  # fmt: skip
-    assert run_settings(good).num_rounds == 3
-    try:
-        settings = run_settings({**good, **values})
-    except FlwrFcoError:
-        return
-    assert settings.num_rounds >= 1
 
 
 TEXTS = st.one_of(

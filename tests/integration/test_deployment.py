@@ -8,9 +8,8 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from main_job.compare import read_settings
-from reproduction.runs.run import run
-from reproduction.runs.run_folder import read_run
+from flwr_fco.models import load_npz
+from main_job.compare import model_of, read_task, train
 from tools.local_superlink import _wait_until_healthy, command, end
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -84,6 +83,6 @@ def test_client_memories_outlive_their_process_and_the_bits_are_those_of_simulat
         )
     assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
     (folder,) = (tmp_path / "runs").iterdir()
-    here = run(read_settings(root, overrides))
-    for name, array in read_run(folder).arrays.items():
-        np.testing.assert_array_equal(array, here.arrays[name])
+    here = model_of(train(read_task(root, overrides)))
+    for name, array in load_npz(folder / "model.npz").items():
+        np.testing.assert_array_equal(array, here[name])

@@ -1,5 +1,6 @@
 """Through Flower itself: a SuperLink of our own, `flwr run`, Ray. The same numbers as in this process."""
 
+import json
 import os
 import signal
 import subprocess
@@ -10,9 +11,8 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import FlwrFcoError
-from main_job.compare import read_settings
-from reproduction.runs.run import run
-from reproduction.runs.run_folder import read_run
+from flwr_fco.models import load_npz
+from main_job.compare import model_of, read_task, train
 from tools.local_superlink import _processes, descendants, flower_run, local_superlink
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
@@ -41,12 +41,13 @@ def test_the_root_app_gives_the_same_bits_as_the_run_in_this_process(superlink, 
     )
     assert rounds == [(1, 3), (2, 3), (3, 3)]
     (folder,) = (tmp_path / "runs").iterdir()
-    record = read_run(folder)
-    here = run(read_settings(root, overrides))
-    for name, array in record.arrays.items():
-        np.testing.assert_array_equal(array, here.arrays[name])
-    assert [line["objective"] for line in record.metrics] == [line["objective"] for line in here.history]
-    assert [line["round"] for line in record.metrics] == [0, 3]
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    here = train(read_task(root, overrides))
+    for name, array in load_npz(folder / "model.npz").items():
+        np.testing.assert_array_equal(array, model_of(here)[name])
+    found = {line["round"]: line["server/objective"] for line in lines if "server/objective" in line}
+    assert found == {3: here.evaluate_metrics_serverapp[3]["objective"]}
+    assert [line["round"] for line in lines] == [1, 2, 3]
 
 
 def test_the_quickstart_example_runs(superlink, tmp_path, request):
@@ -56,7 +57,7 @@ def test_the_quickstart_example_runs(superlink, tmp_path, request):
 
 
 def test_a_run_that_fails_is_an_error_with_flowers_own_words(superlink, tmp_path, request):
-    with pytest.raises(FlwrFcoError, match=r"strategy='FedNova'; expected one of"):
+    with pytest.raises(FlwrFcoError, match=r"strategy='FedNova'; expected a string, one of"):
         flower_run(request.config.rootpath, superlink, {"strategy": "FedNova"}, num_nodes=2, log=tmp_path / "log")
 
 

@@ -2,15 +2,14 @@ import pytest
 from rich.console import Console
 
 from flwr_fco.errors import ConfigurationError
-from main_job.compare import RUNS, Row, draw, main, read_settings, show
+from main_job.compare import RUNS, Row, draw, main, read_task, show
 
 
 def test_both_runs_differ_in_the_strategy_and_its_rates_only(request):
-    settings = [read_settings(request.config.rootpath, overrides) for overrides in RUNS]
-    assert [s.strategy for s in settings] == ["FedDualAvg", "FedAvgSubgradient"]
-    same = [
-        {k: v for k, v in s.to_config().items() if k not in ("strategy", "client-lr", "server-lr")} for s in settings
-    ]
+    configs = [read_task(request.config.rootpath, overrides).config for overrides in RUNS]
+    assert [config["strategy"] for config in configs] == ["FedDualAvg", "FedAvgSubgradient"]
+    own = ("strategy", "client-lr", "server-lr")
+    same = [{key: value for key, value in config.items() if key not in own} for config in configs]
     assert same[0] == same[1]
 
 
@@ -25,13 +24,17 @@ def test_the_table_shows_the_numbers():
 
 
 def test_the_picture_is_drawn(tmp_path):
-    lines = [{"round": r, "objective": 1.0 / (r + 1), "accuracy": r / 10, "density": 1.0 - r / 10} for r in range(10)]
-    draw({"FedDualAvg": lines}, {"objective": 0.05, "accuracy": 0.9, "density": 0.2}, tmp_path / "new" / "picture.png")
+    rounds = {r: {"objective": 1.0 / (r + 1), "accuracy": r / 10, "density": 1.0 - r / 10} for r in range(10)}
+    draw(
+        {"FedDualAvg": rounds, "FedAvgSubgradient": rounds},
+        {"objective": 0.05, "accuracy": 0.9, "density": 0.2},
+        tmp_path / "new" / "picture.png",
+    )
     assert (tmp_path / "new" / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_another_directory_than_the_clone_is_refused(tmp_path, capsys):
     with pytest.raises(ConfigurationError, match=r"pyproject\.toml does not exist"):
-        read_settings(tmp_path, {})
+        read_task(tmp_path, {})
     assert main(["--root", str(tmp_path)]) == 1
     assert "pyproject.toml does not exist" in capsys.readouterr().err

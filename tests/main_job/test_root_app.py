@@ -6,22 +6,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Context, RecordDict
+from flwr.app import Context, RecordDict
 
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.models import load_npz
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.wire import flower as _flower
 from main_job import client_app, server_app
-from main_job.run_config import run_settings
-from reproduction.runs.recorder import build_strategy
-from reproduction.runs.run import run as run_here
-from reproduction.runs.run_folder import read_run
-from reproduction.runs.settings import RunSettings
+from main_job.compare import model_of, train
+from main_job.run_config import checked_config
+from main_job.task import Task
 
 CONFIG = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
 CONFIG = {**CONFIG["tool"]["flwr"]["app"]["config"], "num-server-rounds": 4, "num-nodes": 3}
-SCORES = {"objective", "density", "accuracy", "training-accuracy", "validation-loss", "validation-objective"}
+SCORES = {"objective", "density", "accuracy", "validation-loss"}
 LASSO = {"problem": "lasso", "client-lr": 0.0001, "server-lr": 1.0, "strength": 0.2, "batch-size": 64}
 
 
@@ -36,8 +35,14 @@ def run(overrides, num_nodes=3):
 
 
 def only_run(directory):
+    """Return config, lines and model of the one run in a directory."""
     (folder,) = directory.iterdir()
-    return read_run(folder)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return json.loads((folder / "config.json").read_text()), lines, load_npz(folder / "model.npz")
+
+
+def evaluated(line):
+    return {name.removeprefix("server/"): value for name, value in line.items() if name.startswith("server/")}
 
 
 @pytest.mark.parametrize(
@@ -53,51 +58,46 @@ def test_every_problem_runs_and_leaves_its_folder(tmp_path, overrides, keys):
     grid = run({**overrides, "output-dir": str(tmp_path)})
     (folder,) = tmp_path.iterdir()
     assert str(grid.run_id) in folder.name
-    record = read_run(folder)
-    assert [line["round"] for line in record.metrics] == [0, 1, 2, 3, 4]
-    assert set(record.metrics[-1]) == keys | {"round", "bytes-down", "bytes-up", "seconds"}
-    assert record.metrics[-1]["objective"] < record.metrics[0]["objective"]
-    assert record.config["problem"] == overrides["problem"]
+    config, lines, _ = only_run(tmp_path)
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert set(evaluated(lines[-1])) == keys
+    assert lines[-1]["server/objective"] < lines[0]["server/objective"]
+    assert config["problem"] == overrides["problem"]
 
 
 def test_the_last_line_describes_the_saved_model_and_counts_all_bytes(tmp_path):
     run({"output-dir": str(tmp_path)})
-    record = only_run(tmp_path)
-    task = RunSettings.from_config(record.config).load()
-    scores = task.scores(task.layout.flatten(record.arrays))
-    assert {key: record.metrics[-1][key] for key in scores} == scores
-    assert scores["density"] == np.mean(record.arrays["coefficients"] != 0)
-    # 650 float64 and a header, each way, for 3 nodes and 4 rounds.
-    assert record.metrics[-1]["bytes-up"] == record.metrics[-1]["bytes-down"] == 4 * 3 * (650 * 8 + 128)
+    config, lines, arrays = only_run(tmp_path)
+    scores = Task(config).scores(arrays)
+    assert evaluated(lines[-1]) == scores
+    assert scores["density"] == np.mean(arrays["coefficients"] != 0)
+    # 650 float64 and a header, each way, for 3 nodes.
+    assert lines[-1]["train/bytes-up"] == lines[-1]["train/bytes-down"] == 3 * (650 * 8 + 128)
 
 
 def test_the_app_is_simulate_to_the_bit(tmp_path):
     run({"output-dir": str(tmp_path), "seed": 5})
-    config = {**CONFIG, "seed": 5}
-    task = run_settings(config).load()
-    result = simulate(
-        build_strategy(run_settings(config), 3, task.regularizer),
-        client_app.app,
-        num_nodes=3,
-        num_rounds=4,
-        initial_arrays=task.initial_arrays(),
-        run_config=config,
-    )
-    for name, array in only_run(tmp_path).arrays.items():
-        np.testing.assert_array_equal(array, result.arrays[name].numpy())
-
-
-def test_the_app_and_the_command_line_write_the_same_lines(tmp_path):
-    run({"output-dir": str(tmp_path), "seed": 5, "evaluate-every": 2})
-    record = only_run(tmp_path)
-    history = run_here(RunSettings.from_config(record.config)).history
-    traffic = ("bytes-down", "bytes-up", "seconds")
-    assert [{k: v for k, v in line.items() if k not in traffic} for line in record.metrics] == history
+    result = train(Task(checked_config({**CONFIG, "seed": 5})))
+    _, lines, arrays = only_run(tmp_path)
+    for name, array in model_of(result).items():
+        np.testing.assert_array_equal(array, arrays[name])
+    for line in lines:
+        assert evaluated(line) == dict(result.evaluate_metrics_serverapp[line["round"]])
 
 
 def test_rounds_are_evaluated_as_often_as_asked_and_at_the_end(tmp_path):
     run({"output-dir": str(tmp_path), "evaluate-every": 3})
-    assert [line["round"] for line in only_run(tmp_path).metrics] == [0, 3, 4]
+    _, lines, _ = only_run(tmp_path)
+    assert [line["round"] for line in lines if evaluated(line)] == [3, 4]
+
+
+def test_a_private_run_tells_epsilon_and_not_how_many_bytes_have_come(tmp_path):
+    pytest.importorskip("dp_accounting")
+    run({"output-dir": str(tmp_path), "privacy-clip": 0.3, "privacy-target-epsilon": 8.0, "privacy-delta": 0.05})
+    _, lines, _ = only_run(tmp_path)
+    assert not any("bytes" in name or "replies" in name for line in lines for name in line)
+    assert [line["train/delta"] for line in lines] == [0.05] * 4
+    assert 7.9 < lines[-1]["train/epsilon"] <= 8.0
 
 
 def test_without_an_output_dir_nothing_is_written(tmp_path, monkeypatch):
@@ -119,7 +119,7 @@ def test_a_small_federation_will_do_and_is_reported(tmp_path, monkeypatch, caplo
         run({"output-dir": str(tmp_path), "num-nodes": 10}, num_nodes=2)
     assert "num-nodes=10, but this federation has 2 nodes" in caplog.text
     assert "num-supernodes=10" in caplog.text
-    assert json.loads(next(tmp_path.glob("*/config.json")).read_text())["num-clients"] == 2
+    assert only_run(tmp_path)[0]["num-nodes"] == 2
 
 
 def test_the_run_waits_for_nodes_that_connect_late():
@@ -137,8 +137,6 @@ def test_the_run_waits_for_nodes_that_connect_late():
 
 def test_a_client_checks_the_config_too():
     grid = InProcessGrid(client_app.app, 2, run_config={**CONFIG, "alpha": "small"})
-    settings = run_settings(CONFIG, 2)
-    task = settings.load()
-    arrays = ArrayRecord({name: Array(array) for name, array in task.initial_arrays().items()})
+    task = Task(checked_config(CONFIG), 2)
     with _flower.identity(grid.run_id), pytest.raises(ClientError, match="alpha='small'"):
-        build_strategy(settings, 2, task.regularizer).start(grid, arrays, 1)
+        task.strategy().start(grid, task.initial_arrays(), 1)

@@ -1,33 +1,30 @@
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from flwr_fco import regularizers, strategies
-from flwr_fco.errors import ConfigurationError
-from main_job.run_config import APP_PROBLEMS, KEYS, run_settings
-from reproduction.problems.loaders import REGULARIZERS
-from reproduction.problems.named import PROBLEMS
-from reproduction.runs.methods import STRATEGIES
-from reproduction.runs.recorder import build_strategy
-from reproduction.runs.settings import RunSettings
+from flwr_fco.errors import ConfigurationError, UnknownOptionError
+from flwr_fco.strategies import STRATEGIES
+from main_job.run_config import KEYS, checked_config
+from main_job.task import PROBLEMS, REGULARIZERS, Task
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
 CONFIG = PYPROJECT["tool"]["flwr"]["app"]["config"]
 
 
-def strategy_of(settings):
-    return build_strategy(settings, settings.load().dataset.num_clients, settings.load().regularizer)
+def task_of(num_nodes=None, **overrides):
+    own = {key.replace("_", "-"): value for key, value in overrides.items()}
+    return Task(checked_config({**CONFIG, **own}), num_nodes)
 
 
 def test_the_defaults_of_pyproject_are_the_main_job():
-    settings = run_settings(CONFIG)
-    task = settings.load()
-    assert (settings.problem, settings.strategy) == ("digits", "FedDualAvg")
+    task = task_of()
     assert task.regularizer == regularizers.L1(2e-3)
-    assert (task.dataset.num_clients, settings.num_rounds, settings.seed) == (10, 300, 0)
-    assert (settings.structure_every, settings.objective_every) == (1, 1)
-    strategy = strategy_of(settings)
+    assert (task.data.num_clients, task.data.num_classes) == (10, 10)
+    assert (task.config["num-server-rounds"], task.config["seed"], task.config["evaluate-every"]) == (300, 0, 1)
+    strategy = task.strategy()
     assert type(strategy) is strategies.FedDualAvg
     assert (strategy.client_lr, strategy.server_lr, strategy.batch_size, strategy.local_steps) == (0.1, 10.0, 32, 6)
     assert (strategy.min_train_nodes, strategy.min_available_nodes, strategy.fraction_train) == (10, 10, 1.0)
@@ -37,11 +34,17 @@ def test_every_key_of_pyproject_is_known_and_every_known_key_is_there():
     assert set(CONFIG) == set(KEYS)
 
 
-@pytest.mark.parametrize("name", APP_PROBLEMS)
+def described(task):
+    """Return all that a run depends on, as text."""
+    strategy = task.strategy()
+    seen = [type(strategy).__name__, repr(strategy), strategy.seed, strategy.fraction_train, task.regularizer]
+    first = task.data.client(0)
+    return repr([*seen, task.data.num_clients, first.features.shape, np.asarray(first.features).sum()])
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
 def test_every_key_reaches_the_run(name):
-    """Each key, changed alone, changes the settings, but for those that the problem has no use for."""
-    options = PROBLEMS[name].options()
-    config = {**CONFIG, "problem": name}
+    """Each key, changed alone, changes data or strategy, but for those that the problem has no use for."""
     other = {
         "strategy": "FedMid",
         "regularizer": "Zero",
@@ -50,60 +53,61 @@ def test_every_key_reaches_the_run(name):
         "server-lr": 0.7,
         "batch-size": 7,
         "local-steps": 7,
-        "num-server-rounds": 7,
         "num-nodes": 7,
+        "clients-per-round": 7,
         "alpha": 0.7,
         "train-fraction": 0.7,
         "seed": 7,
-        "evaluate-every": 7,
-        "clients-per-round": 7,
-        "privacy-clip": 0.7,
-        "privacy-target-epsilon": 0.7,
-        "privacy-delta": 0.7,
     }
-    unused = {"problem", "output-dir", "checkpoint-dir", "resume", "round-timeout", "privacy-noise"}
-    assert set(other) == set(KEYS) - unused
+    elsewhere = {"problem", "num-server-rounds", "evaluate-every", "output-dir", "checkpoint-dir", "resume"}
+    elsewhere |= {"round-timeout", "privacy-clip", "privacy-target-epsilon", "privacy-delta", "privacy-noise"}
+    assert set(other) == set(KEYS) - elsewhere
+    before = described(task_of(problem=name))
     for key, value in other.items():
-        without_use = key in ("alpha", "train-fraction") and key not in options
-        assert (run_settings({**config, key: value}) == run_settings(config)) is without_use, key
+        without_use = name == "lasso" and key in ("alpha", "train-fraction")
+        assert (described(task_of(problem=name, **{key: value})) == before) is without_use, key
 
 
-def test_settings_survive_the_run_folders_configuration():
-    settings = run_settings(CONFIG, 4)
-    assert settings.load().dataset.num_clients == 4
-    assert RunSettings.from_config(settings.to_config()) == settings
+def test_privacy_reaches_the_strategy():
+    pytest.importorskip("dp_accounting")
+    private = {"privacy-clip": 0.3, "privacy-target-epsilon": 8.0, "privacy-delta": 0.01, "clients-per-round": 2}
+    strategy = task_of(**private, privacy_noise="tree").strategy()
+    privacy = strategy.private_mean.privacy
+    assert (privacy.clip, privacy.target_epsilon, privacy.delta, privacy.noise) == (0.3, 8.0, 0.01, "tree")
+    assert strategy.private_mean.accountant.separation == 5
+    with pytest.raises(ConfigurationError, match="delta=0"):
+        task_of(privacy_clip=0.3).strategy()
+    with pytest.raises(UnknownOptionError, match="privacy"):
+        task_of(**private, strategy="DualFL").strategy()
 
 
-def test_the_app_runs_what_the_command_line_runs():
-    values = {"num-clients": 3, "num-rounds": 5, "client-lr": 0.2, "local-steps": 4, "clients-per-round": 0}
-    config = {**CONFIG, "num-nodes": 3, "num-server-rounds": 5, "client-lr": 0.2, "local-steps": 4, "seed": 2}
-    here = RunSettings.of("digits", "FedDualAvg", {**values, "objective-every": 1}, seed=2)
-    app = run_settings(config)
-    for name in ("client_lr", "server_lr", "num_rounds", "clients_per_round", "batch_size", "local_steps", "seed"):
-        assert getattr(app, name) == getattr(here, name), name
-    for own, other in zip(app.load().clients, here.load().clients, strict=True):
-        assert (own.labels == other.labels).all()
+def test_the_data_are_split_over_the_nodes_that_there_are():
+    assert task_of(4).data.num_clients == 4
+    assert task_of(4).strategy().min_train_nodes == 4
+    with pytest.raises(ConfigurationError, match="clients-per-round=5, but there are 4 nodes"):
+        task_of(4, clients_per_round=5).strategy()
 
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_can_be_chosen(name):
     psi = {} if STRATEGIES[name].limit.problem == "composite" else {"regularizer": "Zero"}
-    strategy = strategy_of(run_settings({**CONFIG, **psi, "strategy": name, "seed": 7}, 3))
+    strategy = task_of(3, **psi, strategy=name, seed=7).strategy()
     assert type(strategy).__name__ == name
     assert strategy.seed == 7
 
 
 @pytest.mark.parametrize("name", sorted(REGULARIZERS))
 def test_every_regularizer_can_be_chosen(name):
-    psi = run_settings({**CONFIG, "regularizer": name, "strength": 0.5}).load().regularizer
+    psi = task_of(regularizer=name, strength=0.5).regularizer
     assert type(psi).__name__ == name
     assert getattr(psi, "strength", 0.5) == 0.5
 
 
-def test_whole_numbers_will_do_for_rates():
-    settings = run_settings({**CONFIG, "client-lr": 1, "strength": 0})
-    assert isinstance(settings.client_lr, float)
-    assert settings.load().regularizer.strength == 0.0
+def test_whole_numbers_will_do_for_numbers_and_a_rate_may_be_chosen_by_the_strategy():
+    task = task_of(client_lr=1, strength=0, server_lr="auto")
+    assert isinstance(task.config["client-lr"], float)
+    assert task.regularizer.strength == 0.0
+    assert task.strategy().server_lr == "auto"
 
 
 @pytest.mark.parametrize(
@@ -134,11 +138,14 @@ def test_whole_numbers_will_do_for_rates():
         ("seed", -1, ["2**32"]),
         ("seed", 2**32, ["2**32"]),
         ("output-dir", "runs", ["'runs'", "absolute"]),
+        ("privacy-delta", 1.0, ["from 0 to 1"]),
+        ("privacy-noise", "white", ["banded"]),
+        ("resume", 1, ["true or false"]),
     ],
 )
 def test_a_bad_value_is_named_with_what_was_expected(key, value, words):
     with pytest.raises(ConfigurationError) as error:
-        run_settings({**CONFIG, key: value})
+        checked_config({**CONFIG, key: value})
     assert key in str(error.value)
     for word in words:
         assert word in str(error.value)
@@ -146,6 +153,6 @@ def test_a_bad_value_is_named_with_what_was_expected(key, value, words):
 
 def test_a_missing_and_an_unknown_key_are_named():
     with pytest.raises(ConfigurationError, match="lacks alpha, seed"):
-        run_settings({key: value for key, value in CONFIG.items() if key not in ("seed", "alpha")})
+        checked_config({key: value for key, value in CONFIG.items() if key not in ("seed", "alpha")})
     with pytest.raises(ConfigurationError, match="unknown key 'client-rate'"):
-        run_settings({**CONFIG, "client-rate": 0.1})
+        checked_config({**CONFIG, "client-rate": 0.1})

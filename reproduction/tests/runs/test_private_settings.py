@@ -1,26 +1,19 @@
-"""Differential privacy by settings: the command line, run folders and the root app's run config."""
+"""Differential privacy by settings: the command line and run folders."""
 
 import os
 import stat
-import tomllib
-from pathlib import Path
 
 import pytest
 
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
-from flwr_fco.simulation import InProcessGrid
-from main_job.run_config import run_settings
 from reproduction.pictures.comparison import compare
 from reproduction.pictures.html_report import html_page
-from reproduction.runs.recorder import Recorder, build_strategy
-from reproduction.runs.run import clients_with, run
+from reproduction.runs.recorder import build_strategy
+from reproduction.runs.run import run
 from reproduction.runs.run_folder import RunFolder, read_run
 from reproduction.runs.settings import RunSettings
 
 pytest.importorskip("dp_accounting")
-CONFIG = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"][
-    "app"
-]["config"]
 
 
 def settings_of(strategy="FedDualAvg", problem="lasso-small", **options):
@@ -121,20 +114,3 @@ def test_a_run_that_is_killed_has_the_state_of_the_last_round_that_it_has_told_o
     assert rounds == [5, 6, 7, 8]
     costs = [line["epsilon"] for line in result.history]
     assert costs == [strategy_of(settings).private_mean.accountant.epsilon(0.5, t, 0.01) for t in range(9)]
-
-
-def test_the_root_app_does_not_tell_how_many_bytes_have_come():
-    settings = settings_of(num_rounds=2)
-    recorder = Recorder(settings.load(), settings, traffic=True)
-    recorder.start(InProcessGrid(clients_with(recorder.task.clients), 16), None)
-    assert [set(line) & {"bytes-up", "bytes-down", "seconds"} for line in recorder.history[1:]] == [{"seconds"}] * 2
-
-
-def test_the_root_apps_run_config_has_privacy():
-    private = {"privacy-clip": 0.3, "privacy-target-epsilon": 8.0, "privacy-delta": 0.01, "clients-per-round": 2}
-    settings = run_settings({**CONFIG, **private, "server-lr": 1.0})
-    strategy = strategy_of(settings)
-    assert strategy.private_mean.privacy.target_epsilon == 8.0
-    assert strategy.private_mean.accountant.separation == 5
-    with pytest.raises(ConfigurationError, match="delta=0"):
-        strategy_of(run_settings({**CONFIG, "privacy-clip": 0.3}))
