@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -36,27 +37,20 @@ class LocalSolver(Protocol):
         """
 
 
-class HalfSolver:
-    """The local solver of a method's client half.
+def solver_of(half: type[ClientHalf]) -> LocalSolver:
+    """Return the local solver of a method's client half.
 
     Parameters
     ----------
     half : type of ClientHalf
     """
-
-    def __init__(self, half: type[ClientHalf]) -> None:
-        self.half = half
-        self.__module__ = half.__module__
-
-    def __call__(
-        self, downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
-    ) -> tuple[Uplink, Any]:
-        """Return the client's answer and its next state."""
-        return answer(self.half, downlink, objective, state, rng)
+    solver: Any = partial(answer, half)
+    solver.__module__ = half.__module__
+    return cast(LocalSolver, solver)
 
 
 #: The local solvers by name; see `find_solver`.
-SOLVERS: dict[str, LocalSolver] = {name: HalfSolver(half) for name, half in halves().items()}
+SOLVERS: dict[str, LocalSolver] = {name: solver_of(half) for name, half in halves().items()}
 _Solver = TypeVar("_Solver", bound=LocalSolver)
 
 
@@ -89,7 +83,7 @@ def find_solver(name: str) -> LocalSolver:
     """
     if name not in SOLVERS:
         # Of modules that were imported later.
-        SOLVERS.update({own: HalfSolver(half) for own, half in halves().items() if own not in SOLVERS})
+        SOLVERS.update({own: solver_of(half) for own, half in halves().items() if own not in SOLVERS})
     if name not in SOLVERS:
         raise ConfigurationError(
             f"the server asks for the local solver {name!r}; this client knows {', '.join(sorted(SOLVERS))}. "

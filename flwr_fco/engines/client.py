@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ import numpy as np
 from flwr_fco.algorithms.contract import ClientHalf, Moved, Start, Step
 from flwr_fco.core.clock import timed
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.rates import as_sent, rate_of
 from flwr_fco.engines.sparse_steps import Shard, has_sparse_rows, tell_dense
+from flwr_fco.errors import ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Plan
 
@@ -33,6 +34,13 @@ def pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(one_by_one, one_by_one, strict=True)
 
 
+def as_sent(vector: Vector, plan: Plan) -> Vector:
+    """Round to the wire's precision, so that the client stores the same numbers that the server receives."""
+    # With "auto" a client with state sends all digits.
+    rounded = vector.astype(np.float32) if plan.wire_dtype == "float32" else vector
+    return rounded.astype(np.float64, copy=False)
+
+
 class LocalClient(NamedTuple):
     """A client in a round.
 
@@ -46,8 +54,10 @@ class LocalClient(NamedTuple):
     rng : numpy.random.Generator
     engines : mapping of str to callable
         What runs a client half, by name.
+    features : Shard or None
+        The coordinates of the client's sparse features, if an engine's steps can be done on these.
     shard : Shard or None
-        The coordinates of the client's sparse features, if all of the round can be done on these.
+        The same, if all of the round is done on these.
     """
 
     half: type[ClientHalf]
@@ -55,6 +65,7 @@ class LocalClient(NamedTuple):
     objective: Objective
     rng: np.random.Generator
     engines: Mapping[str, Callable[[Any, Start], Moved]]
+    features: Shard | None = None
     shard: Shard | None = None
 
     @property
@@ -64,8 +75,20 @@ class LocalClient(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """The step size."""
-        return rate_of(self.downlink)
+        """The step size.
+
+        Raises
+        ------
+        ProtocolError
+            If the server's message has none.
+        """
+        rate = self.downlink.client_lr
+        if math.isnan(rate):
+            raise ProtocolError(
+                f"the local solver {self.downlink.plan.solver!r} needs a learning rate; the server's message has no "
+                "client-lr"
+            )
+        return rate
 
     def run(self, engine: str, start: Start) -> Moved:
         """Run an engine.

@@ -11,8 +11,6 @@ from flwr_fco.algorithms.contract import Moved, Start
 from flwr_fco.core.clock import check_time, timed
 from flwr_fco.core.layout import Vector
 from flwr_fco.engines.client import LocalClient
-from flwr_fco.engines.rates import rate_of
-from flwr_fco.engines.sparse_steps import shard_of
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
 from flwr_fco.objectives.base import Objective, shuffled_epochs
 from flwr_fco.objectives.design import LinearData, SparseDesign
@@ -46,11 +44,11 @@ def dual_steps(client: LocalClient, start: Start) -> Moved:
         trajectory = np.array([dual - start.point for _ in each])
         steps = len(trajectory)
     else:
-        shard = shard_of(downlink.plan, client.objective)
-        if shard is None:
+        features = client.features
+        if features is None:
             steps = take_whole_steps(downlink, client.objective, dual, client.rng, shift)
         else:
-            steps = shard.dual_steps(downlink, dual, client.rng, shift)
+            steps = features.dual_steps(downlink, dual, client.rng, shift)
     dual -= start.point
     return Moved(dual, rate * steps, steps, trajectory=trajectory)
 
@@ -88,7 +86,7 @@ def one_by_one(
     shift : ndarray of float64, shape (d,), optional
         client_lr times a tracker.
     """
-    plan, client_lr = downlink.plan, rate_of(downlink)
+    plan, client_lr = downlink.plan, downlink.client_lr
     psi, primal = plan.options.get("client-prox", True), np.empty_like(dual)
     for k, batch in enumerate(timed(objective.batches(rng, downlink.first_order))):
         if psi:
@@ -116,7 +114,7 @@ def compiled_steps(
     int or None
         The number of steps; None, without a step, if the compiled loop does not support this problem.
     """
-    plan, client_lr = downlink.plan, rate_of(downlink)
+    plan, client_lr = downlink.plan, downlink.client_lr
     retrieval, work = plan.local_retrieval, plan.work if downlink.work is None else downlink.work
     if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
         return None

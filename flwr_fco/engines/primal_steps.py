@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from flwr_fco.algorithms.contract import Moved, Start
 from flwr_fco.engines.client import LocalClient
-from flwr_fco.engines.sparse_steps import shard_of
 
 
 def primal_steps(client: LocalClient, start: Start) -> Moved:
@@ -26,7 +25,7 @@ def proximal_steps(client: LocalClient, start: Start) -> Moved:
     client : LocalClient
     start : Start
     """
-    shard = shard_of(client.plan, client.objective)
+    shard = client.features
     if shard is not None:
         point = start.point.copy()
         steps = shard.proximal_steps(client.downlink, point, client.rng)
@@ -44,7 +43,7 @@ def gradient_steps(client: LocalClient, start: Start) -> Moved:
     start : Start
         `shift` is subtracted in each step.
     """
-    shard = shard_of(client.plan, client.objective)
+    shard = client.features
     if shard is None or shard.coordinates.without_psi().own is not None:
         return primal_steps(client, start)
     point, rate = start.point.copy(), client.rate

@@ -10,12 +10,11 @@ import numpy as np
 
 from flwr_fco.algorithms.contract import ClientHalf, Memory, Moved, Start, without_common
 from flwr_fco.core.sparse import SparseVector, dense
-from flwr_fco.engines.client import LocalClient
+from flwr_fco.engines.client import LocalClient, as_sent
 from flwr_fco.engines.dual_steps import dual_steps
 from flwr_fco.engines.extragradient import extragradient
 from flwr_fco.engines.minimise import minimised
 from flwr_fco.engines.primal_steps import gradient_steps, primal_steps, proximal_steps
-from flwr_fco.engines.rates import as_sent
 from flwr_fco.engines.sparse_steps import Shard, shard_of
 from flwr_fco.errors import ProtocolError
 from flwr_fco.objectives.base import Objective
@@ -34,6 +33,8 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
         "minimise": minimised,
     }
 )
+#: Engines whose steps can be done on the coordinates of sparse features.
+_ON_FEATURES = ("dual steps", "proximal steps", "gradient steps")
 
 
 def answer(
@@ -56,13 +57,16 @@ def answer(
     rng : numpy.random.Generator
         The generator of this (seed, round, partition).
     """
-    shard = _shard(half, downlink, objective, state)
+    features = None
+    if half.engine in _ON_FEATURES and not downlink.plan.options.get("trajectory", False):
+        features = shard_of(downlink.plan, objective)
+    shard = features if features is not None and _suffices(features, half, downlink, state) else None
     if shard is None:
         known = state if state is None else _whole(state, downlink)
-        return _answer(LocalClient(half, downlink, objective, rng, ENGINES), known)
+        return _answer(LocalClient(half, downlink, objective, rng, ENGINES, features), known)
     here = downlink._replace(vectors={name: shard.told(downlink, name) for name in downlink.vectors})
     known = None if state is None else ReceivedState({name: own.values for name, own in state.items()})
-    uplink, after = _answer(LocalClient(half, here, shard.objective, rng, ENGINES, shard), known)
+    uplink, after = _answer(LocalClient(half, here, shard.objective, rng, ENGINES, shard, shard), known)
     plan = downlink.plan
     vectors = {name: shard.sparse(own, plan) for name, own in uplink.vectors.items()}
     if after is not None:
@@ -71,39 +75,36 @@ def answer(
 
 
 def _answer(client: LocalClient, known: Memory | None) -> tuple[Uplink, Any]:
-    half, downlink = client.half, client.half.hear(client.downlink, known)
-    memory = half.fresh(downlink) if known is None else known
+    half, downlink, memory = client.half, client.downlink, known
+    if half.memory:
+        downlink = half.hear(downlink, known)
+        memory = half.fresh(downlink) if known is None else known
     if half.engine is None:
         sent, moved = half.local(client, downlink, known)
     else:
-        moved = client.run(half.engine, half.begin(downlink, memory))
+        moved = ENGINES[half.engine](client, half.begin(downlink, memory or {}))
         if client.shard is not None and half.common is not None and "gradient" not in downlink.numbers:
             # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are.
             assert moved.elapsed is not None
             moved = moved._replace(increment=moved.increment + moved.elapsed * downlink.vectors[half.common])
-        sent = half.send(client, downlink, memory, moved)
+        sent = half.send(client, downlink, memory or {}, moved)
     after = None
-    if half.memory:
+    if memory is not None:
         sent = {name: as_sent(vector, client.plan) for name, vector in sent.items()}
         told = downlink if client.shard is None else without_common(half, downlink)
         after = {**half.remember(told, memory, sent, moved.elapsed), **half.keep(downlink), **moved.kept}
     return Uplink(sent, moved.elapsed, moved.steps, metrics=moved.metrics), after
 
 
-def _shard(half: type[ClientHalf], downlink: Downlink, objective: Objective, state: ClientState | None) -> Shard | None:
-    """Return the shard on which all of a client's round can be done; None if it takes all coordinates.
+def _suffices(shard: Shard, half: type[ClientHalf], downlink: Downlink, state: ClientState | None) -> bool:
+    """Whether all of a client's round can be done on the coordinates of its features.
 
     What a client remembers is at the coordinates of its rows as long as these are the same.
     """
-    if half.sparse is None or downlink.plan.options.get("trajectory", False):
-        return None
-    option, default = half.sparse
-    shard = shard_of(downlink.plan, objective) if downlink.plan.options.get(option, default) else None
-    if shard is None or not shard.is_short(downlink.plan):
-        return None
+    if half.sparse is None or not downlink.plan.options.get(*half.sparse) or not shard.is_short(downlink.plan):
+        return False
     remembered: list[Any] = [] if state is None else list(state.values())
-    same = all(isinstance(own, SparseVector) and np.array_equal(own.indices, shard.places) for own in remembered)
-    return shard if same else None
+    return all(isinstance(own, SparseVector) and np.array_equal(own.indices, shard.places) for own in remembered)
 
 
 def _whole(state: ClientState, downlink: Downlink) -> ClientState:

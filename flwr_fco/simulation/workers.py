@@ -13,7 +13,7 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from flwr_fco.algorithms.contract import halves
-from flwr_fco.client_apps.table import SOLVERS, HalfSolver
+from flwr_fco.client_apps.table import SOLVERS, solver_of
 from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
@@ -342,7 +342,7 @@ def _registered() -> tuple[dict[str, Any], list[type[Specified]]]:
     def own(thing: Any) -> bool:
         return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
 
-    solvers: dict[str, Any] = {name: HalfSolver(half) for name, half in halves().items() if own(half)}
+    solvers: dict[str, Any] = {name: solver_of(half) for name, half in halves().items() if own(half)}
     solvers |= {name: solver for name, solver in SOLVERS.items() if own(solver)}
     return solvers, [kind for family in Specified._families.values() for kind in family.values() if own(kind)]
 
