@@ -39,8 +39,6 @@ class Result(FlowerResult):
         Metrics that the callbacks' ``on_round_end`` returned, by round.
     left_out : list of LeftOut
         Round, node, partition and reason of every reply that was left out, in training, evaluation and questions.
-    path : PathResult or None
-        With ``strength="auto"``: all strengths that were tried.
 
     Examples
     --------
@@ -56,7 +54,6 @@ class Result(FlowerResult):
 
     callback_metrics: dict[int, dict[str, Number]] = field(default_factory=dict)
     left_out: list[Any] = field(default_factory=list)
-    path: Any = None
 
     def rows(self) -> list[dict[str, Number]]:
         """Return one mapping of names to numbers per round, in order; missing metrics are left out.

@@ -14,7 +14,6 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fco.client_apps.answers import find_answer, own_buffers
-from flwr_fco.client_apps.kept import half_of_the_memory
 from flwr_fco.client_apps.quotas import Limits, clear_errors
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import (
@@ -45,7 +44,7 @@ def client_app(
     load_evaluation_objective: LoadObjective | None = None,
     mods: Sequence[Mod] | None = None,
     limits: Limits | None = None,
-    max_bytes: float | None = None,
+    max_objectives: int | None = None,
 ) -> ClientApp:
     """Return a ClientApp that serves every strategy of this package.
 
@@ -53,7 +52,7 @@ def client_app(
     ----------
     load_objective : callable
         ``(context) -> Objective``: the client's loss on its training data. Called once per process, run and
-        partition, and again if the objective was evicted (see `max_bytes`); ``context.node_config`` has
+        partition, and again if the objective was evicted (see `max_objectives`); ``context.node_config`` has
         ``partition-id`` and ``num-partitions``.
     load_evaluation_objective : callable, optional
         The loss on the data for federated evaluation; by default the training data.
@@ -62,10 +61,10 @@ def client_app(
     limits : Limits, optional
         What a server may ask of this client; by default ``Limits()``. A message that exceeds the limits or cannot be
         read raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
-    max_bytes : float, optional
-        Maximum bytes for the arrays of all objectives loaded in one process; by default half of the machine's memory.
-        Above it, the least recently used objectives are evicted; ``math.inf``: no limit. Memory maps do not count
-        (:func:`flwr_fco.datasets.memmap`).
+    max_objectives : int, optional
+        Maximum number of objectives that one process keeps; by default all that it has loaded. Above it, the least
+        recently used ones are evicted. For a simulation of more data than the memory holds; data can also be a memory
+        map (:func:`flwr_fco.datasets.memmap`).
 
     Returns
     -------
@@ -77,7 +76,7 @@ def client_app(
     ------
     ConfigurationError
         If `load_objective` is not a function, `mods` is not a sequence of functions, a mod clips replies, or
-        `max_bytes` is not positive.
+        `max_objectives` is not positive.
 
     Examples
     --------
@@ -99,14 +98,13 @@ def client_app(
     allowed = Limits() if limits is None else limits
     app = ClientApp(mods=checked_mods(mods))
     identity = uuid4().hex
-    most = checked("max_bytes", max_bytes, float | None)
-    if most is not None and not most > 0:
-        raise ConfigurationError(f"max_bytes={max_bytes!r}; expected a positive number of bytes, such as 2e9")
-    kept = half_of_the_memory() if most is None else int(min(most, 2.0**62))
-    training = ClientData(load_objective, identity, "train", kept)
+    most = checked("max_objectives", max_objectives, int | None)
+    if most is not None and most < 1:
+        raise ConfigurationError(f"max_objectives={max_objectives!r}; expected a whole number >= 1")
+    training = ClientData(load_objective, identity, "train", most)
     evaluation = training
     if load_evaluation_objective is not None:
-        evaluation = ClientData(load_evaluation_objective, identity, "evaluate", kept)
+        evaluation = ClientData(load_evaluation_objective, identity, "evaluate", most)
     app.train()(TrainingHandler(training, allowed))
 
     @app.evaluate()

@@ -119,7 +119,7 @@ def _check_plan(plan: Plan, limits: Limits) -> None:
 
 
 class ClientData(NamedTuple):
-    """A client's data in one role, as an objective loaded once per process, run and partition, if memory allows.
+    """A client's data in one role, as an objective loaded once per process, run and partition, within the limit.
 
     Parameters
     ----------
@@ -128,14 +128,14 @@ class ClientData(NamedTuple):
     app : str
         Identifies the ClientApp.
     role : {"train", "evaluate"}
-    max_bytes : int
-        Maximum bytes for the arrays of all objectives that this process keeps.
+    max_objectives : int or None
+        Maximum number of objectives that this process keeps; None for no limit.
     """
 
     load: LoadObjective
     app: str
     role: str
-    max_bytes: int
+    max_objectives: int | None
 
     def objective(self, context: Context, partition: int) -> Objective:
         """Return the objective of this node.
@@ -165,7 +165,7 @@ class ClientData(NamedTuple):
                 f"the objective has num_examples={count!r}; expected a whole number >= 1. A client without examples "
                 "has no loss: leave it out of the federation"
             )
-        _objectives.keep(key, loaded, self.max_bytes)
+        _objectives.keep(key, loaded, self.max_objectives)
         return loaded
 
 

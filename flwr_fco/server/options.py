@@ -93,10 +93,6 @@ class CommonOptions:
         so far and the last good model, and says what to do (``"stop"`` is the older name). ``"rollback"``: keep a copy
         of the last good state and continue from it, without the rounds since then, at most three times in a row without
         a good round in between. ``"warn"``: log one warning and continue.
-    strength : "auto", optional
-        ``start`` runs a path of 20 strengths of the regularizer, `num_rounds` each, and returns the result with the
-        smallest loss on the clients' held-out data; ``result.path`` holds all results. See
-        :mod:`flwr_fco.server.questions.strength_path`.
     certificate_every : int, optional
         Number of rounds between two certificates: ``start`` asks all clients how far the model is from the optimum, and
         adds ``duality-gap``, or ``residual`` if there is no gap, to the round's metrics; see
@@ -163,7 +159,6 @@ class CommonOptions:
     seed: int = field(default=0, metadata=_SEED)
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
     on_divergence: Literal["raise", "rollback", "warn", "stop"] = "raise"
-    strength: Literal["auto"] | None = None
     certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
     apply_to: str | Sequence[str] | None = None
     pass_through: str | Sequence[str] = PASS_THROUGH

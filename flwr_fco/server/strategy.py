@@ -32,7 +32,6 @@ from flwr_fco.server.clients.nodes import Nodes, listed
 from flwr_fco.server.options import AUTOMATIC, CommonOptions, RateOptions, number_at, rate_text
 from flwr_fco.server.parts import Letter, Part, StartRound
 from flwr_fco.server.questions.inquiry import extrapolation
-from flwr_fco.server.questions.strength_path import start_at_chosen, with_strength
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
 from flwr_fco.server.replies.momentum import Momentum
@@ -115,8 +114,6 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 "FedDualAvg, FedMid or FedAvgSubgradient for robust aggregation, or tighter bounds (max_ratio, "
                 "max_increment_norm)"
             )
-        if self.strength is not None:
-            with_strength(self.regularizer, 1.0)
         if self.no_psi is not None and not isinstance(self.regularizer, Zero):
             raise ConfigurationError(
                 f"regularizer={self.regularizer!r}: {name} has no place for psi, because {self.no_psi}. Put a smooth "
@@ -390,14 +387,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 "give `start` or `simulate` a file of flwr_fco.callbacks.Checkpoint as `resume`; to begin anew call "
                 "`prepare(initial_arrays)` first"
             )
-        if resume is not None and self.strength is not None:
-            raise ConfigurationError(
-                f"resume={os.fspath(resume)!r} goes on with one run, and strength='auto' is a path of many; resume "
-                "with the strength of the run in the regularizer"
-            )
         self.mail.timeout, self.num_rounds = timeout, num_rounds
-        run: Any = run_rounds if self.strength is None else start_at_chosen
-        result: Result = run(
+        return run_rounds(
             self,
             grid,
             initial_arrays,
@@ -407,9 +398,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
             evaluate_fn=evaluate_fn,
             callbacks=callbacks,
-            **({} if resume is None else {"resume": resume}),
+            resume=resume,
         )
-        return result
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
         """Save the state and the current run to an ``.npz`` file; see :mod:`flwr_fco.server.rounds.saving`."""

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -14,8 +14,8 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.questions.strength_path import PathPoint, PathResult, StrengthPath
 from flwr_fco.simulation import simulate
+from flwr_fco.simulation.strength_path import PathPoint, PathResult, StrengthPath
 from flwr_fco.strategies import CompositeStrategy
 
 __all__ = ["PathPoint", "PathResult", "StrengthPath", "fit_path", "plot_path"]
@@ -33,7 +33,7 @@ def fit_path(
     initial_arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array],
     num_strengths: int = 20,
     ratio: float = 0.01,
-    strengths: Sequence[float] | Literal["auto"] = "auto",
+    strengths: Sequence[float] | None = None,
     validate: bool = True,
     **options: Any,
 ) -> PathResult:
@@ -52,7 +52,7 @@ def fit_path(
     num_strengths : int, default 20
     ratio : float, default 0.01
         Ratio of the smallest to the largest strength; at the largest, all entries that psi acts on are 0.
-    strengths : sequence of float or "auto", default "auto"
+    strengths : sequence of float, optional
         Strengths to use instead of `num_strengths` and `ratio`.
     validate : bool, default True
     **options
@@ -79,10 +79,7 @@ def fit_path(
     >>> [point.nonzero for point in path.points]
     [0, 2, 2, 2]
     """
-    if isinstance(strengths, str) and strengths != "auto":
-        raise ConfigurationError(f"strengths={strengths!r}; expected 'auto' or numbers >= 0")
-    chosen = None if isinstance(strengths, str) else strengths
-    runs = StrengthPath(strategy, num_strengths, ratio, chosen, validate)
+    runs = StrengthPath(strategy, num_strengths, ratio, strengths, validate)
     found = simulate(
         cast(Any, runs),
         client_app,

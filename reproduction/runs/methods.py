@@ -18,7 +18,7 @@ _DECIDED = frozenset(
     [option.name for option in fields(CommonOptions) if not option.kw_only]
     + [option.name for group in (RateOptions, UnmodifiedOptions) for option in fields(group)]
     + ["regularizer", "mirror_map", "local_epochs", "local_steps", "batch_size", "stages", "seed", "apply_to"]
-    + ["pass_through", "node_timeout", "choose_nodes", "on_divergence", "strength", "certificate_every", "privacy"]
+    + ["pass_through", "node_timeout", "choose_nodes", "on_divergence", "certificate_every", "privacy"]
 )
 _PRIVACY = "privacy_"
 #: The fields of :class:`GaussianDP` as options, except the number of rounds, which the run sets.

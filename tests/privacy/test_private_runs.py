@@ -95,7 +95,6 @@ REFUSED = {
     "extrapolation": ({"server_lr": "auto"}, "server_lr"),
     "plateau": ({"server_lr": Plateau(lambda arrays: 1.0).rate(1.0)}, "server_lr"),
     "certificates": ({"certificate_every": 1}, "certificate"),
-    "path": ({"strength": "auto"}, "strength"),
     "median": ({"aggregation": "median"}, "aggregation"),
     "choice": ({"choose_nodes": lambda number, nodes: nodes}, "choose_nodes"),
     "least": ({"min_replies": 2}, "min_replies"),

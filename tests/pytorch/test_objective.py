@@ -13,7 +13,6 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from flwr_fco.client_apps import find_solver
-from flwr_fco.client_apps.kept import bytes_held
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
@@ -304,12 +303,6 @@ def test_tied_parameters_are_refused():
     model[1].weight = model[0].weight
     with pytest.raises(ConfigurationError, match=r"'0.weight' and '1.weight' are one tensor"):
         TorchObjective(model, _loss, Images())
-
-
-def test_the_bytes_of_an_objective_are_those_of_its_parameters_and_data():
-    model, data = nn.Linear(300, 200), (torch.zeros(40, 300), torch.zeros(40, dtype=torch.int64))
-    expected = sum(part.nbytes for part in (*model.parameters(), *data))
-    assert expected <= bytes_held(TorchObjective(model, _cross_entropy, data)) < 3 * expected
 
 
 def test_the_loss_of_the_minibatches_is_kept_until_it_is_taken():

@@ -14,10 +14,8 @@ from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.objectives.scales import sklearn_strength, strength_of_sklearn
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
 from flwr_fco.results import Result
-from flwr_fco.server.questions.strength_path import PathPoint
 from flwr_fco.simulation import fit_path as paths
-from flwr_fco.simulation import simulate
-from flwr_fco.simulation.fit_path import PathResult, StrengthPath, fit_path, plot_path
+from flwr_fco.simulation.fit_path import PathPoint, PathResult, StrengthPath, fit_path, plot_path
 from flwr_fco.strategies import FedDualAvg
 
 SIZES = (20, 25, 35)
@@ -171,19 +169,14 @@ def test_the_rules():
     assert repr(PathResult([])) == "PathResult: 0 strengths"
 
 
-def test_strength_auto_returns_the_chosen_run():
-    objectives = objectives_of(LeastSquares)
-    strategy = FedDualAvg(regularizer=L1(7.0), strength="auto", **FAST)
-    layout = objectives[0].layout
-    start = layout.unflatten(np.zeros(layout.size))
-    result = simulate(strategy, app_of(LeastSquares), num_nodes=3, num_rounds=15, initial_arrays=start, progress=False)
-    assert len(result.path.points) == 20
-    assert result is result.path.best.result
-    np.testing.assert_array_equal(
-        strategy.primal_arrays()["coefficients"].numpy(), result.arrays["coefficients"].numpy()
-    )
+def test_a_path_leaves_the_strategy_as_it_was_and_is_not_resumed():
+    strategy, app = FedDualAvg(regularizer=L1(7.0), **FAST), app_of(LeastSquares)
+    layout = objectives_of(LeastSquares)[0].layout
+    more = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": layout.unflatten(np.zeros(layout.size))}
+    fit_path(strategy, app, num_strengths=2, progress=False, **more)
     assert strategy.regularizer == L1(7.0)
-    assert strategy.strength == "auto"
+    with pytest.raises(ConfigurationError, match="a path has many"):
+        fit_path(strategy, app, resume="run.npz", progress=False, **more)
 
 
 def test_clients_without_data_of_their_own_to_validate_on():
@@ -201,8 +194,6 @@ def test_strengths_by_hand_are_sorted():
 @pytest.mark.parametrize("regularizer", [Zero(), L1Ball(1.0), PerParameter({"*": L1(1.0)})])
 def test_a_regularizer_without_a_strength(regularizer):
     with pytest.raises(ConfigurationError, match="has no strength"):
-        FedDualAvg(regularizer=regularizer, strength="auto")
-    with pytest.raises(ConfigurationError, match="has no strength"):
         StrengthPath(FedDualAvg(regularizer=regularizer))
 
 
@@ -216,6 +207,7 @@ def test_a_regularizer_without_a_strength(regularizer):
         {"strengths": []},
         {"strengths": [-1.0]},
         {"strengths": 0.5},
+        {"strengths": "auto"},
         {"strengths": ["1"]},
         {"strengths": [True]},
         {"validate": "no"},
@@ -279,8 +271,3 @@ def test_the_scales_and_their_inverse():
         ):
             with pytest.raises(ConfigurationError):
                 function(value, objective, count)
-
-
-def test_a_word_other_than_auto_is_no_strengths():
-    with pytest.raises(ConfigurationError, match="strengths='aut'; expected 'auto' or numbers >= 0"):
-        fit_path(FedDualAvg(), None, num_nodes=1, num_rounds=1, initial_arrays={}, strengths="aut")

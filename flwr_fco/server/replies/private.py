@@ -296,7 +296,6 @@ def _check(options: CommonOptions) -> None:
         f'{" and ".join(rates)} as numbers ("auto" {asks}; functions of the round, such as a plateau\'s, may depend '
         "on them)": bool(rates),
         f"certificate_every=None (a certificate {asks})": options.certificate_every is not None,
-        f"strength=None (a path of strengths is many runs, and {asks})": options.strength is not None,
         "max_ratio=None (the median of the replies says whether another one counts)": options.max_ratio is not None,
         'aggregation="mean" (in another centre one client changes what others count)': options.aggregation != "mean",
         "choose_nodes=None (the accounting needs its own schedule)": options.choose_nodes is not None,

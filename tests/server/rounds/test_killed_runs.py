@@ -378,11 +378,6 @@ def test_a_state_without_its_run_is_no_checkpoint(tmp_path):
         play(make(FedDualAvg), path, resume=tmp_path / "none.npz")
 
 
-def test_a_path_of_strengths_is_not_resumed(tmp_path):
-    with pytest.raises(ConfigurationError, match="a path of many"):
-        play(make(FedDualAvg, strength="auto"), tmp_path / "run.npz", resume=tmp_path / "other.npz")
-
-
 def test_other_nodes_are_refused(tmp_path):
     path, strategy = tmp_path / "run.npz", make(FedDualAvg)
     play(strategy, path, 3)

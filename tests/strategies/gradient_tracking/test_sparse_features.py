@@ -184,7 +184,7 @@ def test_a_client_whose_features_change_is_asked_again_and_goes_on():
         return Logistic(rows, np.arange(rows.shape[0]) % 2)
 
     # Every message loads the data anew.
-    app = client_app(changing, max_bytes=1)
+    app = client_app(changing, max_objectives=1)
 
     def note(number, arrays, metrics):
         rounds["now"] = number

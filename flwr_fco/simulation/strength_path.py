@@ -17,12 +17,11 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from logging import INFO
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from flwr_fco.core.layout import Vector
@@ -31,36 +30,13 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.results import Number, Result, columns_of, write_csv
-from flwr_fco.server.parts import Host
-from flwr_fco.server.questions.inquiry import Inquiry
+from flwr_fco.strategies import CompositeStrategy
 from flwr_fco.wire.model import primal_record, primal_vector
 
 #: Maximum number of points at which the unregularized arrays are evaluated, and the tolerance on their gradient.
 _QUESTIONS, _TOLERANCE = 100, 1e-11
 #: Relative excess of the path's largest strength over `strength_max`.
 _ABOVE = 1e-6
-
-
-class _Strategy(Host, Protocol):
-    """The interface of a strategy for a path; see :class:`flwr_fco.strategies.CompositeStrategy`."""
-
-    regularizer: Regularizer
-    strength: Literal["auto"] | None
-
-    @property
-    def inquiry(self) -> Inquiry:
-        """The inquiry that asks the clients."""
-
-    @property
-    def pass_through_arrays(self) -> dict[str, NDArray[Any]]:
-        """The model's arrays that are not optimised."""
-
-    def prepare(self, initial_arrays: ArrayRecord) -> None:
-        """Start a new run from a model."""
-
-    @property
-    def start(self) -> Any:
-        """The strategy's run: a function of grid, initial arrays, number of rounds, timeout and options."""
 
 
 def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
@@ -90,7 +66,7 @@ def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
     return found
 
 
-def strength_max(strategy: _Strategy, grid: Grid) -> tuple[float, Vector]:
+def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector]:
     """Return the smallest strength at which the solution is 0 wherever psi acts, from the clients' gradients.
 
     Arrays without psi, such as an intercept, are optimised first, with one question for each step of L-BFGS.
@@ -145,7 +121,7 @@ def strength_max(strategy: _Strategy, grid: Grid) -> tuple[float, Vector]:
     return float(largest), w
 
 
-def held_out_loss(strategy: _Strategy, grid: Grid, w: Vector) -> tuple[float, float]:
+def held_out_loss(strategy: CompositeStrategy, grid: Grid, w: Vector) -> tuple[float, float]:
     """Return the mean loss on the clients' held-out data and its standard error over the clients.
 
     With weights p_m (by held-out examples) and losses l_m: l = sum_m p_m l_m and
@@ -308,7 +284,7 @@ class StrengthPath:
     [2.0, 0.2, 0.02]
     """
 
-    strategy: _Strategy
+    strategy: CompositeStrategy
     num_strengths: int = 20
     ratio: float = 0.01
     strengths: Sequence[float] | None = None
@@ -377,8 +353,7 @@ class StrengthPath:
         """
         if options.get("resume") is not None:
             raise ConfigurationError(f"resume={options['resume']!r} goes on with one run, and a path has many")
-        strategy, before = self.strategy, (self.strategy.regularizer, self.strategy.strength)
-        strategy.strength = None
+        strategy, before = self.strategy, self.strategy.regularizer
         points: list[PathPoint] = []
         try:
             strategy.prepare(initial_arrays)
@@ -389,7 +364,7 @@ class StrengthPath:
                 strengths = self.strengths_below(largest * (1.0 + _ABOVE))
                 arrays = primal_record(strategy.plan.layout, w, strategy.pass_through_arrays)
             for strength in strengths:
-                strategy.regularizer = with_strength(before[0], strength)
+                strategy.regularizer = with_strength(before, strength)
                 result = strategy.start(grid, arrays, num_rounds, timeout, **options)
                 arrays = result.arrays
                 layout = strategy.plan.layout
@@ -400,34 +375,4 @@ class StrengthPath:
                 log(INFO, "Strength %.4g: %s not zero, held-out loss %.4g", strength, nonzero, held_out[0])
             return PathResult(points, tuple(strategy.plan.layout.regularized_names))
         finally:
-            strategy.regularizer, strategy.strength = before
-
-
-def start_at_chosen(
-    strategy: _Strategy, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, **options: Any
-) -> Result:
-    """Run a path and return the result at the best strength on held-out data, with the path; see `strength`.
-
-    Afterwards the strategy has the model of that result.
-
-    Parameters
-    ----------
-    strategy : CompositeStrategy
-    grid : flwr.serverapp.Grid
-    initial_arrays : ArrayRecord
-    num_rounds : int
-        Number of rounds for each strength.
-    **options
-        As for ``start``.
-    """
-    before: tuple[Regularizer, Literal["auto"] | None] = strategy.regularizer, strategy.strength
-    path = StrengthPath(strategy).start(grid, initial_arrays, num_rounds, **options)
-    chosen = path.best
-    strategy.regularizer = with_strength(before[0], chosen.strength)
-    log(INFO, "strength=%.4g: the smallest loss on held-out data, of %s strengths", chosen.strength, len(path.points))
-    try:
-        strategy.prepare(chosen.result.arrays)
-    finally:
-        strategy.regularizer = before[0]
-    chosen.result.path = path
-    return chosen.result
+            strategy.regularizer = before
