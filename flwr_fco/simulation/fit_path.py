@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.questions.strength_path import PathPoint, PathResult, StrengthPath
-from flwr_fco.simulation import simulate
+from flwr_fco.simulation.simulate import simulate
 from flwr_fco.strategies import CompositeStrategy
 
 __all__ = ["PathPoint", "PathResult", "StrengthPath", "fit_path", "plot_path"]

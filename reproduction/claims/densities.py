@@ -8,13 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import density
-from flwr_fco.server.algorithm import Problem
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDualAvg, FedMid
-from flwr_fco.wire.protocol import Uplink
 from reproduction.runs.recorder import build_strategy
 from reproduction.runs.run import RunResult, clients_with
 from reproduction.runs.settings import RunSettings
@@ -60,15 +57,15 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
     strategy = build_strategy(settings, len(objectives), task.regularizer)
     original = strategy.aggregate
 
-    def client_models(problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> list[np.ndarray[Any, Any]]:
+    def client_models(problem: Any, state: Any, uplinks: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         if isinstance(strategy, FedDualAvg):
             return [
-                problem.retrieve(state.dual + dense(uplink.vectors["increment"]), state.elapsed + uplink.step_sizes)
+                problem.retrieve(state.dual + uplink.vectors["increment"], state.elapsed + uplink.step_sizes)
                 for uplink in uplinks
             ]
         return [state.primal + uplink.vectors["increment"] for uplink in uplinks]
 
-    def aggregate(problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
+    def aggregate(problem: Any, state: Any, uplinks: Sequence[Any]) -> Any:
         models = client_models(problem, state, uplinks)
         new = original(problem, state, uplinks)
         history.append(
