@@ -20,9 +20,9 @@ import numpy as np
 import scipy.optimize
 from threadpoolctl import threadpool_limits
 
+from flwr_fco.engines import Minimise
 from flwr_fco.engines.minimisers import Minimum, fastest_engine, local_problem, minimise
 from flwr_fco.objectives import MultinomialLogistic
-from flwr_fco.work import Minimise
 
 L2 = 1e-2
 SCIPY_TOLERANCE = 1e-7

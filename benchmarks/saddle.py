@@ -27,12 +27,12 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.datasets import low_rank_bilinear, matrix_games, sparse_bilinear
 from flwr_fco.mirror_maps import Product, SimplexEntropy
 from flwr_fco.objectives import Objective, UniversalAdversarialLogistic
 from flwr_fco.regularizers import L1, Nuclear, PerParameter
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FeDualEx
+from reproduction.data.saddle import low_rank_bilinear, matrix_games, sparse_bilinear
 
 BAR = 1.5
 

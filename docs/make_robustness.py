@@ -20,12 +20,12 @@ from matplotlib.figure import Figure
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import digits, lasso
+from flwr_fco.engines import FirstOrder
 from flwr_fco.objectives.base import Objective
 from flwr_fco.pooled import centralized_solution, support_scores
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
-from flwr_fco.work import FirstOrder
 
 PAGE = Path(__file__).parent / "robustness.md"
 CLIENTS, LIARS, STEPS, BATCH = 64, 10, 5, 16

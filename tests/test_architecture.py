@@ -3,11 +3,13 @@
 import ast
 import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import networkx
 import pytest
 
+import flwr_fco
 from flwr_fco.server import options
 from flwr_fco.strategies import STRATEGIES
 
@@ -83,6 +85,81 @@ def test_a_module_imports_what_the_table_allows(module):
 )
 def test_the_check_sees_what_it_should_refuse(module, line):
     assert violations(Path(module), line)
+
+
+OUTSIDE = ("main_job", "reproduction", "tools")
+#: The packages of DESIGN's 'public imports'; the names that they offer are in their `__all__`.
+PUBLIC = (
+    *("algorithms", "callbacks", "certificates", "client_apps", "datasets", "engines", "errors", "mirror_maps"),
+    *("models", "objectives", "pooled", "privacy", "regularizers", "simulation", "sklearn", "strategies", "testing"),
+    *("topology", "torch"),
+)
+
+
+def private_names(source: str) -> list[str]:
+    """Return what a file outside of the package imports of it, or reads from what it imports, that is not public."""
+    tree, found = ast.parse(source), []
+    offered = {part: _offered(part) for part in PUBLIC}
+    parts = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names if alias.name.startswith("flwr_fco.")]
+        if isinstance(node, ast.ImportFrom) and node.module == "flwr_fco":
+            parts |= {alias.asname or alias.name: alias.name for alias in node.names if alias.name in PUBLIC}
+            found += [alias.name for alias in node.names if alias.name not in {*PUBLIC, *flwr_fco.__all__}]
+        elif isinstance(node, ast.ImportFrom) and node.module.startswith("flwr_fco."):
+            own = offered.get(node.module.removeprefix("flwr_fco."), ())
+            found += [f"{node.module}.{alias.name}" for alias in node.names if alias.name not in own]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in parts:
+            part = parts[node.value.id]
+            found += [f"{part}.{node.attr}"] if node.attr not in offered[part] else []
+    return found
+
+
+@cache
+def _offered(part: str) -> frozenset[str]:
+    """Return a public package's `__all__`, read and not imported: one of them needs PyTorch."""
+    file = PACKAGE / f"{part}.py"
+    tree = ast.parse((file if file.is_file() else PACKAGE / part / "__init__.py").read_text(encoding="utf-8"))
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    extra = {"STRATEGIES"} if part == "strategies" else set()
+    return frozenset(names) | extra
+
+
+@pytest.mark.parametrize("folder", OUTSIDE)
+def test_what_builds_on_the_package_imports_public_names_only(folder):
+    for path in (ROOT / folder).rglob("*.py"):
+        if "tests" not in path.relative_to(ROOT).parts:
+            assert private_names(path.read_text(encoding="utf-8")) == [], path
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from flwr_fco.core.layout import Layout",
+        "from flwr_fco.datasets.base import stream",
+        "from flwr_fco.datasets import stream",
+        "import flwr_fco.wire.protocol",
+        "from flwr_fco import wire",
+        "from flwr_fco import datasets\ndatasets.base",
+        "def f():\n    from flwr_fco.results import write_csv",
+    ],
+)
+def test_the_check_of_public_names_sees_what_it_should_refuse(line):
+    assert private_names(line)
+
+
+def test_nothing_in_the_package_imports_what_builds_on_it():
+    for module in MODULES:
+        roots = {name.split(".")[0] for name in imports((PACKAGE / module).read_text(encoding="utf-8"))}
+        assert not roots & set(OUTSIDE), module
+    for path in (ROOT / "main_job").rglob("*.py"):
+        assert "reproduction" not in {name.split(".")[0] for name in imports(path.read_text(encoding="utf-8"))}, path
 
 
 def _module_graph():

@@ -1,6 +1,7 @@
 """What `import flwr_fco` offers: everything to start with, and nothing is imported before it is used."""
 
 import ast
+import importlib
 import inspect
 import subprocess
 import sys
@@ -77,3 +78,13 @@ def test_importing_the_package_imports_nothing_heavy():
 def test_the_version_is_that_of_pyproject():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert flwr_fco.__version__ in (project["version"], "0+unknown")
+
+
+@pytest.mark.parametrize(
+    "part", sorted(path.stem for path in (ROOT / "flwr_fco").iterdir() if path.stem[0] not in "_.")
+)
+def test_no_public_name_is_hidden_by_a_module_of_the_same_name(part):
+    if part == "torch":
+        pytest.importorskip("torch")
+    package = importlib.import_module(f"flwr_fco.{part}")
+    assert not [name for name in getattr(package, "__all__", ()) if inspect.ismodule(getattr(package, name))]

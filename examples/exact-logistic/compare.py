@@ -23,10 +23,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from exact_logistic import task
 
 from flwr_fco.client_apps import client_app
+from flwr_fco.engines import Minimise
 from flwr_fco.engines.minimisers import minimise
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import APDAInexact, CompositeStrategy, DualFL, FedDR, FedPD, FiveGCS, LocalSGD, Scaffold
-from flwr_fco.work import Minimise
 
 ROUNDS = 150
 

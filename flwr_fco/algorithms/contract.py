@@ -114,8 +114,8 @@ class ClientHalf:
     """A method's client half; a subclass with a `name` is found by it.
 
     A round is ``begin``, the engine, ``send``; where clients remember something, ``hear`` (put back what the message
-    left out) comes before and ``remember`` after it. All vectors may be restricted to the coordinates of a client's sparse
-    features, so ``begin``, ``send``, ``remember`` and ``change`` act on each coordinate by itself.
+    left out) comes before and ``remember`` after it. All vectors may be restricted to the coordinates of a client's
+    sparse features, so ``begin``, ``send``, ``remember`` and ``change`` act on each coordinate by itself.
     """
 
     #: By this name the server's plan asks for it; a class without one is abstract.

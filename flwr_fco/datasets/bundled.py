@@ -111,38 +111,6 @@ class PartitionedClassification(FederatedDataset):
         return self.build_objective(self.test_examples(), **options)
 
 
-@dataclass(frozen=True, eq=False)
-class ImagesOnClients(FederatedDataset):
-    """Classified images split over clients, for objectives other than plain classification."""
-
-    images: PartitionedClassification
-
-    @property
-    def num_clients(self) -> int:  # type: ignore[override]
-        """Number of clients."""
-        return self.images.num_clients
-
-    def client(self, index: int) -> Samples:
-        """Return the training images of a client.
-
-        Parameters
-        ----------
-        index : int
-            0 .. num_clients - 1.
-        """
-        return self.images.client(index)
-
-    def test_objective(self, **options: Any) -> Any:
-        """Return the objective on the test images, for its metrics.
-
-        Parameters
-        ----------
-        **options
-            Keyword arguments of the objective's class.
-        """
-        return self.build_objective(self.images.test_examples(), **options)
-
-
 def digits(
     num_clients: int = 10,
     alpha: float | None = 0.3,

@@ -3,5 +3,6 @@
 from flwr_fco.engines.client import LocalClient
 from flwr_fco.engines.minimisers import minimise
 from flwr_fco.engines.run import ENGINES
+from flwr_fco.work import FirstOrder, Minimise
 
-__all__ = ["ENGINES", "LocalClient", "minimise"]
+__all__ = ["ENGINES", "FirstOrder", "LocalClient", "Minimise", "minimise"]

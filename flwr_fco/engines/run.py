@@ -13,7 +13,7 @@ from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.engines.client import LocalClient, as_sent
 from flwr_fco.engines.dual_steps import dual_steps
 from flwr_fco.engines.extragradient import extragradient
-from flwr_fco.engines.minimise import minimised
+from flwr_fco.engines.minimising import minimised
 from flwr_fco.engines.primal_steps import gradient_steps, primal_steps, proximal_steps
 from flwr_fco.engines.sparse_steps import Shard, shard_of
 from flwr_fco.errors import ProtocolError

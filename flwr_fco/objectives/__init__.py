@@ -1,5 +1,6 @@
 """Objectives F_m: a client's loss, its stochastic gradients and its metrics."""
 
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.objectives.base import Batch, Line, Objective
 from flwr_fco.objectives.design import Design, LinearData
 from flwr_fco.objectives.hinge import Hinge
@@ -20,6 +21,7 @@ __all__ = [
     "Design",
     "FunctionSaddle",
     "Hinge",
+    "Layout",
     "LeastSquares",
     "Line",
     "LinearData",
@@ -31,4 +33,5 @@ __all__ = [
     "SaddleObjective",
     "TraceRegression",
     "UniversalAdversarialLogistic",
+    "Vector",
 ]

@@ -1,10 +1,23 @@
 """Simulation: an in-process Flower Grid, workers in other processes, and `simulate` on top of them."""
 
+from flwr_fco.simulation.fit_path import PathResult, fit_path, plot_path
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.processes import Processes
-from flwr_fco.simulation.ray_actors import RayActors
+from flwr_fco.simulation.ray_actors import RayActors, check_reservation, room_of
 from flwr_fco.simulation.simulate import simulate
 from flwr_fco.simulation.warmup import warmup
 from flwr_fco.simulation.workers import WorkerGrid
 
-__all__ = ["InProcessGrid", "Processes", "RayActors", "WorkerGrid", "simulate", "warmup"]
+__all__ = [
+    "InProcessGrid",
+    "PathResult",
+    "Processes",
+    "RayActors",
+    "WorkerGrid",
+    "check_reservation",
+    "fit_path",
+    "plot_path",
+    "room_of",
+    "simulate",
+    "warmup",
+]

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.simulation import simulate
+from flwr_fco.simulation.simulate import simulate
 from flwr_fco.simulation.strength_path import PathPoint, PathResult, StrengthPath
 from flwr_fco.strategies import CompositeStrategy
 

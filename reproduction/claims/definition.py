@@ -10,7 +10,6 @@ from fnmatch import fnmatchcase
 from importlib import resources
 from typing import Any, NamedTuple
 
-from flwr_fco.core.validation import suggestion
 from flwr_fco.errors import ConfigurationError
 from reproduction.claims.rules import RULES
 from reproduction.claims.tuning import Tune, Tuned, Variation
@@ -18,6 +17,7 @@ from reproduction.problems.baselines import BASELINES
 from reproduction.problems.named import find_problem
 from reproduction.runs.methods import option_names
 from reproduction.runs.settings import RunSettings, format_assignments, short_name
+from reproduction.values import suggestion
 
 #: Arguments of rules that are numerical limits.
 _LIMITS = frozenset(

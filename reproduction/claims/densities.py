@@ -10,8 +10,6 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import density
-from flwr_fco.server.algorithm import Problem
-from flwr_fco.server.replies.replies import Replies
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDualAvg, FedMid
 from reproduction.runs.recorder import build_strategy
@@ -59,7 +57,7 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
     strategy = build_strategy(settings, len(objectives), task.regularizer)
     original = strategy.aggregate
 
-    def client_models(problem: Problem, state: Any, replies: Replies) -> list[np.ndarray[Any, Any]]:
+    def client_models(problem: Any, state: Any, replies: Any) -> list[np.ndarray[Any, Any]]:
         if isinstance(strategy, FedDualAvg):
             return [
                 problem.retrieve(state.dual + uplink.vectors["increment"], state.elapsed + uplink.step_sizes)
@@ -67,7 +65,7 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
             ]
         return [state.primal + uplink.vectors["increment"] for uplink in replies]
 
-    def aggregate(problem: Problem, state: Any, replies: Replies) -> Any:
+    def aggregate(problem: Any, state: Any, replies: Any) -> Any:
         models = client_models(problem, state, replies)
         new = original(problem, state, replies)
         history.append(

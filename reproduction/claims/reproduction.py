@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.wire import flower as _flower
 from reproduction.claims.definition import Claim, Definition, RunLine
 from reproduction.claims.densities import measure_densities
 from reproduction.claims.rules import RULES, Measurement, Outcome, Outcomes, bound_series
@@ -549,7 +548,7 @@ def _do(job: _Job) -> Outcome:
     measure = measure_densities if job.definition.kind == "densities" and job.line.strategy not in BASELINES else run
     # Some pairs of a grid are expected to diverge.
     began = time.process_time()
-    with _flower.quiet(logging.ERROR) if job.definition.kind == "tuned" else nullcontext():
+    with _errors_only() if job.definition.kind == "tuned" else nullcontext():
         result = measure(job.settings)
     cost = {"seconds": round(result.seconds, 3), "cpu-seconds": round(time.process_time() - began, 3)}
     history = result.history
@@ -561,6 +560,18 @@ def _do(job: _Job) -> Outcome:
         np.save(job.kept, result.arrays[job.array])
     replace_file(job.file, lambda place: place.write(json.dumps(content).encode()))
     return Outcome(history, result.diverged)
+
+
+@contextmanager
+def _errors_only() -> Iterator[None]:
+    """Keep Flower's logger to errors."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(max(logging.ERROR, before))
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _optimum(settings: RunSettings) -> float:

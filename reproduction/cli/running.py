@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flwr_fco.core.validation import suggestion
 from flwr_fco.errors import ConfigurationError
 from reproduction.cli import shell
+from reproduction.values import suggestion
 from tools import terminal
 
 if TYPE_CHECKING:
-    from flwr_fco.simulation.workers import Workers
+    from flwr_fco.simulation import Processes, RayActors
     from reproduction.runs.run import RunResult
     from reproduction.runs.settings import RunSettings
     from reproduction.runs.sweep import Criterion, Trial
@@ -113,7 +113,7 @@ def _run(
     chosen: RunSettings,
     folder: Path,
     engine: str,
-    workers: Callable[[], AbstractContextManager[Workers | None]],
+    workers: Callable[[], AbstractContextManager[Processes | RayActors | None]],
     resume: bool,
     quiet: bool,
 ) -> RunResult:
@@ -144,7 +144,9 @@ def _run(
     return result
 
 
-def _workers(engine: str, number: int, reserved: dict[str, float]) -> AbstractContextManager[Workers | None]:
+def _workers(
+    engine: str, number: int, reserved: dict[str, float]
+) -> AbstractContextManager[Processes | RayActors | None]:
     """Yield the workers of an engine; they are stopped at the end of the block."""
     from flwr_fco.simulation import Processes, RayActors
 
@@ -183,7 +185,7 @@ def fit_path(
     `python -m reproduction path digits --strengths 30 --set num-rounds=200 --out paths/digits`
     """
     from flwr_fco.models import save_npz
-    from flwr_fco.simulation.fit_path import plot_path
+    from flwr_fco.simulation import plot_path
     from reproduction.pictures.report import markdown_table
     from reproduction.problems.baselines import BASELINES
     from reproduction.runs.settings import RunSettings

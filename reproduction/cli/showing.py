@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flwr_fco.core.validation import suggestion
 from flwr_fco.errors import ConfigurationError
 from reproduction.cli import shell
+from reproduction.values import suggestion
 from tools import terminal
 
 if TYPE_CHECKING:

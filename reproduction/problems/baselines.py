@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Vector
 from flwr_fco.pooled import centralized_solution
 from reproduction.problems.tasks import Task
 

@@ -12,12 +12,14 @@ from typing import Any, Literal
 import numpy as np
 
 from flwr_fco import datasets, regularizers
-from flwr_fco.core.validation import suggestion
-from flwr_fco.datasets import SparseGraphProblem, SyntheticBrain, SyntheticRegression
+from flwr_fco.datasets import SparseGraphProblem, SyntheticRegression
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Zero
+from reproduction.data import saddle
+from reproduction.data.fmri import SyntheticBrain, load_haxby
 from reproduction.problems import tasks
 from reproduction.problems.tasks import Task
+from reproduction.values import suggestion
 
 #: Environment variable with the directory that contains ``mnist/`` and ``haxby-slice/``.
 DATA_VARIABLE = "FLWR_FCO_DATA"
@@ -125,7 +127,7 @@ def haxby(
     """Return the scans of one subject, or of all six if they are fetched."""
     # Nilearn has its own download directory, unless one is given.
     place = (path or None) if fetch else data_directory("haxby-slice", path)
-    scans = datasets.load_haxby(place, fetch=fetch)
+    scans = load_haxby(place, fetch=fetch)
     folds = scans.folds(num_held_out)
     # Each seed has its own split, so bands over seeds also cover the held-out sessions.
     chosen = seed % len(folds) if split < 0 else split
@@ -268,9 +270,9 @@ def bilinear(
     sizes: dict[str, Any] = {"rows": rows, "columns": columns, "noise": noise, "spread": spread, "seed": seed}
     own: Regularizer
     if variant == "sparse":
-        data, own = datasets.sparse_bilinear(num_clients, bound=bound, **sizes), L1(strength, bound=bound)
+        data, own = saddle.sparse_bilinear(num_clients, bound=bound, **sizes), L1(strength, bound=bound)
     else:
-        data, own = datasets.low_rank_bilinear(num_clients, **sizes), Nuclear(strength, bound=bound)
+        data, own = saddle.low_rank_bilinear(num_clients, **sizes), Nuclear(strength, bound=bound)
     return tasks.BilinearGame(data, PerParameter({"x": own, "y": own}), start, seed)
 
 
@@ -286,7 +288,7 @@ def quadratic(
 ) -> Task:
     """Return a game whose saddle point is known."""
     sizes: dict[str, Any] = {"rows": rows, "columns": columns, "noise": noise, "spread": spread, "seed": seed}
-    return tasks.QuadraticGame(datasets.quadratic_saddles(num_clients, curvature=curvature, **sizes))
+    return tasks.QuadraticGame(saddle.quadratic_saddles(num_clients, curvature=curvature, **sizes))
 
 
 def adversarial(
@@ -309,7 +311,7 @@ def adversarial(
     images = _images(variant, seed, source, path, num_clients, num_examples)
     regularizer = PerParameter({"perturbation": L1(strength, bound=bound)})
     if not network:
-        return tasks.AdversarialTraining(datasets.AdversarialImages(images, intercept), regularizer, bound, seed)
+        return tasks.AdversarialTraining(saddle.AdversarialImages(images, intercept), regularizer, bound, seed)
     shape = (1, 8, 8) if variant == "digits" else (3, 32, 32)
     attacked = networks.NetworkImages(images, networks.AttackedNetwork(shape, images.num_classes), shape)
     return networks.AdversarialNetwork(attacked, regularizer, bound, seed)

@@ -18,11 +18,11 @@ from inspect import signature
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
-from flwr_fco.core.validation import checked, suggestion
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.strategies import STRATEGIES
 from reproduction.problems import loaders
 from reproduction.problems.tasks import Task
+from reproduction.values import checked, suggestion
 
 #: One method under three names.
 _DUAL_AVERAGING = ("FedDualAvg", "FedDualAvgOSP", "FedDA")

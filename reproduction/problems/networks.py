@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from flwr_fco.core.layout import Vector
 from flwr_fco.datasets import Samples
-from flwr_fco.datasets.bundled import ImagesOnClients
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Vector
 from flwr_fco.regularizers import Regularizer
+from reproduction.data.samples import ImagesOnClients
 from reproduction.problems.tasks import AdversarialTraining, Task
 
 

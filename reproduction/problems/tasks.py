@@ -12,14 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco import datasets, pooled
-from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.datasets import FederatedDataset
-from flwr_fco.datasets.base import together
-from flwr_fco.engines.minimisers import minimise
+from flwr_fco.engines import Minimise, minimise
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import (
     BilinearSaddle,
     Hinge,
+    Layout,
     LeastSquares,
     Logistic,
     MultinomialLogistic,
@@ -27,9 +26,12 @@ from flwr_fco.objectives import (
     QuadraticSaddle,
     TraceRegression,
     UniversalAdversarialLogistic,
+    Vector,
 )
 from flwr_fco.regularizers import L1, Box, L2Squared, Regularizer, Zero
-from flwr_fco.work import Minimise
+from reproduction.data.fmri import SyntheticBrain
+from reproduction.data.saddle import SyntheticSaddle
+from reproduction.data.samples import together
 
 
 class Task(ABC):
@@ -323,7 +325,7 @@ class PatternRecovery(Task):
         Coefficients above it count as non-zero.
     """
 
-    dataset: datasets.SyntheticBrain
+    dataset: SyntheticBrain
     threshold = 1e-4
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
@@ -551,7 +553,7 @@ class StreamingRecovery(Task):
 class _Game(Task):
     """A saddle-point problem: a round reports metrics of both players, which are cheap."""
 
-    dataset: datasets.SyntheticSaddle
+    dataset: SyntheticSaddle
 
     def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
         """Return the structure of both players."""
@@ -573,9 +575,7 @@ class BilinearGame(_Game):
         Seed of the random starting point.
     """
 
-    def __init__(
-        self, dataset: datasets.SyntheticSaddle, regularizer: Regularizer, start: str, start_seed: int
-    ) -> None:
+    def __init__(self, dataset: SyntheticSaddle, regularizer: Regularizer, start: str, start_seed: int) -> None:
         super().__init__(dataset, regularizer)
         self.start, self.start_seed = start, start_seed
 
@@ -624,7 +624,7 @@ class QuadraticGame(_Game):
         ``"quadratic"``.
     """
 
-    def __init__(self, dataset: datasets.SyntheticSaddle) -> None:
+    def __init__(self, dataset: SyntheticSaddle) -> None:
         super().__init__(dataset, Zero())
 
     @cached_property
@@ -649,7 +649,7 @@ class AdversarialTraining(Task):
 
     Parameters
     ----------
-    dataset : flwr_fco.datasets.AdversarialImages
+    dataset : reproduction.data.saddle.AdversarialImages
         Images for a linear classifier or for a network.
     regularizer : Regularizer
         psi of the perturbation.

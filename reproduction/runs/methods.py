@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from inspect import signature
 from typing import Any
+
+from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
-from flwr_fco.server.options import CommonOptions, RateOptions, UnmodifiedOptions
 from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage
 from reproduction.problems.baselines import BASELINES
 
 #: Arguments of a strategy that are set by the problem or by other settings.
 _DECIDED = frozenset(
-    [option.name for option in fields(CommonOptions) if not option.kw_only]
-    + [option.name for group in (RateOptions, UnmodifiedOptions) for option in fields(group)]
-    + ["regularizer", "mirror_map", "local_epochs", "local_steps", "batch_size", "stages", "seed", "apply_to"]
-    + ["pass_through", "node_timeout", "choose_nodes", "on_divergence", "certificate_every", "privacy"]
+    {
+        *signature(FedAvg).parameters,
+        *("client_lr", "server_lr", "local_epochs", "local_steps", "batch_size", "stages", "seed", "privacy"),
+        *("regularizer", "mirror_map", "apply_to", "certificate_every"),
+        *("client", "threshold_per_round", "density", "density_scope", "density_rounds"),
+        *("pass_through", "node_timeout", "choose_nodes", "on_divergence"),
+    }
 )
 _PRIVACY = "privacy_"
 #: The fields of :class:`GaussianDP` as options, except the number of rounds, which the run sets.
@@ -168,7 +172,7 @@ def halving_stages(length: int, radius: float) -> list[ModelStage]:
 
 def _arguments(kind: type[CompositeStrategy]) -> list[str]:
     """Return the names of a strategy's arguments."""
-    return list(inspect.signature(kind).parameters)
+    return list(signature(kind).parameters)
 
 
 #: For strategies with stages: the function that computes all stages from one length and the rounds of the run, and the

@@ -14,12 +14,11 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps.named import named_map
+from flwr_fco.objectives import Vector
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.server.replies.checks import LeftOut
 from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, theorem_stages
+from reproduction.problems.mirror_maps import named_map
 from reproduction.problems.tasks import Task
 from reproduction.runs.methods import is_private, make_stages, make_strategy, needs_everyone
 from reproduction.runs.run_folder import RunFolder
@@ -78,7 +77,7 @@ class Recorder:
         self._resumed = 0
 
     @property
-    def left_out(self) -> Sequence[LeftOut]:
+    def left_out(self) -> Sequence[Any]:
         """Which replies did not count so far, and why; empty for a private run."""
         return [] if self.strategy.private_mean is not None else self.strategy.left_out
 

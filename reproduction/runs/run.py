@@ -17,8 +17,7 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NothingTrainedError, RunInterrupted
 from flwr_fco.objectives import Objective
-from flwr_fco.simulation import simulate
-from flwr_fco.simulation.workers import Workers
+from flwr_fco.simulation import Processes, RayActors, simulate
 from reproduction.problems.baselines import BASELINES, solve_baseline
 from reproduction.problems.tasks import Task
 from reproduction.runs.journal import Journal, TimedClientApp
@@ -66,7 +65,7 @@ def run(
     folder: Path | None = None,
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
-    workers: Workers | None = None,
+    workers: Processes | RayActors | None = None,
 ) -> RunResult:
     """Run a problem in this process, or with its clients in workers.
 
@@ -82,9 +81,8 @@ def run(
         an uninterrupted run.
     stop : callable, optional
         With a `folder`: called after each communication; if it returns True, the state is saved and the run ends.
-    workers : Workers, optional
-        Where the clients run: :class:`flwr_fco.simulation.Processes` or :class:`flwr_fco.simulation.RayActors`. The
-        bits are the same as in one process.
+    workers : Processes or RayActors, optional
+        Where the clients run. The bits are the same as in one process.
 
     Returns
     -------
@@ -118,7 +116,7 @@ def run(
 
 
 def _run_in_folder(
-    recorder: Recorder, folder: RunFolder, stop: Callable[[], bool], workers: Workers | None
+    recorder: Recorder, folder: RunFolder, stop: Callable[[], bool], workers: Processes | RayActors | None
 ) -> RunResult:
     """Run with a journal, from the folder's last checkpoint if it has one."""
     settings, recorder.sink = recorder.settings, folder.add
@@ -181,7 +179,7 @@ def _simulate(
     watch: Recorder | Journal,
     callbacks: Sequence[Any],
     resume: Path | None = None,
-    workers: Workers | None = None,
+    workers: Processes | RayActors | None = None,
 ) -> None:
     # A run that diverges in its first round is a result too.
     with np.errstate(over="ignore", invalid="ignore"), diverging(recorder):

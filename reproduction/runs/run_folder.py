@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.results import write_csv
 
 _CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
 _EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
@@ -276,6 +275,14 @@ def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     with partial.open("wb") as file:
         write(file)
     partial.replace(path)
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write rows, which may have different names, with the union of the names as header."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def json_object(text: str) -> dict[str, Any]:

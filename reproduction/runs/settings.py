@@ -12,15 +12,16 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_type_hints
 
-from flwr_fco.core.validation import checked, suggestion
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.options import AUTO
 from flwr_fco.strategies import STRATEGIES
 from reproduction.problems.baselines import BASELINES
 from reproduction.problems.named import find_problem, load_task
 from reproduction.problems.tasks import Task
 from reproduction.runs import methods
+from reproduction.values import checked, suggestion
 
+#: A rate that the strategy derives from the clients.
+AUTO = "auto"
 #: Maximum length of a folder name in characters; file systems allow 255.
 _LONGEST_NAME = 120
 
@@ -66,7 +67,7 @@ class RunSettings:
     structure_every, objective_every : int
         Rounds between two evaluations of cheap metrics, and of metrics that need a pass over all data.
     mirror_map : str, default "euclidean"
-        See :func:`flwr_fco.mirror_maps.named.named_map`.
+        See :func:`reproduction.problems.mirror_maps.named_map`.
     stretch : int, default 1
         Number of rounds that one communication stands for, with `stretch` times the batch. All numbers of rounds here
         are on that stretched axis.

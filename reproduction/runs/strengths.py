@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from flwr_fco.datasets.base import Samples, stream
+from flwr_fco.datasets import Samples
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Objective
-from flwr_fco.simulation.fit_path import PathResult, fit_path
+from flwr_fco.simulation import PathResult, fit_path
+from reproduction.data.samples import stream
 from reproduction.problems.tasks import Task
 from reproduction.runs.recorder import build_strategy
 from reproduction.runs.run import clients_with

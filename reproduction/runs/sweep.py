@@ -23,11 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.results import write_csv
-from flwr_fco.simulation.processes import available_cores
-from flwr_fco.simulation.ray_actors import check_reservation, room_of
+from flwr_fco.simulation import check_reservation, room_of
 from reproduction.runs.run import RunResult, run
-from reproduction.runs.run_folder import json_object
+from reproduction.runs.run_folder import json_object, write_csv
 from reproduction.runs.settings import RunSettings, parse_value
 
 #: The result of a trial: settings, score, the round in which it diverged, means of the metrics.
@@ -484,8 +482,13 @@ def submitting(engine: str, workers: int, num_cpus: float, num_gpus: float) -> I
         return
     # Spawned, not forked: numba's and BLAS's threads do not survive a fork.
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers or available_cores(), mp_context=spawn, initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(workers or _available_cores(), mp_context=spawn, initializer=_end_with_parent) as pool:
         yield pool.submit
+
+
+def _available_cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _end_with_parent() -> None:

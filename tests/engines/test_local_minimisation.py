@@ -8,8 +8,8 @@ import pytest
 from quadratics import Quadratic, optimum, quadratics
 
 from flwr_fco.client_apps import find_solver
-from flwr_fco.engines.minimise import minimised
 from flwr_fco.engines.minimisers import minimise
+from flwr_fco.engines.minimising import minimised
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives.hinge import Hinge

@@ -11,8 +11,8 @@ from flwr.serverapp.strategy import FedAvg
 from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.datasets import sparse_bilinear
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import BilinearSaddle
 from flwr_fco.regularizers import L1
 from flwr_fco.server.options import parameter_entries
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -239,15 +239,17 @@ def test_a_function_of_the_round_may_count_by_itself(make, name):
 
 
 def test_the_ascent_rate_is_one_number_for_all_nodes_of_a_round():
-    objectives = sparse_bilinear(num_clients=3, rows=4, columns=3, noise=0.0)
+    rng = np.random.default_rng(0)
+    objective = BilinearSaddle(rng.uniform(-1.0, 1.0, (4, 3)), rng.uniform(-1.0, 1.0, 4))
+    start = {"x": rng.uniform(-0.05, 0.05, 3), "y": rng.uniform(-0.05, 0.05, 4)}
     rates = []
     for rate in ([0.1, 0.2], [0.1, 0.2, 9.0, 9.0, 9.0, 9.0]):
         countdown = iter(rate)
         strategy = DistributedPGDA(
             client_lr=0.1, ascent_lr=lambda n, left=countdown: next(left), local_steps=1, fraction_evaluate=0.0
         )
-        app = client_app(lambda context: objectives.objective(int(context.node_config["partition-id"])))
-        options = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": objectives.start(), "progress": False}
+        app = client_app(lambda context: objective)
+        options = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": start, "progress": False}
         arrays = simulate(strategy, app, **options).arrays
         rates.append(np.concatenate([array.numpy().ravel() for array in arrays.values()]))
     np.testing.assert_array_equal(*rates)

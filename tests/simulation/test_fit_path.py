@@ -1,5 +1,6 @@
 """Paths of strengths: against scikit-learn's, and what they choose."""
 
+import sys
 import warnings
 
 import numpy as np
@@ -14,7 +15,6 @@ from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.objectives.scales import sklearn_strength, strength_of_sklearn
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
 from flwr_fco.results import Result
-from flwr_fco.simulation import fit_path as paths
 from flwr_fco.simulation.fit_path import PathPoint, PathResult, StrengthPath, fit_path, plot_path
 from flwr_fco.strategies import FedDualAvg
 
@@ -248,6 +248,7 @@ def test_the_picture_and_the_table(tmp_path):
 
 def test_of_a_large_model_the_largest_coefficients_are_drawn(monkeypatch):
     path = path_of(LeastSquares, rounds=5, num_strengths=3, validate=False)
+    paths = sys.modules[fit_path.__module__]
     monkeypatch.setattr(paths, "_LINES", 2)
     drawn = paths._coefficients(path.points, path.acted_on)
     assert drawn.shape == (3, 2)

@@ -17,6 +17,7 @@ from flwr_fco.pooled import (
     support_scores,
 )
 from flwr_fco.regularizers import L1Ball, L2Ball
+from reproduction.data.fmri import load_haxby
 from reproduction.problems import named as problems
 from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.loaders import data_directory
@@ -206,7 +207,7 @@ def test_the_papers_split_of_what_nilearn_fetches(tmp_path, monkeypatch, fresh_t
     paper = load_task("haxby", 3, options={**options, "split": 5})
     assert asked == [{"data_dir": None, "subjects": [1, 2, 3, 4, 5, 6], "fetch_stimuli": False}]
     assert [client.num_examples for client in paper.clients] == [4] * 59
-    sixth = datasets.load_haxby(tmp_path, subjects=(6,))
+    sixth = load_haxby(tmp_path, subjects=(6,))
     np.testing.assert_array_equal(paper.dataset.test.features, sixth.features)
     # Without a split the seed chooses: six seeds, six subjects.
     chosen = [load_task("haxby", seed, options=options).dataset for seed in range(6)]

@@ -5,10 +5,9 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from problems import run as run_from
 
-from flwr_fco.datasets import matrix_games, sparse_bilinear
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm, Product, SimplexEntropy
-from flwr_fco.objectives import BilinearSaddle, QuadraticSaddle
+from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle
 from flwr_fco.pooled import duality_gap, saddle_metrics, saddle_point
 from flwr_fco.pooled.sequential import dual_extrapolation
 from flwr_fco.regularizers import L1, PerParameter, Simplex, Zero
@@ -181,14 +180,16 @@ def test_on_a_bilinear_problem_the_extra_step_converges_and_descent_ascent_diver
 
 def test_the_papers_problem_in_small():
     """Noisy, l1 in boxes: FeDualEx's last point is sparse and its gap below that of FedDualAvg; all are feasible."""
-    data = sparse_bilinear(5, rows=20, columns=30, noise=0.1)
-    clients = data.objectives()
+    a, b, c = (np.random.default_rng(np.random.SeedSequence(0, spawn_key=key)) for key in ((0,), (1,), (3, 0)))
+    matrix, offset = a.uniform(-1.0, 1.0, (20, 30)), b.uniform(-1.0, 1.0, 20)
+    clients = [BilinearSaddle(matrix, offset, noise=0.1) for _ in range(5)]
+    start = {"x": c.uniform(-0.05, 0.05, 30), "y": c.uniform(-0.05, 0.05, 20)}
     psi = PerParameter({"*": L1(0.1, bound=0.05)})
     gaps, densities = {}, {}
     options = {"regularizer": psi, "client_lr": 0.03, "server_lr": 1.0, "local_steps": 10, "batch_size": 1}
     for strategy in (FeDualEx, FedDualAvg, FedMiP, ExtraStepLocalSGD):
-        w = run(strategy(**options), clients, 40, data.start())
-        metrics = saddle_metrics([data.objective(0)], None, psi, w)
+        w = run(strategy(**options), clients, 40, start)
+        metrics = saddle_metrics(clients[:1], None, psi, w)
         gaps[strategy], densities[strategy] = metrics["gap"], metrics["density"]
     assert np.isfinite(list(gaps.values())).all()
     assert gaps[FeDualEx] < 0.5 * gaps[FedDualAvg]
@@ -196,14 +197,16 @@ def test_the_papers_problem_in_small():
 
 
 def test_a_matrix_game_in_the_entropys_geometry():
-    data = matrix_games(3, rows=6, columns=5, noise=0.0, spread=0.3)
-    clients = data.objectives()
+    rng = np.random.default_rng(0)
+    mean, own = rng.uniform(-1.0, 1.0, (6, 5)), 0.3 * rng.uniform(-1.0, 1.0, (6, 5))
+    clients = [MatrixGame(mean + sign * own) for sign in (1.0, -1.0, 0.0)]
+    start = {"x": np.full(6, 1 / 6), "y": np.full(5, 1 / 5)}
     h = Product({"x": SimplexEntropy(), "y": SimplexEntropy()})
     found = run(
         FeDualEx(mirror_map=h, client_lr=0.1, local_steps=3, batch_size=None, output="ergodic"),
         clients,
         150,
-        data.start(),
+        start,
     )
     assert duality_gap(clients, None, Zero(), found) <= 0.06
     projected = run(
@@ -212,7 +215,7 @@ def test_a_matrix_game_in_the_entropys_geometry():
         ),
         clients,
         150,
-        data.start(),
+        start,
     )
     assert duality_gap(clients, None, Zero(), projected) <= 0.06
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps.base import Euclidean, MirrorMap
-from flwr_fco.mirror_maps.p_norm import PNorm
+from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
 
 
 def named_map(text: str, dimension: int) -> MirrorMap:

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.datasets.base import FederatedDataset, Samples, stream
-from flwr_fco.datasets.bundled import PartitionedClassification
+from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 from flwr_fco.objectives import Logistic
+from reproduction.data.samples import stream
 
 _FACE, _HOUSE = "face", "house"
 _SCALE_FLOOR = 1e-12

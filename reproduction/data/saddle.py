@@ -9,10 +9,10 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.datasets.base import FederatedDataset, Samples, stream
-from flwr_fco.datasets.bundled import ImagesOnClients
+from flwr_fco.datasets import FederatedDataset, Samples
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle, UniversalAdversarialLogistic
+from reproduction.data.samples import ImagesOnClients, stream
 
 Kind = Literal["sparse", "low-rank", "game", "quadratic"]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import stand_ins
 
-from flwr_fco.datasets import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
+from reproduction.data.fmri import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
 
 
 def test_normalising_removes_trend_offset_and_scale_of_each_session():

@@ -1,0 +1,1 @@
+"""Data sets of the papers' figures, which nobody else would train on."""

@@ -1,0 +1,56 @@
+"""What the data sets share: examples put together, streams of random numbers, images for other objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse, vstack
+
+from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
+
+
+def together(parts: Iterable[Samples]) -> Samples:
+    """Return the examples of several parts, one after the other."""
+    features, targets = zip(*parts, strict=True)
+    stacked = vstack(features, format="csr") if issparse(features[0]) else np.concatenate(features)
+    return Samples(stacked, np.concatenate(targets))
+
+
+def stream(seed: int, *key: int) -> np.random.Generator:
+    """Return the generator for one purpose of a seed, independent of all others."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
+@dataclass(frozen=True, eq=False)
+class ImagesOnClients(FederatedDataset):
+    """Classified images split over clients, for objectives other than plain classification."""
+
+    images: PartitionedClassification
+
+    @property
+    def num_clients(self) -> int:  # type: ignore[override]
+        """Number of clients."""
+        return self.images.num_clients
+
+    def client(self, index: int) -> Samples:
+        """Return the training images of a client.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+        """
+        return self.images.client(index)
+
+    def test_objective(self, **options: Any) -> Any:
+        """Return the objective on the test images, for its metrics.
+
+        Parameters
+        ----------
+        **options
+            Keyword arguments of the objective's class.
+        """
+        return self.build_objective(self.images.test_examples(), **options)
