@@ -69,6 +69,7 @@ def train(message, context):
 """,
     "timed/ours.py": """
 import numpy as np
+from flwr_fco.strategies import method_of
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares
 
@@ -102,7 +103,7 @@ def main(grid, context):
         strategy = FedAvg(**common)
     else:
         cls = getattr(ours, name)
-        options = {"regularizer": Zero()} if cls.no_psi else {}
+        options = {"regularizer": Zero()} if "regularizer" in method_of(cls).algorithm.refuses else {}
         work = {"local_steps": 5, "batch_size": None, "client_lr": 1e-7, "nu": 0.1}
         known = {field: value for field, value in work.items() if field in cls.__dataclass_fields__}
         strategy = cls(**options, **known, **common)

@@ -296,7 +296,7 @@ def where_time_goes(app, rounds: int) -> None:
                 clocked(kind, name)
         run(rounds, app)
     clients, answers = spent["InProcessGrid.exchange"], spent["Mail.exchange"]
-    told, step = spent["CompositeStrategy.open_round"], spent["CompositeStrategy.close_round"]
+    told, step = spent["run_of(CompositeStrategy).open_round"], spent["run_of(CompositeStrategy).close_round"]
     print(f"\nin process, ms of CPU: asking {told:.2f}, clients {clients:.2f}, checking their answers ", end="")
     print(f"{answers - clients:.2f}, the server's step and metrics {step:.2f}")
 

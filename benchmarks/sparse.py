@@ -30,6 +30,7 @@ from flwr_fco.engines.sparse_steps import shard_of
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import run_of
 from flwr_fco.wire import flower
 from flwr_fco.wire.downlink import forget_downlink
 from flwr_fco.wire.protocol import Downlink
@@ -82,13 +83,13 @@ class Client:
         self.grid = InProcessGrid(client_app(lambda context: self.objective), 1)
         dual = rng.normal(scale=0.05, size=features)
         start = ArrayRecord({"coefficients": Array(dual), "intercept": Array(np.zeros(1))})
-        self.strategy.prepare(start)
+        run_of(self.strategy).prepare(start)
         with flower.identity(self.grid.run_id):
             self.messages = [self._asked(1)]
             replies = list(self.grid.send_and_receive(self.messages[0]))
             self.strategy.aggregate_train(1, replies)
             self.messages.append(self._asked(2))
-        plan = self.strategy.plan
+        plan = run_of(self.strategy).plan
         shard = shard_of(plan, self.objective)
         assert shard is not None
         self.shard, self.dual = shard, dual
@@ -96,7 +97,9 @@ class Client:
         self.downlink = Downlink(plan, {"dual": self.own}, client_lr=1e-6, elapsed=0.3)
 
     def _asked(self, number: int) -> list[Any]:
-        return list(self.strategy.configure_train(number, self.strategy.primal_arrays(), ConfigRecord(), self.grid))
+        return list(
+            self.strategy.configure_train(number, run_of(self.strategy).primal_arrays(), ConfigRecord(), self.grid)
+        )
 
     def epoch(self) -> None:
         """Take an epoch of lazy steps."""

@@ -27,7 +27,7 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import CompositeStrategy, DFedDAGT, FedDAGT, FedDualAvg
+from flwr_fco.strategies import CompositeStrategy, DFedDAGT, FedDAGT, FedDualAvg, run_of
 from flwr_fco.topology import chain
 from flwr_fco.wire.protocol import Downlink, Plan
 
@@ -149,7 +149,7 @@ def main() -> None:
         objectives = given()
         strategy = DFedDAGT(mixing=chain(CLIENTS), tracker_start="zero", **options)
         ours, w = rounds_of(strategy, objectives, rounds)
-        alone = solvers_alone(objectives, strategy.plan, rounds)
+        alone = solvers_alone(objectives, run_of(strategy).plan, rounds)
         plain, expected = reference(objectives, rounds)
         difference = np.abs(w - expected).max() / np.abs(expected).max()
         assert difference <= 1e-6, f"the reference differs by {difference:.1e}"

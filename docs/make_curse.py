@@ -12,13 +12,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from matplotlib.figure import Figure
 
+from flwr_fco.algorithms import Replies
 from flwr_fco.client_apps.table import find_solver
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import digits
 from flwr_fco.pooled import density
 from flwr_fco.regularizers import L1
-from flwr_fco.server.replies.replies import Replies
-from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
+from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid, run_of
 from flwr_fco.wire.protocol import Node
 from reproduction.pictures.appearance import appearance
 
@@ -32,12 +32,12 @@ def densities(strategy: CompositeStrategy) -> tuple[np.ndarray, np.ndarray]:
     block = clients[0].layout["coefficients"].block
     total = sum(client.num_examples for client in clients)
     start = {"coefficients": np.zeros((64, 10)), "intercept": np.zeros(10)}
-    strategy.prepare(ArrayRecord({name: Array(array) for name, array in start.items()}))
-    state, (client_lr, server_lr) = strategy.state, strategy.rates()
+    run_of(strategy).prepare(ArrayRecord({name: Array(array) for name, array in start.items()}))
+    state, (client_lr, server_lr) = strategy.state, run_of(strategy).rates()
     solve = find_solver(strategy.local_solver)
     local, server = [], []
     for number in range(1, ROUNDS + 1):
-        problem = strategy.problem._replace(round=number, client_lr=client_lr, server_lr=server_lr)
+        problem = run_of(strategy).problem._replace(round=number, client_lr=client_lr, server_lr=server_lr)
         uplinks = []
         row = []
         for m, client in enumerate(clients):
@@ -46,7 +46,9 @@ def densities(strategy: CompositeStrategy) -> tuple[np.ndarray, np.ndarray]:
             uplinks.append(uplink._replace(weight=client.num_examples / total))
             if isinstance(strategy, FedDualAvg):
                 dual = state.dual + uplink.vectors["increment"]
-                model = strategy.h.retrieve(dual, state.elapsed + uplink.elapsed, strategy.psi)
+                model = run_of(strategy).problem.h.retrieve(
+                    dual, state.elapsed + uplink.elapsed, run_of(strategy).problem.psi
+                )
             else:
                 model = state.primal + uplink.vectors["increment"]
                 # w_0 + (w_K - w_0) is not w_K to the last bit, and an exact zero is what is counted.

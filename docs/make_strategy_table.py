@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord
 import flwr_fco.strategies as strategies
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import Adapter, AffineSubspace, FusedLasso, TotalVariation
-from flwr_fco.strategies import CompositeStrategy
+from flwr_fco.strategies import CompositeStrategy, method_of, run_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from make_tables import MIRROR_MAPS, HalfSquare
@@ -55,7 +55,7 @@ def supported(strategy: str, column: str, row: str) -> bool:
     """Whether a strategy can be prepared with a mirror map and a psi."""
     try:
         made = STRATEGIES[strategy](mirror_map=MIRROR_MAPS[column], regularizer=REGULARIZERS[row])
-        made.prepare(start_arrays(row))
+        run_of(made).prepare(start_arrays(row))
     except ConfigurationError:
         return False
     return True
@@ -86,7 +86,14 @@ def own_table() -> str:
     head = ["strategy", "from", "a client sends", vectors, "a client remembers", "what it converges to"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, cls in sorted(STRATEGIES.items(), key=lambda item: (item[1].source, item[0])):
-        cells = [f"`{name}`", cls.source, cls.sends, cls.traffic, cls.remembers, cls.limit.text]
+        cells = [
+            f"`{name}`",
+            method_of(cls).source,
+            method_of(cls).sends,
+            method_of(cls).traffic,
+            method_of(cls).remembers,
+            method_of(cls).limit.text,
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

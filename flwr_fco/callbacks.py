@@ -25,7 +25,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result, write_csv
 from flwr_fco.server.rounds.hooks import Answer
 from flwr_fco.server.rounds.plateau import score_of
-from flwr_fco.server.strategy import CompositeStrategy
+from flwr_fco.server.run import Run
+from flwr_fco.server.strategy import CompositeStrategy, run_of
 
 __all__ = [
     "Callback",
@@ -93,7 +94,7 @@ class Callback:
         return None
 
     def on_save_point(self, server_round: int, last: bool) -> None:
-        """Save the run: it can be resumed from the file that ``strategy.save_state(path)`` writes now.
+        """Save the run: it can be resumed from the file that ``run_of(strategy).save(path)`` writes now.
 
         Called before round 1, after the replies of a round are aggregated, after each round, and once more when an
         error ends the run. A custom callback with the methods ``to_arrays()``, which returns a mapping of names to
@@ -446,7 +447,7 @@ class Checkpoint(Callback):
         self.path, self.every, self.saved_round = Path(path), every, 0
         if self.path.suffix != ".npz":
             raise ConfigurationError(f"path={os.fspath(path)!r}; expected the name of a file that ends in .npz")
-        self._strategy: CompositeStrategy | None = None
+        self._run: Run | None = None
         self._others = False
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
@@ -457,7 +458,8 @@ class Checkpoint(Callback):
         ConfigurationError
             If the path cannot be written, or holds anything other than a checkpoint of this strategy and model.
         """
-        self._strategy, self.saved_round, self._others = None, 0, self.path.exists()
+        run = run_of(strategy)
+        self._run, self.saved_round, self._others = None, 0, self.path.exists()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -466,10 +468,10 @@ class Checkpoint(Callback):
             raise ConfigurationError(f"path={str(self.path)!r}: its folder cannot be written; give another one")
         if self._others:
             try:
-                saved = strategy.read_state(self.path)
+                saved = run.read_state(self.path)
             except ConfigurationError as error:
                 raise ConfigurationError(f"{error}. It is not overwritten: give another path, or remove it") from error
-            private = strategy.private_mean
+            private = run.private_mean
             done = int(saved.parts["privacy"]["round"]) if private is not None else 0
             if private is not None and done != private.round:
                 raise ConfigurationError(
@@ -477,17 +479,17 @@ class Checkpoint(Callback):
                     f"round {private.round}: the clients' privacy would be spent again. Resume from that file; for a "
                     "run whose epsilon adds to that one's give another path"
                 )
-        self._strategy = strategy
+        self._run = run
 
     def on_save_point(self, server_round: int, last: bool) -> None:
         """Save the run if it is due; log a failure and continue (a private run ends)."""
         # A run that has done nothing does not replace the file of an earlier run with the same settings.
-        private = self._strategy is not None and self._strategy.private_mean is not None
+        private = self._run is not None and self._run.private_mean is not None
         due = (last or private or server_round % self.every == 0) and (server_round > 0 or not self._others)
-        if self._strategy is None or not due:
+        if self._run is None or not due:
             return
         try:
-            self._strategy.save_state(self.path)
+            self._run.save(self.path)
         except OSError as error:
             if private:
                 raise

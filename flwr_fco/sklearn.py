@@ -48,7 +48,7 @@ from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import is_sparse, stacked
 from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, run_of
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
 
@@ -366,7 +366,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             min_available_nodes=1,
             client_weights=dict(enumerate(masses)) if given.weighted else None,
         )
-        shares = [mass / total for mass in masses]
+        run, shares = run_of(strategy), [mass / total for mass in masses]
         rounds, first = 0, 0.0
 
         def gradient_at(w: Vector) -> Vector:
@@ -377,7 +377,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             rounds = number
             if number % _EVERY and number != self.max_rounds:
                 return False
-            h, psi, w = strategy.h, strategy.psi, strategy.retrieve(strategy.problem, strategy.state)
+            problem = run.problem
+            h, psi, w = problem.h, problem.psi, run.algorithm.retrieve(problem, run.state)
             # If the solution is 0, the size of a step at 0 is the reference.
             first = first or h.value(h.conjugate_gradient(rate * gradient_at(np.zeros_like(w))))
             moved = h.retrieve(h.gradient(w) - rate * gradient_at(w), rate, psi) - w

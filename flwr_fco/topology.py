@@ -11,7 +11,7 @@ mixture. The relay sees all increments and all duals. A node sees nothing of oth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import index
@@ -26,6 +26,7 @@ from flwr_fco.errors import ConfigurationError
 
 __all__ = [
     "TOPOLOGIES",
+    "Mixing",
     "Topology",
     "chain",
     "check_mixing",
@@ -122,6 +123,10 @@ class Topology:
 
     def __hash__(self) -> int:
         return hash((self.num_nodes, self.mixing.tobytes()))
+
+
+#: A gossip matrix, a topology, or the name of one.
+Mixing = Topology | NDArray[Any] | Sequence[Sequence[float] | NDArray[Any]] | str
 
 
 def check_mixing(mixing: ArrayLike) -> Matrix:

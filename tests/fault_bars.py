@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
-from problems import CONSTANTS, SADDLE, app_of
+from problems import CONSTANTS, SADDLE, app_of, trackers_of
 
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.objectives import LeastSquares, QuadraticSaddle
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.pooled.saddle import saddle_point
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import STRATEGIES
+from flwr_fco.strategies import STRATEGIES, method_of, run_of
 from flwr_fco.testing import FaultyGrid
 from flwr_fco.testing.faults import _changed, lying
 from flwr_fco.wire import flower as _flower
@@ -121,7 +121,8 @@ def problem_for(kind, number):
 def problem_of(name, number=CLIENTS):
     if name in SADDLE:
         return problem_for("saddle", number)
-    return problem_for("smooth" if getattr(STRATEGIES[name], "no_psi", None) else "composite", number)
+    smooth = "regularizer" in method_of(STRATEGIES[name]).algorithm.refuses
+    return problem_for("smooth" if smooth else "composite", number)
 
 
 def make(name, **more):
@@ -144,8 +145,8 @@ def imbalance(strategy):
     if memories is not None and memories.ledger:
         members = {key: member for key, member in memories.members.items() if member.memory is not None}
         weights = np.array([1.0 if memories.weighting == "uniform" else member.examples for member in members.values()])
-        if hasattr(strategy, "trackers") and len(members) == len(memories.present):
-            pairs.append((np.array([strategy.trackers()[key] for key in members]), 0.0, weights))
+        if hasattr(strategy.state, "control") and len(members) == len(memories.present):
+            pairs.append((np.array([trackers_of(strategy)[key] for key in members]), 0.0, weights))
         for factors, field in BALANCED.get(type(strategy).__name__, []):
             if len(members) == len(memories.present):
                 rows = [sum(f * member.memory[name] for name, f in factors.items()) for member in members.values()]
@@ -203,7 +204,7 @@ def hold_the_bar(name, kind, num_rounds, **options):
     if not kind.startswith("one ") or name not in REMEMBER:
         text = f"error {outcome.error:.2g}, {twin.error:.2g} without these replies"
         assert outcome.error <= max(2.0 * twin.error, 1e-8), text
-    return outcome.error, twin.error, outcome.imbalance, len(outcome.strategy.left_out)
+    return outcome.error, twin.error, outcome.imbalance, len(outcome.result.left_out)
 
 
 def _hold_the_count(outcome):
@@ -213,7 +214,7 @@ def _hold_the_count(outcome):
     left_out = {number: metrics[number]["num-left-out"] for number in metrics}
     # Where everybody must answer, a bad answer is asked for again: a node counts once, each of its answers has a row.
     assert left_out == {n: len({fault.partition for fault in hit if fault.server_round == n}) for n in left_out}
-    told = [entry for entry in outcome.strategy.left_out if entry.round > 0]
+    told = [entry for entry in run_of(outcome.strategy).left_out if entry.round > 0]
     assert sorted((entry.round, entry.partition_id) for entry in told) == sorted(
         (fault.server_round, fault.partition) for fault in hit
     )
@@ -316,7 +317,7 @@ def liars(names):
     lines = ["| strategy | aggregation | " + " | ".join(LIES) + " |", "|---" * (len(LIES) + 2) + "|"]
     for name in names:
         for aggregation in ROBUST:
-            if aggregation != "mean" and STRATEGIES[name].needs_mean:
+            if aggregation != "mean" and method_of(STRATEGIES[name]).algorithm.reads != "mean":
                 continue
             cells = [under_a_liar(name, kind, aggregation) for kind in LIES]
             lines.append(f"| `{name}` | {aggregation} | " + " | ".join(cells) + " |")

@@ -2,7 +2,7 @@
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
-from problems import start_arrays
+from problems import start_arrays, trackers_of
 
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg
@@ -61,5 +61,5 @@ def scaled(factor):
 
 def invariant(chosen):
     weights = {key: member.examples for key, member in chosen.memories.members.items()}
-    total = sum(weights[key] * tracker for key, tracker in chosen.trackers().items())
+    total = sum(weights[key] * tracker for key, tracker in trackers_of(chosen).items())
     assert np.abs(total).max() <= 1e-10 * sum(weights.values())

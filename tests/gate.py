@@ -33,7 +33,7 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import BilinearSaddle, Logistic
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import STRATEGIES, ModelStage, Stage
+from flwr_fco.strategies import STRATEGIES, ModelStage, Stage, method_of
 
 ROUNDS = 6
 #: Constants without which a method does not begin.
@@ -138,7 +138,7 @@ def options_of(name: str, data: str, more: dict[str, Any]) -> dict[str, Any] | N
     if not more.keys() <= known.keys() and not (more.keys() - known.keys() <= {"local_epochs", "local_steps"}):
         return None
     given: dict[str, Any] = {
-        "regularizer": Zero() if STRATEGIES[name].no_psi is not None else L1(0.05),
+        "regularizer": Zero() if "regularizer" in method_of(STRATEGIES[name]).algorithm.refuses else L1(0.05),
         "client_lr": 0.05,
         "local_steps": 3,
         "batch_size": 5,

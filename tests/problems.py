@@ -3,9 +3,13 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
+from flwr_fco.algorithms.contract import ORIGIN, Moved
+from flwr_fco.algorithms.dual_fl import controls
+from flwr_fco.algorithms.gradient_tracking import trackers
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.simulation import simulate
+from flwr_fco.strategies import method_of, run_of
 
 SIZES = (12, 25, 7, 16)
 #: Methods for saddle points have a saddle point to find.
@@ -80,3 +84,38 @@ def optimum(objectives, weights):
     hessian = sum(w * x.T @ x / len(x) for w, x in zip(weights, full, strict=True))
     right = sum(w * x.T @ f.targets / len(x) for w, x, f in zip(weights, full, objectives, strict=True))
     return np.linalg.solve(hessian, right)
+
+
+def trackers_of(strategy):
+    """Return control - own of every client, by its key."""
+    return trackers(run_of(strategy).problem, strategy.state)
+
+
+def controls_of(strategy):
+    """Return DualFL's zeta of every client, by its key."""
+    return controls(run_of(strategy).problem)
+
+
+def changed(base, **functions):
+    """Return a strategy class whose algorithm has other functions: ``functions[name](own, ...)``.
+
+    `own` is the base's algorithm's class, for what would be ``super()``.
+    """
+    own = method_of(base).algorithm
+
+    def bound(function):
+        return lambda self, *given: function(own, self, *given)
+
+    other = type(own.__name__, (own,), {name: bound(function) for name, function in functions.items()})
+    return type(base.__name__, (base,), {}, algorithm=other)
+
+
+def solved_by(base, name, solver):
+    """Return a strategy class whose clients run a function ``(downlink, objective, state, rng) -> (uplink, state)``."""
+
+    def local(client, downlink, memory):
+        uplink, _ = solver(downlink, client.objective, memory, client.rng)
+        return dict(uplink.vectors), Moved(ORIGIN, uplink.elapsed, uplink.steps, uplink.metrics)
+
+    half = {"name": name, "engine": None, "local": staticmethod(local)}
+    return type("Solved", (base,), {}, algorithm=type("Half", (method_of(base).algorithm,), half))

@@ -26,7 +26,7 @@ from flwr_fco.callbacks import (
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg, Plateau
+from flwr_fco.strategies import FedDualAvg, Plateau, run_of
 
 STRENGTH = 0.3
 
@@ -46,7 +46,7 @@ class Diary(Callback):
         self.entries = []
 
     def on_run_begin(self, strategy, num_rounds):
-        self.entries.append(("begin", strategy.layout is not None, num_rounds))
+        self.entries.append(("begin", run_of(strategy).layout is not None, num_rounds))
 
     def on_round_begin(self, server_round, arrays):
         self.entries.append(("round", server_round, flat(arrays)))
@@ -305,8 +305,8 @@ def test_a_checkpoint_is_the_state_after_the_last_whole_round(tmp_path):
     run(once, clients(), 6, callbacks=[checkpoint])
     assert checkpoint.saved_round == 6
     again = strategy()
-    again.prepare(start_arrays())
-    again.load_state(path)
+    run_of(again).prepare(start_arrays())
+    run_of(again).load(path)
     np.testing.assert_array_equal(again.state.dual, once.state.dual)
     assert again.state.round == 6
 
@@ -318,8 +318,8 @@ def test_a_diverged_state_does_not_replace_a_checkpoint(tmp_path):
     with pytest.raises(DivergedError) as caught:
         run(diverging, clients(), 500, callbacks=[checkpoint])
     again = strategy(regularizer=L1(0.0), client_lr=1.2)
-    again.prepare(start_arrays())
-    again.load_state(path)
+    run_of(again).prepare(start_arrays())
+    run_of(again).load(path)
     assert again.state.round == checkpoint.saved_round < caught.value.server_round
 
 

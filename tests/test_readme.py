@@ -11,6 +11,7 @@ from flwr_fco import strategies as exported
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import run_of
 from flwr_fco.wire import flower as _flower
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +63,7 @@ def test_the_server_app_runs_the_same_objects_to_the_same_bits(quickstart, capsy
     with _flower.identity(grid.run_id), single_threaded_blas():
         names["app"](grid, context)
     np.testing.assert_array_equal(
-        names["strategy"].primal_arrays()["coefficients"].numpy(),
+        run_of(names["strategy"]).primal_arrays()["coefficients"].numpy(),
         quickstart["result"].arrays["coefficients"].numpy(),
     )
 

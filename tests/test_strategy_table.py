@@ -8,12 +8,19 @@ import numpy as np
 import pytest
 from problems import clients, flat, run
 
+from flwr_fco.algorithms.restricted_gradient_tracking import restricted_map
 from flwr_fco.core.layout import Layout
 from flwr_fco.mirror_maps import Euclidean, PNorm
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import DReFedDAGT, FedAvgSubgradient, FedDA, MultistepReFedDAGT, ReFedDAGT
-from flwr_fco.strategies.gradient_tracking.re_fed_da_gt import restricted_map
-from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
+from flwr_fco.strategies import (
+    DReFedDAGT,
+    FedAvgSubgradient,
+    FedDA,
+    FedDualAvg,
+    MultistepReFedDAGT,
+    ReFedDAGT,
+    method_of,
+)
 
 SCRIPT = Path(__file__).parents[1] / "docs" / "make_strategy_table.py"
 spec = importlib.util.spec_from_file_location("make_strategy_table", SCRIPT)
@@ -35,8 +42,9 @@ def test_every_cell_is_what_the_map_supports(name, column):
         arrays = {key: array.numpy() for key, array in tables.start_arrays(row).items()}
         layout = Layout.from_arrays(arrays)
         geometry = mirror_map
-        if issubclass(cls, PrimalStrategy) and cls.euclidean is not None:
-            takes = isinstance(mirror_map, Euclidean) and (cls.no_psi is None or isinstance(psi, Zero))
+        refuses = method_of(cls).algorithm.refuses
+        if "mirror_map" in refuses and not issubclass(cls, FedAvgSubgradient):
+            takes = isinstance(mirror_map, Euclidean) and ("regularizer" not in refuses or isinstance(psi, Zero))
             assert tables.supported(name, column, row) == takes, row
             continue
         if issubclass(cls, RESTRICTED):
@@ -76,4 +84,4 @@ def test_fed_da_takes_what_fed_dual_avg_takes():
         for column in tables.MIRROR_MAPS
         for row in tables.REGULARIZERS
     )
-    assert FedDA.local_solver == "dual_averaging"
+    assert method_of(FedDA).algorithm is method_of(FedDualAvg).algorithm

@@ -1,45 +1,88 @@
-"""Methods: what a client does in a round and what it remembers, once for both sides."""
+"""Algorithms: both halves of every method, one file each, and the contract for your own."""
 
-from flwr_fco.algorithms.client_momentum import ClientMomentum
-from flwr_fco.algorithms.contract import ClientHalf, Moved, Start
+from flwr_fco.algorithms.contract import (
+    Algorithm,
+    Change,
+    Client,
+    ClientHalf,
+    Downlink,
+    LossFacts,
+    Memory,
+    Moved,
+    Problem,
+    Replies,
+    Setting,
+    Start,
+    To,
+)
+from flwr_fco.algorithms.decentralized import (
+    DecentralizedDualAveraging,
+    DecentralizedGradientTracking,
+    DecentralizedMirrorDescent,
+    DecentralizedRestricted,
+)
+from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.dual_fl import DualFLClient
+from flwr_fco.algorithms.dual_fl import DualAcceleration
 from flwr_fco.algorithms.fast_dual_averaging import FastDualAveraging
-from flwr_fco.algorithms.fed_dr import FedDRClient
-from flwr_fco.algorithms.fed_dyn import FedDynClient
-from flwr_fco.algorithms.gradient_tracking import GradientTracking, TrackedDualAveraging
-from flwr_fco.algorithms.mirror_descent import MirrorDescent, Subgradient
+from flwr_fco.algorithms.fed_dr import DouglasRachford
+from flwr_fco.algorithms.fed_dyn import DynamicRegularization
+from flwr_fco.algorithms.gradient_tracking import GradientTracking, trackers
+from flwr_fco.algorithms.mirror_descent import MirrorDescent
+from flwr_fco.algorithms.primal_averaging import GradientSteps, PrimalAveraging, SubgradientSteps
 from flwr_fco.algorithms.proximal_point import ProximalPoint
-from flwr_fco.algorithms.rivals.apda_inexact import APDAClient
-from flwr_fco.algorithms.rivals.fed_pd import FedPDClient
-from flwr_fco.algorithms.rivals.five_gcs import FiveGCSClient
-from flwr_fco.algorithms.rivals.saddle_baselines import DescentAscent, ExtraStep
-from flwr_fco.algorithms.rivals.sharpness_aware import SharpnessAware
+from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, RestrictedGradientTracking
+from flwr_fco.algorithms.rivals import (
+    apda_inexact,
+    client_momentum,
+    fed_pd,
+    five_gcs,
+    saddle_baselines,
+    sharpness_aware,
+)
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
-from flwr_fco.algorithms.scaffnew import ScaffnewClient
+from flwr_fco.algorithms.scaffnew import ShiftedSteps
 
 __all__ = [
-    "APDAClient",
+    "Algorithm",
+    "Change",
+    "Client",
     "ClientHalf",
-    "ClientMomentum",
-    "DescentAscent",
+    "DecentralizedDualAveraging",
+    "DecentralizedGradientTracking",
+    "DecentralizedMirrorDescent",
+    "DecentralizedRestricted",
+    "DouglasRachford",
+    "Downlink",
+    "DualAcceleration",
     "DualAveraging",
     "DualExtrapolation",
-    "DualFLClient",
-    "ExtraStep",
+    "DynamicRegularization",
     "FastDualAveraging",
-    "FedDRClient",
-    "FedDynClient",
-    "FedPDClient",
-    "FiveGCSClient",
+    "GradientSteps",
     "GradientTracking",
+    "LossFacts",
+    "Memory",
     "MirrorDescent",
     "MirrorProx",
     "Moved",
+    "MultistepGradientTracking",
+    "PrimalAveraging",
+    "Problem",
     "ProximalPoint",
-    "ScaffnewClient",
-    "SharpnessAware",
+    "Replies",
+    "RestrictedGradientTracking",
+    "Setting",
+    "ShiftedSteps",
+    "SparseDualAveraging",
     "Start",
-    "Subgradient",
-    "TrackedDualAveraging",
+    "SubgradientSteps",
+    "To",
+    "apda_inexact",
+    "client_momentum",
+    "fed_pd",
+    "five_gcs",
+    "saddle_baselines",
+    "sharpness_aware",
+    "trackers",
 ]

@@ -1,24 +1,67 @@
-"""Dynamic regularisation: the client half of FedDyn."""
+"""FedDyn: dynamic regularization.
+
+Acar and others (ICLR 2021), algorithm 1; their symbols in brackets::
+
+    each client of the sample: local [theta_i] ~ argmin f_i(x) - <own [g_i], x> + alpha/2 ||x - theta||^2
+                               own <- own - alpha (local - theta); send local - theta
+    server: dual [h] <- dual - alpha sum over the sample of p_i (local - theta); theta <- mean(local) - dual / alpha
+
+With full participation, exact solves and zeros at the start, FedDyn(alpha) equals FedPD(eta = 1/alpha) and FedDR(eta =
+1/alpha, alpha = 1), iterate by iterate.
+
+Differs from the paper in: 1. client i has weight p_i, not 1/m; 2. `dual` is a mean over all clients, whose total weight
+follows clients that join and leave; 3. the local minimisation is as exact as its stopping rule says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
-from flwr_fco.algorithms.contract import ClientHalf, Memory, Start, zeros_like
-from flwr_fco.core.layout import Vector
-from flwr_fco.wire.protocol import Downlink
+from flwr_fco.algorithms.contract import Downlink, Memory, Problem, Replies, Start, Vector, zeros_like
+from flwr_fco.algorithms.mean_of_memories import MeanOfMemories, MeanState, rescaled
 
 
-class FedDynClient(ClientHalf):
+def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) -> MeanState:
+    """Return the state after a round.
+
+    Parameters
+    ----------
+    state : MeanState
+        Its mean is the dual h, over all clients' `own`.
+    mean : ndarray of float64, shape (d,)
+        Weighted mean of the sample's increments.
+    penalty : float
+        alpha.
+    share : float, default 1.0
+        Weight of the sample among all clients.
+    """
+    dual = state.mean - penalty * share * mean
+    return state._replace(primal=state.primal + mean - dual / penalty, mean=dual, round=state.round + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicRegularization(MeanOfMemories):
     """Minimise f(theta) - <own, theta> + alpha/2 ||theta - primal||^2; own <- own - alpha (theta - primal).
 
     `own` is the gradient of f at the client's last point. The message has the vector ``primal`` and the number
     ``penalty`` (alpha). Acar and others: Federated learning based on dynamic regularization (ICLR 2021), algorithm 1.
+
+    Parameters
+    ----------
+    penalty : float
+        alpha.
     """
 
     name: ClassVar[str] = "fed_dyn"
-    engine: ClassVar[str | None] = "minimise"
     memory: ClassVar[tuple[str, ...]] = ("own", "local")
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {**MeanOfMemories.refuses, "regularizer": "its fixed points are zeros of the clients' mean gradient"}
+    )
+
+    penalty: float = 0.1
 
     @staticmethod
     def fresh(downlink: Downlink) -> Memory:
@@ -36,3 +79,16 @@ class FedDynClient(ClientHalf):
         """Return the gradient of f at the new point, and the point."""
         own = memory["own"] - downlink.numbers["penalty"] * sent["increment"]
         return {"own": own, "local": downlink.vectors["primal"] + sent["increment"]}
+
+    def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
+        """Return g_i: the mean is the dual h."""
+        return remembered["own"]
+
+    def numbers(self, problem: Problem, state: MeanState) -> dict[str, float]:
+        """Return alpha."""
+        return {"penalty": self.penalty}
+
+    def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
+        """Return the mean of the sample's points, corrected by the mean of all clients' linear terms."""
+        state, share = rescaled(state, replies.population), replies.weight / replies.population
+        return advance(state, replies.sum() / replies.weight, self.penalty, share)

@@ -1,34 +1,139 @@
-"""Gradient tracking: the client halves of FedDA-GT, ReFedDA-GT, SCAFFOLD, and of their forms on graphs."""
+"""Federated dual averaging with gradient tracking, centralised.
+
+Algorithm 1 (FedDA, FedDA-GT) of Liang, Peng, Zhang, 'Gradient tracking for high dimensional federated optimization',
+for U = 11'/M, and its equation (4) for partial participation; their symbols in brackets. `own` is a client's control
+variate (its mean gradient when it last took part), `control` the weighted mean of `own` over all clients::
+
+    server: dual [z_0] = grad h(primal [w_0]), elapsed = 0
+    round 0 (tracker_start="gradient"): each client sends one gradient g at w_0: own [c_0^m] = g, control [c_0] = mean g
+    each round, each client of the sample:
+        tracker [c_r^m of algorithm 1; c_r - c_r^m of equation (4)] = control - own
+        start at dual; for k = 0, 1, ..., one minibatch each, with gradient g at
+            primal = retrieve(dual, elapsed + client_lr * k)
+            dual <- dual - client_lr (g + tracker)
+        send the increment [z_K - z_0] and its own elapsed [eta_c K]; with move [Delta] = increment / elapsed:
+        own <- own - control - move                                                      (the mean of its g)
+    server: control <- control + sum over the sample of p_m (-control - move_m)          (the mean of all clients' own)
+            dual    <- dual + server_lr mean(increment);  elapsed <- elapsed + server_lr mean(elapsed)
+            primal   = retrieve(dual, elapsed)
+
+The weighted sum of all clients' trackers is 0 after every round, for any sample. Local steps follow the global
+gradient, so the method converges to the optimum with any number of local steps.
+
+Traffic. If all clients took part in the last round, control = (z_{r-1} - z_r) / (server_lr mean(elapsed)): a client
+that remembers the last broadcast derives it from the next one, and the traffic is FedAvg's. Otherwise `control` is sent
+down as one more vector. Nothing more is ever sent up.
+
+psi is an extension that the paper does not have. It composes through `retrieve` as in FedDualAvg; without psi
+(``Zero()``) this is the paper's algorithm.
+
+Sparse features. In columns that are missing from a client's rows, its gradients and its `own` are 0, and its dual moves
+by -elapsed control, as on every client. So it sends increment + elapsed control, which is 0 there, as a sparse vector
+and stores `own` as one, and the server applies the rest: mean(increment) = mean(sent) - mean(elapsed) control.
+
+Differs from the paper in: 1. client m has weight p_m, not 1/M (``weighting="uniform"`` is the paper's); 2. clients with
+more steps do not weigh more (``normalize_local_work``); 3. psi, see above.
+
+Errata: equation (4) as printed divides by |S_r| instead of M, so `control` is not the mean of the clients' own variates
+when some are absent, and the method stalls. Here `control` is that mean.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Client, ClientHalf, Memory, Moved, Start, zeros_like
-from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ProtocolError
-from flwr_fco.wire.protocol import Downlink
+from flwr_fco.algorithms.contract import (
+    Algorithm,
+    Change,
+    Client,
+    Downlink,
+    LossFacts,
+    Memory,
+    Moved,
+    Option,
+    Problem,
+    Replies,
+    Start,
+    To,
+    Vector,
+    zeros_like,
+)
+from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.errors import ConfigurationError, ProtocolError
 
 
-class GradientTracking(ClientHalf):
-    """Local steps z <- z - client_lr (g(retrieve(z, t)) + control - own).
+class TrackingState(NamedTuple):
+    """State of gradient tracking.
+
+    Parameters
+    ----------
+    dual : ndarray of float64, shape (d,)
+        z_r.
+    elapsed : float
+        Weight of psi: server_lr times the mean of the clients' elapsed times, summed over the rounds.
+    round : int
+        Number of successful rounds, r.
+    control : ndarray of float64, shape (d,)
+        c_r, the weighted mean of all clients' own control variates.
+    population : float
+        Sum of the weights of all clients.
+    advance : float
+        Increase of `elapsed` in the last round.
+    derivable : int
+        1 if clients can derive `control` from the last two broadcasts.
+    started : int
+        1 after the round 0 in which the trackers start.
+    """
+
+    dual: Vector
+    elapsed: float
+    round: int
+    control: Vector
+    population: float = 0.0
+    advance: float = 0.0
+    derivable: int = 0
+    started: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientTracking(Algorithm):
+    """Local steps z <- z - client_lr (g(retrieve(z, t)) + control - own), whose trackers sum to 0 over all clients.
 
     `own` is the mean of the client's gradients when it last took part, `control` the mean of `own` over all clients.
-    Afterwards own <- own - control - D, where D is the increment divided by the elapsed time: the mean of its gradients
-    in this round. `control` is in the message, or follows from two successive broadcasts:
-    control = (z_{r-1} - z_r) / advance. The number ``gradient`` asks for one gradient at the start instead (round 0).
-    With the plan's option ``variate="gradient"``, own becomes the full gradient at the start of the round.
+    The number ``gradient`` asks for one gradient at the start instead (round 0). With ``variate="gradient"``, own
+    becomes the full gradient at the start of the round (option 1 of SCAFFOLD).
 
+    Parameters
+    ----------
+    variate : {"average", "gradient"}, default "average"
+    tracker_start : {"gradient", "zero"}, default "gradient"
+    fraction_train, choose_nodes
+        With a sample, clients are sent the control.
+    sparse_wire : {"auto", False}, default "auto"
+
+    References
+    ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 1 and 2; Karimireddy
     and others: SCAFFOLD (ICML 2020), algorithm 1.
     """
 
     name: ClassVar[str] = "gradient_tracking"
     memory: ClassVar[tuple[str, ...]] = ("own",)
+    reads: ClassVar[Any] = "sums"
     common: ClassVar[str | None] = "control"
-    sparse: ClassVar[tuple[str, bool] | None] = ("control-apart", False)
+    sparse: ClassVar[bool] = True
+
+    variate: str = "average"
+    tracker_start: str = "gradient"
+    fraction_train: float = 1.0
+    choose_nodes: Any = None
+    sparse_wire: str | bool = "auto"
+
+    # --- a client -------------------------------------------------------------------------------------------------
 
     @staticmethod
     def hear(downlink: Downlink, memory: Memory | None) -> Downlink:
@@ -90,16 +195,135 @@ class GradientTracking(ClientHalf):
         """Keep the broadcast, from which the next one gives the control."""
         return {"dual": downlink.vectors["dual"]} if downlink.plan.options.get("remember", False) else {}
 
+    # --- the server -----------------------------------------------------------------------------------------------
 
-class TrackedDualAveraging(ClientHalf):
-    """Local steps z <- z - client_lr (g(retrieve(z, t)) + tracker), with a tracker that a graph's relay stores.
+    @property
+    def _remembers_dual(self) -> bool:
+        """Whether clients keep the last broadcast, to derive `control` from the next one."""
+        return self.fraction_train == 1.0 and self.choose_nodes is None
 
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+    def init(self, problem: Problem, primal: Vector) -> TrackingState:
+        """Return the state before round 1: dual = grad h(primal), control = 0."""
+        return TrackingState(problem.h.gradient(primal), 0.0, 0, np.zeros(primal.size))
+
+    def downlink(self, problem: Problem, state: TrackingState, to: To | None) -> Downlink:
+        """Return the smallest message from which a client knows the dual and the control; to nobody, the whole."""
+        known = (state.derivable and self._remembers_dual) or not state.control.any()
+        vectors, numbers = {"dual": state.dual}, {}
+        if problem.round == 0:
+            numbers = {"gradient": 1.0}
+        if to is None or not known:
+            vectors["control"] = state.control
+        if to is not None and problem.round > 0:
+            if to.lost:
+                vectors = {"dual": state.dual, "control": state.control}
+            elif self._remembers_dual and not known and to.answered_opening:
+                # The dual has not moved since round 0, and this client keeps it: round 1 needs the control only.
+                vectors = {"control": state.control}
+            elif known and state.derivable:
+                numbers = {"advance": state.advance}
+        return Downlink(problem.plan, vectors, problem.client_lr, state.elapsed, numbers)
+
+    def aggregate(self, problem: Problem, state: TrackingState, replies: Replies) -> TrackingState:
+        """Return dual + server_lr mean(increment), control + sum p_m (-control - move_m)."""
+        if problem.round == 0:
+            population = replies.population
+            control = replies.sum(over=population)
+            return state._replace(control=control, population=population, started=1)
+        mean, elapsed = replies.mean()
+        population = replies.population
+        advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
+        derivable = self._derivable(state, replies, population)
+        if derivable:
+            # Computed as the clients will derive it, so that the ledger matches their memories to the bit.
+            control = (state.dual - dual) / advance
+        else:
+            control = state.control * (state.population or population)
+            replies.changes(control)
+            control /= population
+        return state._replace(
+            dual=dual,
+            elapsed=state.elapsed + advance,
+            round=state.round + 1,
+            control=control,
+            population=population,
+            advance=advance,
+            derivable=int(derivable),
+        )
+
+    def _derivable(self, state: TrackingState, replies: Replies, population: float) -> bool:
+        """Whether the new control is the mean of the moves, so that clients can derive it from the duals."""
+        if self.variate != "average" or not replies.everybody:
+            return False
+        return replies.comparable and (population == state.population or not state.control.any())
+
+    def retrieve(self, problem: Problem, state: TrackingState) -> Vector:
+        """Return retrieve(dual, elapsed), the primal point."""
+        return problem.retrieve(state.dual, state.elapsed)
+
+    # --- what else it says ----------------------------------------------------------------------------------------
+
+    def restart(self, problem: Problem, state: TrackingState, change: Change) -> TrackingState:
+        """Return the state with `control` as the mean over the current clients."""
+        population = change.population
+        control = state.control * (state.population / population) if change.means is None else change.means["own"]
+        return state._replace(control=control, population=population, derivable=0)
+
+    def shapes(self, problem: Problem, state: TrackingState) -> dict[str, tuple[int, ...]]:
+        """Return the shape of the increment and, if it is not a function of the increment, of the variate's change."""
+        shapes = super().shapes(problem, state)
+        if self.variate == "gradient" and problem.round > 0:
+            shapes["variate-increment"] = shapes["increment"]
+        return shapes
+
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+        """Return the variates' source, and whether clients keep the last broadcast."""
+        options: dict[str, Option] = {"variate": self.variate, "remember": self._remembers_dual}
+        return options if self.sparse_wire is not False else {**options, "sparse-wire": False}
+
+    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
+        """Return 1/(L K): the graph's 1/(tau^2 L K) for a mean over all clients, where tau = 1."""
+        return {"client_lr": (1.0 / (facts.curvature * facts.steps), "1/(L K)")}
+
+    def describe(self, state: Any) -> list[tuple[str, str]]:
+        """Return the line about the trackers."""
+        return [("Trackers", f"start at {self.tracker_start}")]
+
+    def metrics(self, problem: Problem, state: TrackingState) -> dict[str, float | int]:
+        """Return the trackers' root mean square norm over the round's clients."""
+        memories = problem.memories
+        if memories is None or not (memories.ledger and problem.asked):
+            return {}
+        squares: list[float] = []
+        total = None
+        for node in problem.asked:
+            own: Any = memories.memory(node.key)["own"]
+            if isinstance(own, SparseVector):
+                total = float(state.control @ state.control) if total is None else total
+                control = state.control[own.indices]
+                tracker = control - own.values
+                squares.append(max(0.0, total - float(control @ control)) + float(tracker @ tracker))
+                continue
+            tracker = state.control - own
+            squares.append(float(tracker @ tracker))
+        return {"tracker-norm": float(np.sqrt(np.mean(squares)))}
+
+
+def trackers(problem: Problem, state: TrackingState) -> dict[tuple[int, int], Vector]:
+    """Return control - own for every current client, by :attr:`Node.key`; weighted, their sum is 0.
+
+    Parameters
+    ----------
+    problem : Problem
+    state : TrackingState
+
+    Raises
+    ------
+    ConfigurationError
+        Without a ledger.
     """
-
-    name: ClassVar[str] = "tracked_dual_averaging"
-
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the node's dual; a tracker that is 0 is not in the message."""
-        return Start(downlink.vectors["dual"], downlink.vectors.get("tracker"))
+    memories = problem.memories
+    assert memories is not None
+    if not memories.ledger:
+        raise ConfigurationError('only the clients know their trackers; client_state="ledger" keeps a copy')
+    return {key: state.control - dense(memories.memory(key)["own"]) for key in sorted(memories.present)}

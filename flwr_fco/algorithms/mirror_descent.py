@@ -1,38 +1,62 @@
-"""Mirror descent and subgradients: the client halves of FedMid, its OSP form, and FedAvg by subgradients."""
+"""Federated mirror descent: proximal steps on the clients, averages of primal points on the server.
+
+Algorithm 2 (FedMid) and algorithm 4 (FedMid-OSP, 'only server proximal') of Yuan, Zaheer, Reddi (ICML 2021), their
+symbols in brackets::
+
+    server: primal [w_r]
+    each round:
+        each client: start at primal; for each minibatch, with gradient g:
+            primal <- retrieve(grad h(primal) - client_lr g, client_lr)        OSP: conjugate_gradient( . )
+            send the increment [w_K - w_0] and elapsed, the sum of its step sizes
+        server: primal <- retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))
+
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The mean of sparse points is not sparse (the curse of primal
+averaging), and the server's single proximal step cannot undo it.
+
+Erratum: as printed, psi acts on the client and again on the server, so FedMid solves the problem with twice the
+strength. That is the default here; ``server_prox=False`` or ``client_prox=False`` counts psi once.
+
+In non-Euclidean geometries the server, as printed, adds a difference of primal points to a dual. Its fixed point is
+then not the optimum, even with one local step; FedDualAvg does not have this limitation.
+
+Differs from the paper in: 1. clients with more steps do not weigh more (``normalize_local_work``); 2. clients may be
+weighted by examples.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
-from flwr_fco.algorithms.contract import Client, ClientHalf, Memory, Start, Step
-from flwr_fco.core.layout import Vector
-from flwr_fco.objectives.base import Batch
-from flwr_fco.wire.protocol import Downlink
+from flwr_fco.algorithms.contract import Batch, Client, Downlink, Option, Problem, Replies, Start, Step, Vector
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
 
 
-class PrimalSteps(ClientHalf):
-    """Local steps on the server's model."""
+@dataclass(frozen=True, kw_only=True)
+class MirrorDescent(PrimalAveraging):
+    """Proximal steps w <- retrieve(grad h(w) - client_lr g(w), client_lr), averaged as primal points.
 
-    engine: ClassVar[str | None] = "primal steps"
+    Parameters
+    ----------
+    client_prox, server_prox : bool, default True
+        Where psi acts.
 
-    @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the server's model."""
-        return Start(downlink.vectors["primal"])
-
-
-class MirrorDescent(PrimalSteps):
-    """Proximal steps w <- retrieve(grad h(w) - client_lr g(w), client_lr).
-
-    Without the plan's option ``client-prox`` psi does not act (OSP). Yuan, Zaheer, Reddi: Federated Composite
-    Optimization (ICML 2021), algorithms 2 and 4.
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 2 and 4.
     """
 
     name: ClassVar[str] = "mirror_descent"
     engine: ClassVar[str | None] = "proximal steps"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    client_prox: bool = True
+    server_prox: bool = True
 
     @staticmethod
-    def step(client: Client, downlink: Downlink, start: Start) -> Step:
+    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
         """Return a proximal step."""
         plan, rate, add_gradient = client.plan, client.rate, client.objective.add_gradient
         h, client_prox = plan.h, plan.options.get("client-prox", True)
@@ -47,23 +71,20 @@ class MirrorDescent(PrimalSteps):
 
         return step
 
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
+        """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
+        increment, elapsed = replies.mean()
+        dual = problem.h.gradient(state.primal) + problem.server_lr * increment
+        if self.server_prox:
+            primal = problem.retrieve(dual, problem.server_lr * elapsed)
+        else:
+            primal = problem.h.conjugate_gradient(dual)
+        return PrimalState(primal, state.round + 1)
 
-class Subgradient(PrimalSteps):
-    """Subgradient steps w <- w - client_lr (g(w) + s(w)), s in the subdifferential of psi, sign(0) = 0.
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+        """Return whether psi acts in the local steps."""
+        return {"client-prox": self.client_prox}
 
-    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), section 5, 'FedAvg'.
-    """
-
-    name: ClassVar[str] = "subgradient"
-
-    @staticmethod
-    def step(client: Client, downlink: Downlink, start: Start) -> Step:
-        """Return a subgradient step."""
-        psi, rate, add_gradient = client.plan.psi, client.rate, client.objective.add_gradient
-
-        def step(primal: Vector, batch: Batch) -> None:
-            direction = psi.subgradient(primal)
-            add_gradient(primal, batch, 1.0, direction)
-            primal -= rate * direction
-
-        return step
+    def describe(self, state: PrimalState | None) -> list[tuple[str, str]]:
+        """Return the line about where psi acts."""
+        return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]

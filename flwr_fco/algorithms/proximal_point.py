@@ -1,22 +1,53 @@
-"""Local minimisation around the model: the client half of FedProx."""
+"""FedProx: every client minimises its loss with a proximal term around the model.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith (MLSys 2020), algorithm 2; their symbols in brackets::
+
+    each client of the sample: local [w_k] ~ argmin F_k(w) + penalty/2 [mu/2] ||w - primal||^2; send local - primal
+    server: primal [w] <- mean(local)
+
+Its fixed points minimise the mean of the clients' Moreau envelopes, not the mean of their losses: unequal clients leave
+a distance of order 1/penalty.
+
+Differs from the paper in: 1. weights p_k with any sample, where the paper samples with these probabilities; 2. the
+local minimisation is as exact as its stopping rule says, where the paper runs some epochs of SGD.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
 
-from flwr_fco.algorithms.contract import ClientHalf, Memory, Start
-from flwr_fco.wire.protocol import Downlink
+from flwr_fco.algorithms.contract import Downlink, Memory, Problem, Replies, Start
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
 
 
-class ProximalPoint(ClientHalf):
+@dataclass(frozen=True, kw_only=True)
+class ProximalPoint(PrimalAveraging):
     """Minimise f(theta) - <shift, theta> + penalty/2 ||theta - center||^2, and send theta - primal.
 
     The message has the vectors ``primal``, ``shift`` (default 0) and ``center`` (default `primal`), and the number
-    ``penalty`` (default 0). Li and others: Federated optimization in heterogeneous networks (MLSys 2020), algorithm 2.
+    ``penalty`` (default 0).
+
+    Parameters
+    ----------
+    penalty : float
+        mu.
+
+    References
+    ----------
+    Li and others: Federated optimization in heterogeneous networks (MLSys 2020), algorithm 2.
     """
 
     name: ClassVar[str] = "local_minimization"
     engine: ClassVar[str | None] = "minimise"
+    reads: ClassVar[Any] = "sums"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {**PrimalAveraging.refuses, "regularizer": "its clients' minimisations are smooth"}
+    )
+
+    penalty: float = 0.1
 
     @staticmethod
     def begin(downlink: Downlink, memory: Memory) -> Start:
@@ -28,3 +59,11 @@ class ProximalPoint(ClientHalf):
             center=vectors.get("center", primal),
             penalty=downlink.numbers.get("penalty", 0.0),
         )
+
+    def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
+        """Return the penalty."""
+        return {"penalty": self.penalty}
+
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
+        """Return the mean of the clients' minimisers."""
+        return PrimalState(state.primal + replies.sum(), state.round + 1)

@@ -1,19 +1,96 @@
-"""Methods for saddle points: the client halves of FeDualEx and FedMiP."""
+"""Federated dual extrapolation: dual averaging with an extra step, for saddle points with structure.
+
+Algorithm 1 (FeDualEx) of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), their symbols in
+brackets; the dual is their auxiliary variable omega = sigma-bar - sigma::
+
+    server: dual [omega_0] = grad h(primal [z_0]), elapsed [t_0] = 0
+    each round:
+        each client: start at dual; for k = 0, 1, ..., K-1, with t = elapsed + client_lr k and two fresh batches, g the
+            operator (grad_x f, -grad_y f) [g_m]:
+            half [z_{k+1/2}] = retrieve(dual - client_lr g(retrieve(dual, t)), t + client_lr)
+            dual            <- dual - client_lr g(half)
+            send the increment [omega_K - omega_0] and its own elapsed [eta_c K]
+        server: dual    <- dual + server_lr mean(increment)
+                elapsed <- elapsed + server_lr mean(elapsed)
+                primal   = retrieve(dual, elapsed)
+
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The problem is min over x, max over y of f(x, y) + psi_1(x) -
+psi_2(y), one vector w = (x, y), psi(x, y) = psi_1(x) + psi_2(y); a convex loss to be minimised is the case without y.
+
+The paper's theorems are about the average of the half steps, ``output="ergodic"``: the bound of theorem 4 does not hold
+for last points. Its sparsity figures show the last point: an average is dense.
+
+Unequal clients leave a bias of order client_lr even with one local step: the mean of g_m at the clients' own half steps
+is not g at a common one.
+
+Differs from the paper in: 1. elapsed is the sum of the step sizes that clients report, not eta_s eta_c r K (equal to
+the paper's with equal K); 2. clients with more steps do not weigh more (``normalize_local_work``); 3. the default
+output is the last point; 4. psi has the weight of step k + 1 in the half step, as in the paper's formula (2) and its
+proofs: one sentence of its text has k + 1/2.
+
+
+Federated mirror prox: proximal steps with an extra step on the clients, averages of primal points on the server.
+
+Algorithm 2 (FedMiP, appendix H) of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), their symbols
+in brackets::
+
+    server: primal [z_r]
+    each round:
+        each client: start at primal; for k = 0, 1, ..., K-1, with two fresh batches, g the operator [g_m]:
+            half [z_{k+1/2}] = retrieve(grad h(primal) - client_lr g(primal), client_lr)
+            primal          <- retrieve(grad h(primal) - client_lr g(half), client_lr)
+            send the increment [z_K - z_0] and elapsed, the sum of its step sizes
+        server: primal <- retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))
+                          server_prox=False:   primal + server_lr mean(increment)
+
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). It is the primal twin of FeDualEx and inherits FedMid's
+curse: the mean of sparse points is not sparse.
+
+Erratum: as printed, psi acts on the client and again on the server, so FedMiP solves the problem with about twice the
+strength. That is the default here; ``server_prox=False`` counts psi once.
+
+In non-Euclidean geometries the server, as printed, adds a difference of primal points to a dual. With
+``server_prox=False`` it adds primal points in every geometry.
+
+Differs from the paper in: 1. clients with more steps do not weigh more (``normalize_local_work``); 2. clients may be
+weighted by examples; 3. the default output is the last point, the paper's average over the half steps is
+``output="ergodic"``.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Client, Memory, Moved
+from flwr_fco.algorithms.contract import (
+    Batch,
+    Client,
+    Downlink,
+    LossFacts,
+    Memory,
+    Moved,
+    Option,
+    Problem,
+    Replies,
+    Vector,
+)
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.mirror_descent import PrimalSteps
-from flwr_fco.core.layout import Vector
-from flwr_fco.objectives.base import Batch
-from flwr_fco.wire.protocol import Downlink
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
+
+_NO_RULE = MappingProxyType({"server_lr": "its clients' increments are no gradients at one point"})
 
 
+def _rate(facts: LossFacts) -> dict[str, tuple[float, str]]:
+    """Return 1/(sqrt(5) L) of theorem 1, where L is the operator's Lipschitz constant beta."""
+    return {"client_lr": (1.0 / (math.sqrt(5.0) * facts.curvature), "1/(sqrt(5) L)")}
+
+
+@dataclass(frozen=True, kw_only=True)
 class DualExtrapolation(DualAveraging):
     """Steps of the dual against the operator at extrapolated points, with two new batches each.
 
@@ -22,29 +99,57 @@ class DualExtrapolation(DualAveraging):
         half = retrieve(dual - client_lr g(retrieve(dual, t)), t + client_lr)
         dual <- dual - client_lr g(half)
 
-    The plan's option ``trajectory`` asks for omega_{k+1/2} - omega_0, k = 0..K-1, too. Bai, Bullins: Local Composite
-    Saddle Point Optimization (ICLR 2024), algorithm 1.
+    With ``output="ergodic"`` clients also send omega_{k+1/2} - omega_0, k = 0..K-1.
+
+    References
+    ----------
+    Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 1.
     """
 
     name: ClassVar[str] = "dual_extrapolation"
     engine: ClassVar[str | None] = "extragradient"
-    sparse: ClassVar[tuple[str, bool] | None] = None
+    sparse: ClassVar[bool] = False
+    refuses: ClassVar[Mapping[str, str]] = _NO_RULE
+
+    def short_wire(self, problem: Problem, state: object) -> bool:
+        """Return False: extrapolated points need all digits of the dual."""
+        return False
+
+    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
+        """Return 1/(sqrt(5) L)."""
+        return _rate(facts)
 
 
-class MirrorProx(PrimalSteps):
-    """Proximal steps along the operator at extrapolated points, with two new batches each.
+@dataclass(frozen=True, kw_only=True)
+class MirrorProx(PrimalAveraging):
+    """Proximal steps along the operator at extrapolated points, with two new batches each, averaged as primal points.
 
     For k < K::
 
         half   = retrieve(grad h(primal) - client_lr g(primal), client_lr)
         primal <- retrieve(grad h(primal) - client_lr g(half), client_lr)
 
-    The plan's option ``trajectory`` asks for z_{k+1/2} - z_0, k = 0..K-1, too. Bai, Bullins: Local Composite Saddle
-    Point Optimization (ICLR 2024), algorithm 2 (appendix H).
+    Parameters
+    ----------
+    server_prox : bool, default True
+        Whether psi also acts in the server's step.
+    output : str, default "last"
+        With ``"ergodic"`` clients also send z_{k+1/2} - z_0, k = 0..K-1.
+    local_steps : int, optional
+        K.
+
+    References
+    ----------
+    Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 2 (appendix H).
     """
 
     name: ClassVar[str] = "mirror_prox"
     engine: ClassVar[str | None] = None
+    refuses: ClassVar[Mapping[str, str]] = _NO_RULE
+
+    server_prox: bool = True
+    output: str = "last"
+    local_steps: int | None = None
 
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
@@ -68,3 +173,40 @@ class MirrorProx(PrimalSteps):
         if plan.options["trajectory"]:
             sent["trajectory"] = np.array(halves)
         return sent, moved
+
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
+        """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
+        increment, elapsed = replies.mean()
+        if self.server_prox:
+            dual = problem.h.gradient(state.primal) + problem.server_lr * increment
+            primal = problem.retrieve(dual, problem.server_lr * elapsed)
+        else:
+            primal = np.asarray(state.primal + problem.server_lr * increment)
+        return PrimalState(primal, state.round + 1)
+
+    def points(self, problem: Problem, before: PrimalState, after: PrimalState, replies: Replies) -> Iterable[Vector]:
+        """Return the last point of the round, or all its half steps."""
+        if self.output != "ergodic":
+            yield after.primal
+            return
+        for moved in replies.plain_mean("trajectory"):
+            yield before.primal + moved
+
+    def shapes(self, problem: Problem, state: PrimalState) -> dict[str, tuple[int, ...]]:
+        """Return the shape of the increment and, if they are averaged, of all half steps."""
+        shapes = super().shapes(problem, state)
+        if self.output == "ergodic":
+            shapes["trajectory"] = (int(self.local_steps or 0), problem.layout.size)
+        return shapes
+
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+        """Return whether all half steps are sent."""
+        return {"trajectory": self.output == "ergodic"}
+
+    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
+        """Return 1/(sqrt(5) L)."""
+        return _rate(facts)
+
+    def describe(self, state: PrimalState | None) -> list[tuple[str, str]]:
+        """Return the line about where psi acts."""
+        return [("Proximal steps", f"client (True) | server ({self.server_prox})")]

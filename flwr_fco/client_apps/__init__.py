@@ -1,6 +1,6 @@
 """Client apps: what runs on a client, for every strategy."""
 
 from flwr_fco.client_apps.app import client_app
-from flwr_fco.client_apps.table import find_solver, local_solver
+from flwr_fco.client_apps.table import find_solver
 
-__all__ = ["client_app", "find_solver", "local_solver"]
+__all__ = ["client_app", "find_solver"]

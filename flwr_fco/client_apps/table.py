@@ -1,15 +1,14 @@
-"""The table of local solvers: the client half of every method, and functions of your own; pure, without Flower."""
+"""The local solvers: the client half of every method, by the name under which a server asks for it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from functools import cache, partial
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 import flwr_fco.algorithms  # noqa: F401 (a message names one of its methods)
-from flwr_fco.algorithms.contract import ClientHalf, halves
+from flwr_fco.algorithms.contract import halves
 from flwr_fco.engines.run import answer
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
@@ -37,56 +36,23 @@ class LocalSolver(Protocol):
         """
 
 
-def solver_of(half: type[ClientHalf]) -> LocalSolver:
-    """Return the local solver of a method's client half.
-
-    Parameters
-    ----------
-    half : type of ClientHalf
-    """
-    solver: Any = partial(answer, half)
-    solver.__module__ = half.__module__
-    return cast(LocalSolver, solver)
-
-
-#: The local solvers by name; see `find_solver`.
-SOLVERS: dict[str, LocalSolver] = {name: solver_of(half) for name, half in halves().items()}
-_Solver = TypeVar("_Solver", bound=LocalSolver)
-
-
-def local_solver(name: str) -> Callable[[_Solver], _Solver]:
-    """Register a function as the local solver called `name`.
-
-    Parameters
-    ----------
-    name : str
-        The strategy's ``local_solver``.
-    """
-
-    def register(function: _Solver) -> _Solver:
-        known = SOLVERS.get(name)
-        if known is not None and getattr(known, "__module__", "") != function.__module__:
-            raise ConfigurationError(f"a local solver called {name!r} exists already; give yours another name")
-        SOLVERS[name] = function
-        return function
-
-    return register
+@cache
+def _solver_of(half: Any) -> LocalSolver:
+    return cast(LocalSolver, partial(answer, half))
 
 
 def find_solver(name: str) -> LocalSolver:
-    """Return the local solver called `name`.
+    """Return the local solver of the method called `name`.
 
     Raises
     ------
     ConfigurationError
         If there is none, because the server uses an algorithm that this client does not have.
     """
-    if name not in SOLVERS:
-        # Of modules that were imported later.
-        SOLVERS.update({own: solver_of(half) for own, half in halves().items() if own not in SOLVERS})
-    if name not in SOLVERS:
+    half: Any = halves().get(name)
+    if half is None:
         raise ConfigurationError(
-            f"the server asks for the local solver {name!r}; this client knows {', '.join(sorted(SOLVERS))}. "
-            "Import the module that registers it in the ClientApp, or install the server's version of flwr-fco"
+            f"the server asks for the method {name!r}; this client knows {', '.join(sorted(halves()))}. Import the "
+            "module of the algorithm in the ClientApp, or install the server's version of flwr-fco"
         )
-    return SOLVERS[name]
+    return _solver_of(half)

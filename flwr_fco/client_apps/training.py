@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 
 from flwr_fco.client_apps.kept import KeptObjectives
 from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
-from flwr_fco.client_apps.table import SOLVERS, find_solver
+from flwr_fco.client_apps.table import find_solver
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.randomness import random_generator, random_generators
 from flwr_fco.core.spec import Spec
@@ -243,7 +243,7 @@ class TrainingHandler:
         rng: np.random.Generator,
     ) -> tuple[Uplink, Any, int]:
         plan = downlink.plan
-        solver = SOLVERS.get(plan.solver) or find_solver(plan.solver)
+        solver = find_solver(plan.solver)
         objective = self.data.objective(context, partition)
         check_layout(objective.layout, plan.layout)
         if id(plan) not in _fitting_plans:

@@ -399,3 +399,26 @@ def _regularized(candidates: Sequence[tuple[str, tuple[int, ...]]], apply_to: st
     longer = {name for name, shape in candidates if math.prod(shape) > 1}
     # Arrays in a list are named "0", "1", ...: usually the coefficients and intercept of a linear model.
     return longer if longer and all(name.isdecimal() for name in names) else named
+
+
+def largest_entries(vector: Vector, count: int) -> Vector:
+    """Return the vector with only its `count` entries of largest absolute value; ties keep the first entries.
+
+    Parameters
+    ----------
+    vector : ndarray of float64, shape (d,)
+    count : int
+        s.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> largest_entries(np.array([1.0, -3.0, 2.0]), 2)
+    array([ 0., -3.,  2.])
+    """
+    if count >= vector.size:
+        return vector.copy()
+    kept = np.argsort(-np.abs(vector), kind="stable")[:count]
+    result = np.zeros_like(vector)
+    result[kept] = vector[kept]
+    return result

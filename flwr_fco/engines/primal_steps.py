@@ -14,7 +14,7 @@ def primal_steps(client: LocalClient, start: Start) -> Moved:
     client : LocalClient
     start : Start
     """
-    return client.take_steps(start.point, client.half.step(client, client.downlink, start))
+    return client.take_steps(start.point, client.half.local_step(client, client.downlink, start))
 
 
 def proximal_steps(client: LocalClient, start: Start) -> Moved:

@@ -101,7 +101,8 @@ def _suffices(shard: Shard, half: type[ClientHalf], downlink: Downlink, state: C
 
     What a client remembers is at the coordinates of its rows as long as these are the same.
     """
-    if half.sparse is None or not downlink.plan.options.get(*half.sparse) or not shard.is_short(downlink.plan):
+    allowed = half.sparse and downlink.plan.options.get("sparse-wire", True)
+    if not allowed or not shard.is_short(downlink.plan):
         return False
     remembered: list[Any] = [] if state is None else list(state.values())
     return all(isinstance(own, SparseVector) and np.array_equal(own.indices, shard.places) for own in remembered)

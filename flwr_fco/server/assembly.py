@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flwr_fco.algorithms.contract import ClientHalf
+from flwr_fco.algorithms.contract import Algorithm
+from flwr_fco.algorithms.contract.graph import Graph
+from flwr_fco.algorithms.contract.means import Mean
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.algorithm import Algorithm
 from flwr_fco.server.clients.capped import CappedMinimisations
 from flwr_fco.server.clients.first_gradients import FirstGradients
-from flwr_fco.server.clients.graph import Graph, uniform_weighting
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.participation import Everyone
 from flwr_fco.server.clients.remembering import Gossip, Remembering
@@ -25,10 +25,9 @@ from flwr_fco.server.options import (
     TrackerOptions,
     UnmodifiedOptions,
 )
-from flwr_fco.server.parts import Part
+from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.certifying import Certifier
 from flwr_fco.server.questions.inquiry import Inquiry
-from flwr_fco.server.replies.centres import Centre
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.server.replies.momentum import Momentum
 from flwr_fco.server.replies.private import PrivateMean
@@ -45,7 +44,7 @@ class Assembly(NamedTuple):
         they act in the opposite order.
     mail, inquiry, average, certifier, everyone : Part
         Parts that the strategy calls by name; None if it does not have them.
-    centre : Centre or Momentum
+    direction : Mean or Momentum
         The direction of the server's step.
     privacy : PrivateMean or None
         The part that makes one noisy mean of the replies.
@@ -59,19 +58,21 @@ class Assembly(NamedTuple):
     average: PointAverage
     certifier: Certifier | None
     everyone: Everyone | None
-    centre: Centre | Momentum
+    direction: Mean | Momentum
     privacy: PrivateMean | None
     memories: ClientMemories | None
     graph: Graph | None
 
 
-def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
+def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assembly:
     """Return the parts that a strategy's options select.
 
     Parameters
     ----------
     options : CommonOptions
-    algorithm : Algorithm
+    kind : type of Algorithm
+    host : Host
+        The run that they are parts of.
 
     Raises
     ------
@@ -83,17 +84,19 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
     privacy = None
     if isinstance(own, PrivacyOptions) and own.privacy is not None:
         privacy = PrivateMean(own.privacy, options)
-    mail = Mail(options, algorithm)
-    inquiry = Inquiry(options, algorithm, mail)
-    kept = options.sparsity if algorithm.sparse_last or options.output != "last" else None
+    mail = Mail(options, kind, host)
+    inquiry = Inquiry(options, kind, mail)
+    # An option that the algorithm takes is the algorithm's: the multistep method keeps its last point whole.
+    its = "sparsity" in getattr(kind, "__dataclass_fields__", {})
+    kept = None if its and options.output == "last" else options.sparsity
     average = PointAverage(options.output, options.window, kept)
-    plain = Centre(bool(getattr(options, "normalize_local_work", True)), options.aggregation, options.trim)
-    centre: Centre | Momentum = plain
+    plain = Mean(bool(getattr(options, "normalize_local_work", True)), options.aggregation, options.trim)
+    direction: Mean | Momentum = plain
     parts: dict[str, Part] = {"bounds": mail, "chosen": inquiry, "average": average}
     if privacy is not None:
         parts["privacy"] = privacy
     if isinstance(own, MomentumOptions) and own.server_momentum:
-        centre = parts["momentum"] = Momentum(own.server_momentum, plain)
+        direction = parts["momentum"] = Momentum(own.server_momentum, plain)
     if isinstance(own, UnmodifiedOptions):
         check_unmodified(own)
         if own.client == "unmodified":
@@ -106,22 +109,19 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
         certifier = parts["certificate"] = Certifier(inquiry, options.certificate_every)
     graph = None
     if isinstance(own, GraphOptions) and own.mixing is not None:
-        uniform_weighting(name, options.weighting)
+        _check_weighting(name, options.weighting)
         graph = Graph(own.mixing)
         parts["graph"] = Gossip(graph)
     memories = everyone = remembering = None
-    half = algorithm.client_half()
-    _check_memory(name, isinstance(own, MemoryOptions), half)
+    _check_memory(name, isinstance(own, MemoryOptions), kind)
     if isinstance(own, MemoryOptions):
         memories = ClientMemories(
-            half.memory if half is not None else (),
+            kind.memory,
             client_state=own.client_state,
             ledger_bytes=own.ledger_bytes,
             weighting=options.weighting,
             client_weights=options.client_weights,
-            may_be_sparse=half is not None
-            and half.sparse is not None
-            and getattr(own, "sparse_wire", False) is not False,
+            may_be_sparse=kind.sparse and getattr(own, "sparse_wire", False) is not False,
         )
         remembering = Remembering(memories, everyone=isinstance(own, EveryoneOptions))
         if isinstance(own, EveryoneOptions):
@@ -135,21 +135,28 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
         parts["memories"] = remembering
     if isinstance(own, TrackerOptions) and own.tracker_start == "gradient":
         parts["first gradients"] = FirstGradients(remembering)
-    return Assembly(parts, mail, inquiry, average, certifier, everyone, centre, privacy, memories, graph)
+    return Assembly(parts, mail, inquiry, average, certifier, everyone, direction, privacy, memories, graph)
 
 
-def _check_memory(name: str, has_options: bool, half: type[ClientHalf] | None) -> None:
+def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
     """Reject a user-defined strategy that declares only a part of its clients' memory."""
-    remembers = half is not None and bool(half.memory)
-    if has_options == remembers:
+    if has_options == bool(kind.memory):
         return
-    if remembers:
-        assert half is not None
+    if kind.memory:
         raise ConfigurationError(
-            f"{name}: its clients remember {', '.join(half.memory)} ({half.__name__}.memory), so its options need "
+            f"{name}: its clients remember {', '.join(kind.memory)} ({kind.__name__}.memory), so its options need "
             "MemoryOptions among its base classes"
         )
     raise ConfigurationError(
-        f"{name} takes MemoryOptions, but its clients remember nothing: give the client half of {name} a `memory`, the "
-        "names of what it remembers, and `remember`; or leave MemoryOptions out"
+        f"{name} takes MemoryOptions, but its clients remember nothing: give {kind.__name__} a `memory`, the names of "
+        "what a client remembers, and `remember`; or leave MemoryOptions out"
     )
+
+
+def _check_weighting(name: str, weighting: str) -> None:
+    """Reject weights that gossip cannot produce."""
+    if weighting != "uniform":
+        raise ConfigurationError(
+            f"weighting={weighting!r}: gossip with a symmetric matrix agrees on the plain mean of the nodes, so "
+            f'{name} needs weighting="uniform", or let a centralised strategy weigh by examples'
+        )

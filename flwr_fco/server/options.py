@@ -14,10 +14,10 @@ from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
 from inspect import signature
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
+from weakref import WeakKeyDictionary
 
 from flwr.app import MetricRecord, RecordDict
-from numpy.typing import NDArray
 
 from flwr_fco.core.layout import PASS_THROUGH
 from flwr_fco.core.validation import checked
@@ -26,7 +26,7 @@ from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
-from flwr_fco.topology import Topology
+from flwr_fco.topology import Mixing
 from flwr_fco.wire.metrics import average_metrics
 from flwr_fco.wire.protocol import Node
 from flwr_fco.work import FirstOrder, Minimise, Work
@@ -38,8 +38,6 @@ AUTOMATIC = {"client_lr": 0.1, "server_lr": 1.0, "anchor_weight": 10.0, "smoothn
 #: A number, a function of Flower's round (from 1), or ``"auto"``: the theory's value for these losses.
 Rate = float | Callable[[int], float] | Literal["auto"]
 EngineName = Literal["auto", "aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg", "exact", "dual-ascent"]
-#: A gossip matrix, a topology, or the name of one.
-Mixing = Topology | NDArray[Any] | Sequence[Sequence[float] | NDArray[Any]] | str
 #: Averages the metrics of a round's replies; as in Flower's ``FedAvg``.
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 #: Chooses the connected nodes that take part in a round.
@@ -58,8 +56,16 @@ _NONE_IS_DEFAULT = ("regularizer", "mirror_map", "train_metrics_aggr_fn", "evalu
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "an integer from 0 to 2**32 - 1")}
 
 
+def one_of(*values: str) -> dict[str, Any]:
+    """Return the metadata of an option with these values."""
+    return {"range": (values.__contains__, f"one of {', '.join(map(repr, values))}")}
+
+
+OUTPUTS = one_of("last", "average", "moving-average")
+
+
 @cache
-def _kinds_of(kind: Any) -> Mapping[str, Any]:
+def kinds_of(kind: Any) -> Mapping[str, Any]:
     """Return the annotations of a strategy's options, cached because Python evaluates their text on each call."""
     return get_type_hints(kind)
 
@@ -115,13 +121,13 @@ class CommonOptions:
         Precision of the vectors in messages. ``"float32"``: for the uplink only, which halves it but loses digits,
         because the dual grows with the rounds while the model is its small difference from a threshold (an error of
         1e-4 at t * strength = 5e4). ``"auto"``: float32 in both directions for a float32 model as long as the rounding
-        does not matter, and float64 otherwise; see :meth:`CompositeStrategy.short_wire`. By default ``"auto"`` for
+        does not matter, and float64 otherwise; see ``Algorithm.short_wire``. By default ``"auto"`` for
         PyTorch models in float32 (arrays called ``weight``, as in ``state_dict()``), else ``"float64"``.
     node_timeout : float, default 600.0
         Seconds to wait for enough nodes to connect.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
         How the server combines the clients' increments. All choices but the mean bound the influence of a minority; see
-        :mod:`flwr_fco.server.replies.centres`. Methods that need the mean refuse them.
+        :mod:`flwr_fco.algorithms.contract.means`. Methods that need the mean refuse them.
     trim : float, default 0.2
         Fraction of the weight that ``aggregation="trimmed"`` leaves out at each end, in each coordinate.
     max_examples : float, default 1e12
@@ -163,7 +169,7 @@ class CommonOptions:
     apply_to: str | Sequence[str] | None = None
     pass_through: str | Sequence[str] = PASS_THROUGH
     scope: Scope = "each"
-    output: str = "last"
+    output: str = field(default="last", metadata=OUTPUTS)
     window: int = field(default=100, metadata=AT_LEAST_ONE)
     sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
     wire_dtype: Literal["float64", "float32", "auto"] | None = None
@@ -175,9 +181,6 @@ class CommonOptions:
     max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
     client_weights: Mapping[int, float] | None = None
     choose_nodes: ChooseNodes | None = None
-
-    #: The values that `output` may take.
-    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average")
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -192,54 +195,6 @@ class CommonOptions:
                 if known is None or not known.init:
                     _refuse_unless_taken(cls, name, options[name])
             return super().__new__(cls)
-
-    def check_options(self) -> None:
-        """Check types and ranges of all options.
-
-        Raises
-        ------
-        ConfigurationError
-            With the option, its value and what was expected.
-        """
-        kind: Any = type(self)
-        kinds = _kinds_of(kind)
-        for option in fields(self):
-            if not option.init:
-                continue
-            value = getattr(self, option.name)
-            # None for an object or a function means the default, as in Flower's own strategies.
-            if value is None and option.name in _NONE_IS_DEFAULT:
-                value = option.default
-            value = checked(option.name, value, kinds[option.name])
-            if "range" in option.metadata and value is not None and value != AUTO and not callable(value):
-                allowed, text = option.metadata["range"]
-                if not allowed(value):
-                    raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
-            setattr(self, option.name, value)
-        self._check_client_weights()
-        if self.on_divergence == "stop":
-            self.on_divergence = "raise"
-        if self.output not in self.outputs:
-            raise ConfigurationError(f"output={self.output!r}; expected one of {', '.join(map(repr, self.outputs))}")
-
-    def _check_client_weights(self) -> None:
-        if self.client_weights is None:
-            return
-        weights = dict(self.client_weights)
-        self.client_weights = {}
-        for partition, weight in weights.items():
-            name = f"client_weights[{partition!r}]"
-            checked(name, partition, int)
-            self.client_weights[partition] = checked(name, weight, float)
-            if not 0.0 <= self.client_weights[partition] < math.inf:
-                raise ConfigurationError(f"{name}={weight!r}; expected a finite number >= 0")
-        if not any(self.client_weights.values()):
-            raise ConfigurationError(f"client_weights={weights!r}; expected at least one weight > 0")
-        if self.weighting == "uniform":
-            raise ConfigurationError(
-                'client_weights go with weighting="examples", in the place of what clients report; '
-                f"{type(self).__name__} weighs them equally"
-            )
 
     def __repr__(self) -> str:
         given = []
@@ -284,10 +239,6 @@ class WorkOptions:
     batch_size: int | None = 32
     normalize_local_work: bool = True
     own_loops: bool = False
-
-    def work(self) -> Work:
-        """Return a client's work in a round."""
-        return FirstOrder(self.local_steps, self.local_epochs, self.batch_size)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -357,10 +308,6 @@ class MinimiseOptions:
     rule: Literal["gradient", "energy", "gap"] = "gradient"
     max_iterations: int = field(default=10_000, metadata=AT_LEAST_ONE)
 
-    def work(self) -> Work:
-        """Return the minimisation of every round."""
-        return Minimise(self.engine, self.tolerance, self.rule, self.max_iterations)
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class EveryoneOptions:
@@ -377,8 +324,6 @@ class EveryoneOptions:
         run continues without it, towards the optimum of the remaining clients: the model does not change, and all
         memories restart.
     """
-
-    participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
 
     choose_nodes: ChooseNodes | None = field(init=False, default=None)
     evict_after: int = field(default=3, metadata=AT_LEAST_ONE)
@@ -488,6 +433,126 @@ class UnmodifiedOptions:
     density_rounds: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
 
+def check_options(options: CommonOptions) -> None:
+    """Check types and ranges of all options of a strategy.
+
+    Parameters
+    ----------
+    options : CommonOptions
+
+    Raises
+    ------
+    ConfigurationError
+        With the option, its value and what was expected.
+    """
+    kind: Any = type(options)
+    kinds = kinds_of(kind)
+    for option in fields(options):
+        if not option.init:
+            continue
+        value = getattr(options, option.name)
+        # None for an object or a function means the default, as in Flower's own strategies.
+        if value is None and option.name in _NONE_IS_DEFAULT:
+            value = option.default
+        value = checked(option.name, value, kinds[option.name])
+        if "range" in option.metadata and value is not None and value != AUTO and not callable(value):
+            allowed, text = option.metadata["range"]
+            if not allowed(value):
+                raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
+        setattr(options, option.name, value)
+    _check_client_weights(options)
+    if options.on_divergence == "stop":
+        options.on_divergence = "raise"
+
+
+def _check_client_weights(options: CommonOptions) -> None:
+    if options.client_weights is None:
+        return
+    given = dict(options.client_weights)
+    weights = options.client_weights = {}
+    for partition, weight in given.items():
+        name = f"client_weights[{partition!r}]"
+        checked(name, partition, int)
+        weights[partition] = checked(name, weight, float)
+        if not 0.0 <= weights[partition] < math.inf:
+            raise ConfigurationError(f"{name}={weight!r}; expected a finite number >= 0")
+    if not any(weights.values()):
+        raise ConfigurationError(f"client_weights={given!r}; expected at least one weight > 0")
+    if options.weighting == "uniform":
+        raise ConfigurationError(
+            'client_weights go with weighting="examples", in the place of what clients report; '
+            f"{type(options).__name__} weighs them equally"
+        )
+
+
+def check_local_points(options: CommonOptions) -> None:
+    """Check that the clients' local steps are there to be averaged, if the output averages them.
+
+    Parameters
+    ----------
+    options : CommonOptions
+
+    Raises
+    ------
+    ConfigurationError
+        If they are not.
+    """
+    own: Any = options
+    if own.output not in ("shadow", "ergodic"):
+        return
+    steps = "local" if own.output == "shadow" else "half"
+    where = f'output="{own.output}"'
+    if getattr(own, "server_momentum", 0.0):
+        raise ConfigurationError(
+            f"{where} is the mean of the clients' duals in each local step, which server_momentum="
+            f'{own.server_momentum:g} leaves; take output="average", or no momentum'
+        )
+    if getattr(own, "client", "") == "unmodified":
+        raise ConfigurationError(f'{where} needs the clients\' {steps} steps; client="unmodified" has none')
+    if own.aggregation != "mean":
+        raise ConfigurationError(
+            f"{where} averages {steps} steps; aggregation={own.aggregation!r} has no form for them"
+        )
+    if own.local_steps is None:
+        raise ConfigurationError(
+            f"{where} averages over the {steps} steps, so all clients must take the same number: "
+            "give local_steps instead of local_epochs"
+        )
+
+
+def work_of(options: CommonOptions) -> Work | None:
+    """Return a client's work in a round, as the groups of options say it; None if they do not.
+
+    Parameters
+    ----------
+    options : CommonOptions
+    """
+    own: Any = options
+    if isinstance(options, WorkOptions):
+        return FirstOrder(own.local_steps, own.local_epochs, own.batch_size)
+    if isinstance(options, MinimiseOptions):
+        return Minimise(own.engine, own.tolerance, own.rule, own.max_iterations)
+    return None
+
+
+def rates_of(options: CommonOptions) -> tuple[str, ...]:
+    """Return the names of the options that may be functions of the round or ``"auto"``.
+
+    Parameters
+    ----------
+    options : CommonOptions
+    """
+    kind: Any = type(options)
+    return _rates_of(kind)
+
+
+@cache
+def _rates_of(kind: Any) -> tuple[str, ...]:
+    kinds = kinds_of(kind)
+    own = [option.name for option in fields(kind) if kinds[option.name] in (Rate, Rate | None)]
+    return (*AUTOMATIC, *(name for name in own if name not in AUTOMATIC))
+
+
 def number_at(name: str, value: Rate | None, server_round: int, chosen: Mapping[str, float]) -> float:
     """Return an option that may be ``"auto"`` or a function of the round as a number.
 
@@ -592,6 +657,10 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> Non
     raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; {advice}")
 
 
+#: The options that a strategy's docstring describes itself, before those that it inherits are added.
+_OWN_ENTRIES: WeakKeyDictionary[type, dict[tuple[str, ...], str]] = WeakKeyDictionary()
+
+
 def _document_inherited_options(cls: type[CommonOptions]) -> None:
     """Add the documentation of inherited options to a strategy's docstring, without the options that it removes."""
     text = cls.__doc__
@@ -602,14 +671,14 @@ def _document_inherited_options(cls: type[CommonOptions]) -> None:
     known = {name for names in own for name in names}
     entries = [entry.rstrip() for entry in own.values()]
     for base in cls.__mro__[1:]:
-        described = vars(base).get("_own_entries") or parameter_entries(vars(base).get("__doc__"))
+        described = _OWN_ENTRIES.get(base) or parameter_entries(vars(base).get("__doc__"))
         if base.__module__.startswith("flwr_fco"):
             for names, entry in described.items():
                 if not known.issuperset(names) and not gone.issuperset(names):
                     entries.append(entry.rstrip())
             known |= {name for names in described for name in names}
         gone |= {name for name, value in getattr(base, "__dataclass_fields__", {}).items() if not value.init}
-    cls._own_entries = own  # type: ignore[attr-defined]
+    _OWN_ENTRIES[cls] = own
     found = _SECTION.search(text)
     if found is None:
         # Before the first other section, or at the end.

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
 
-from flwr_fco.server.algorithm import Algorithm, Problem
+from flwr_fco.algorithms.contract import Algorithm, Problem, Replies
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.replies.checks import Round
-from flwr_fco.server.replies.replies import Replies
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 
 #: A node and the message to it.

@@ -30,7 +30,7 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.results import Number, Result, columns_of, write_csv
-from flwr_fco.strategies import CompositeStrategy
+from flwr_fco.strategies import CompositeStrategy, run_of
 from flwr_fco.wire.model import primal_record, primal_vector
 
 #: Maximum number of points at which the unregularized arrays are evaluated, and the tolerance on their gradient.
@@ -88,9 +88,10 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     ConfigurationError
         If psi has no such strength, no client answers, or the gradient at 0 is 0 (as in a deep network).
     """
-    psi, layout, inquiry = strategy.problem.psi, strategy.plan.layout, strategy.inquiry
+    run = run_of(strategy)
+    psi, layout, inquiry = run.problem.psi, run.plan.layout, run.inquiry
     acts = layout.regularized_mask()
-    w = np.where(acts, 0.0, strategy.algorithm.retrieve(strategy.problem, strategy.state))
+    w = np.where(acts, 0.0, run.algorithm.retrieve(run.problem, run.state))
 
     def loss_and_gradient(free: Vector) -> tuple[float, Vector]:
         w[~acts] = free
@@ -139,7 +140,7 @@ def held_out_loss(strategy: CompositeStrategy, grid: Grid, w: Vector) -> tuple[f
     ConfigurationError
         If no client answers, or clients have no data apart from their training data.
     """
-    inquiry = strategy.inquiry
+    inquiry = run_of(strategy).inquiry
     answers = inquiry.ask(grid, inquiry.question("validation", w), wanted=("loss", "held-out"))
     if not answers:
         raise ConfigurationError("no client has answered, so nothing is validated; the reasons are in `left_out`")
@@ -356,23 +357,24 @@ class StrengthPath:
         strategy, before = self.strategy, self.strategy.regularizer
         points: list[PathPoint] = []
         try:
-            strategy.prepare(initial_arrays)
+            run = run_of(strategy)
+            run.prepare(initial_arrays)
             strengths, arrays = self.strengths, initial_arrays
             if strengths is None:
                 largest, w = strength_max(strategy, grid)
                 # At exactly this strength an entry is on the edge: rounding would let it in.
                 strengths = self.strengths_below(largest * (1.0 + _ABOVE))
-                arrays = primal_record(strategy.plan.layout, w, strategy.pass_through_arrays)
+                arrays = primal_record(run.plan.layout, w, run.pass_through_arrays)
             for strength in strengths:
                 strategy.regularizer = with_strength(before, strength)
                 result = strategy.start(grid, arrays, num_rounds, timeout, **options)
                 arrays = result.arrays
-                layout = strategy.plan.layout
+                layout = run.plan.layout
                 w = primal_vector(layout, arrays)[0]
                 held_out = held_out_loss(strategy, grid, w) if self.validate else (math.nan, math.nan)
                 nonzero = int(np.count_nonzero(w[layout.regularized_mask()]))
                 points.append(PathPoint(strength, result, nonzero, *held_out))
                 log(INFO, "Strength %.4g: %s not zero, held-out loss %.4g", strength, nonzero, held_out[0])
-            return PathResult(points, tuple(strategy.plan.layout.regularized_names))
+            return PathResult(points, tuple(run.plan.layout.regularized_names))
         finally:
             strategy.regularizer = before

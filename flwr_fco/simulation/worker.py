@@ -17,7 +17,7 @@ import scipy.linalg  # noqa: F401 (its BLAS library has to be there when the thr
 from flwr.app import Message
 from numpy.typing import NDArray
 
-from flwr_fco.client_apps.table import SOLVERS
+from flwr_fco.algorithms.contract import register
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.spec import Spec, Specified
@@ -70,8 +70,9 @@ class Worker:
         ----------
         setup : Setup
         """
-        app, run_config, node_config, solvers, kinds = cloudpickle.loads(setup.app)
-        SOLVERS.update(solvers)
+        app, run_config, node_config, methods, kinds = cloudpickle.loads(setup.app)
+        for half in methods:
+            register(half)
         for kind in kinds:
             Specified._families[kind.family][kind.kind] = kind
         options = {"run_config": run_config, "node_config": node_config, "raise_errors": setup.raise_errors}

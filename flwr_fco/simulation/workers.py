@@ -12,8 +12,7 @@ import cloudpickle
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from flwr_fco.algorithms.contract import halves
-from flwr_fco.client_apps.table import SOLVERS, solver_of
+from flwr_fco.algorithms.contract import ClientHalf, halves
 from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
@@ -336,15 +335,14 @@ def _plain(downlink: Downlink) -> Downlink:
     return downlink._replace(plan=unknown, **mappings)
 
 
-def _registered() -> tuple[dict[str, Any], list[type[Specified]]]:
+def _registered() -> tuple[list[type[ClientHalf]], list[type[Specified]]]:
     """Return the user's registrations in this process, which a new process would lack."""
 
     def own(thing: Any) -> bool:
         return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
 
-    solvers: dict[str, Any] = {name: solver_of(half) for name, half in halves().items() if own(half)}
-    solvers |= {name: solver for name, solver in SOLVERS.items() if own(solver)}
-    return solvers, [kind for family in Specified._families.values() for kind in family.values() if own(kind)]
+    methods = [half for half in halves().values() if own(half)]
+    return methods, [kind for family in Specified._families.values() for kind in family.values() if own(kind)]
 
 
 def _pickled(parts: tuple[Any, ...]) -> bytes:

@@ -1,34 +1,49 @@
 """Strategies: the server half of every algorithm, subclasses of Flower's ``FedAvg``."""
 
-from flwr_fco.server.convergence import Limit
+from flwr_fco.algorithms.fast_dual_averaging import ModelStage
+from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stages
+from flwr_fco.server.convergence import Biased, Exact, Limit, ShiftedBy, Subgradient
+from flwr_fco.server.method import method_of
+from flwr_fco.server.options import (
+    EveryoneOptions,
+    GraphOptions,
+    MemoryOptions,
+    MinimiseOptions,
+    RateOptions,
+    TrackerOptions,
+    WorkOptions,
+)
 from flwr_fco.server.rounds.plateau import Plateau
-from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.dual_averaging.fast_fed_da import CFedDA, FastFedDA, MCFedDA, ModelStage
-from flwr_fco.strategies.dual_averaging.fed_dual_avg import FedDualAvg, FedDualAvgOSP
-from flwr_fco.strategies.gradient_tracking.fed_da_gt import FedDA, FedDAGT
-from flwr_fco.strategies.gradient_tracking.re_fed_da_gt import MultistepReFedDAGT, ReFedDAGT, Stage, theorem_stages
-from flwr_fco.strategies.gradient_tracking.scaffold import Scaffold
-from flwr_fco.strategies.local_minimisation.apda_inexact import APDAInexact
-from flwr_fco.strategies.local_minimisation.dual_fl import DualFL
-from flwr_fco.strategies.local_minimisation.fed_dr import FedDR
-from flwr_fco.strategies.local_minimisation.fed_dyn import FedDyn
-from flwr_fco.strategies.local_minimisation.fed_pd import FedPD
-from flwr_fco.strategies.local_minimisation.fed_prox import FedProx
-from flwr_fco.strategies.local_minimisation.five_gcs import FiveGCS
-from flwr_fco.strategies.local_minimisation.scaffnew import Scaffnew
-from flwr_fco.strategies.on_graphs.decentralized import DFedDA, DFedDAGT, DFedMid, DReFedDAGT, DScaffold
-from flwr_fco.strategies.primal_averaging.fed_avg import LocalSGD
-from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import FedAvgSubgradient
-from flwr_fco.strategies.primal_averaging.fed_cm import FedCM
-from flwr_fco.strategies.primal_averaging.fed_mid import FedMid, FedMidOSP
-from flwr_fco.strategies.primal_averaging.fed_sam import FedSAM
-from flwr_fco.strategies.saddle_points.fe_dual_ex import FeDualEx
-from flwr_fco.strategies.saddle_points.fed_mip import FedMiP
-from flwr_fco.strategies.saddle_points.saddle_baselines import DistributedPGDA, ExtraStepLocalSGD, FedAvgS
-from flwr_fco.strategies.saddle_points.scaffold_s import ScaffoldS
+from flwr_fco.server.strategy import CompositeStrategy, run_of
+from flwr_fco.strategies.dual_averaging import CFedDA, FastFedDA, FedDA, FedDualAvg, FedDualAvgOSP, MCFedDA
+from flwr_fco.strategies.gradient_tracking import (
+    DFedDA,
+    DFedDAGT,
+    DFedMid,
+    DReFedDAGT,
+    DScaffold,
+    FedDAGT,
+    MultistepReFedDAGT,
+    ReFedDAGT,
+    Scaffold,
+)
+from flwr_fco.strategies.local_minimisation import DualFL, FedDR, FedDyn, FedProx, Scaffnew
+from flwr_fco.strategies.primal_averaging import FedAvgSubgradient, FedMid, FedMidOSP, FedMiP, FeDualEx, LocalSGD
+from flwr_fco.strategies.rivals import (
+    APDAInexact,
+    DistributedPGDA,
+    ExtraStepLocalSGD,
+    FedAvgS,
+    FedCM,
+    FedPD,
+    FedSAM,
+    FiveGCS,
+    ScaffoldS,
+)
 
 __all__ = [
     "APDAInexact",
+    "Biased",
     "CFedDA",
     "CompositeStrategy",
     "DFedDA",
@@ -38,6 +53,8 @@ __all__ = [
     "DScaffold",
     "DistributedPGDA",
     "DualFL",
+    "EveryoneOptions",
+    "Exact",
     "ExtraStepLocalSGD",
     "FastFedDA",
     "FeDualEx",
@@ -57,17 +74,27 @@ __all__ = [
     "FedProx",
     "FedSAM",
     "FiveGCS",
+    "GraphOptions",
     "Limit",
     "LocalSGD",
     "MCFedDA",
+    "MemoryOptions",
+    "MinimiseOptions",
     "ModelStage",
     "MultistepReFedDAGT",
     "Plateau",
+    "RateOptions",
     "ReFedDAGT",
     "Scaffnew",
     "Scaffold",
     "ScaffoldS",
+    "ShiftedBy",
     "Stage",
+    "Subgradient",
+    "TrackerOptions",
+    "WorkOptions",
+    "method_of",
+    "run_of",
     "theorem_stages",
 ]
 
@@ -77,5 +104,5 @@ STRATEGIES: dict[str, type[CompositeStrategy]] = {
     for name in __all__
     if isinstance(value := globals()[name], type)
     and issubclass(value, CompositeStrategy)
-    and value is not CompositeStrategy
+    and method_of(value).algorithm is not None
 }

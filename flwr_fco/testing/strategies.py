@@ -19,7 +19,10 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import centralized_solution, lasso_duality_gap
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.server.strategy import CompositeStrategy
+from flwr_fco.server.convergence import Limit
+from flwr_fco.server.method import algorithm_class, method_of
+from flwr_fco.server.options import work_of
+from flwr_fco.server.strategy import CompositeStrategy, run_of
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.testing.objectives import require
 from flwr_fco.wire import flower as _flower
@@ -44,8 +47,9 @@ def check_strategy(make: MakeStrategy) -> None:
     Parameters
     ----------
     make : callable
-        The class, or a function that takes the same keyword arguments and returns a strategy. Its ``limit`` is checked
-        by :meth:`Limit.check`. Options that the strategy does not have, such as a client's learning rate, are omitted.
+        The class, or a function that takes the same keyword arguments and returns a strategy. The limit that its class
+        states is checked by :meth:`Limit.check`. Options that the strategy does not have, such as a client's learning
+        rate, are omitted.
 
     Raises
     ------
@@ -58,7 +62,7 @@ def check_strategy(make: MakeStrategy) -> None:
     >>> check_strategy(FedDualAvg)
     """
     make = _with_known_options(make)
-    if make().limit.problem == "smooth":
+    if _limit_of(make).problem == "smooth":
         _check_psi_is_refused(make)
         make = _without_psi(make)
     _check_answers(make)
@@ -121,6 +125,15 @@ def _with_known_options(make: MakeStrategy) -> MakeStrategy:
     return build
 
 
+def _limit_of(make: MakeStrategy) -> Limit:
+    strategy = make()
+    limit = method_of(strategy).limit
+    name = type(strategy).__name__
+    require(limit is not None, f"{name} does not say what it converges to: class {name}(..., limit=...)")
+    assert limit is not None
+    return limit
+
+
 def _without_psi(make: MakeStrategy) -> MakeStrategy:
     def build(**options: Any) -> CompositeStrategy:
         return make(**{**options, "regularizer": Zero()})
@@ -164,7 +177,7 @@ class _Problem:
 
 
 def _check_limit(make: MakeStrategy) -> None:
-    limit = make().limit
+    limit = _limit_of(make)
     problem = _Problem(_STRENGTH if limit.problem == "composite" else 0.0)
 
     def run(rounds: int, *, equal: bool = False, **options: Any) -> Vector:
@@ -202,13 +215,13 @@ def _check_state(make: MakeStrategy) -> None:
             require(shape == value.shape, f"state.{name} changed its shape from {value.shape} to {shape}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.npz"
-        strategy.save_state(path)
+        run_of(strategy).save(path)
         restored = make(regularizer=L1(_STRENGTH), client_lr=0.1, batch_size=7, min_evaluate_nodes=1)
         restored.fraction_evaluate = 0.0
         layout = objectives[0].layout
         arrays = {name: Array(array) for name, array in layout.unflatten(np.zeros(layout.size)).items()}
-        restored.prepare(ArrayRecord(arrays))
-        restored.load_state(path)
+        run_of(restored).prepare(ArrayRecord(arrays))
+        run_of(restored).load(path)
         for number in (3, 4):
             following = [_next_round(each, objectives, number) for each in (strategy, restored)]
             require(
@@ -216,26 +229,27 @@ def _check_state(make: MakeStrategy) -> None:
                 f"round {number} after saving and loading the state differs from round {number} without",
             )
         other = make(regularizer=L1(_STRENGTH), client_lr=0.1, batch_size=8, max_iterations=9)
-        other.prepare(ArrayRecord(arrays))
+        run_of(other).prepare(ArrayRecord(arrays))
         try:
-            other.load_state(path)
+            run_of(other).load(path)
         except ConfigurationError:
             pass
         else:
-            raise AssertionError("load_state accepted a state that other settings wrote")
+            raise AssertionError("load accepted a state that other settings wrote")
 
 
 def _next_round(strategy: CompositeStrategy, objectives: list[LeastSquares], number: int) -> tuple[Any, ...]:
     grid = InProcessGrid(_app_of(objectives), len(objectives))
     with _flower.quiet():
-        messages = strategy.configure_train(number, strategy.primal_arrays(), ConfigRecord(), grid)
+        messages = strategy.configure_train(number, run_of(strategy).primal_arrays(), ConfigRecord(), grid)
         strategy.aggregate_train(number, grid.send_and_receive(messages))
     return tuple(strategy.state)
 
 
 def _check_repeatable(make: MakeStrategy) -> None:
     options: dict[str, Any] = {"client_lr": 0.1, "batch_size": 7, "min_train_nodes": 1, "seed": 3}
-    if isinstance(make().work(), Minimise) and not make().deterministic:
+    minimises, everyone = isinstance(work_of(make()), Minimise), algorithm_class(make()).everyone
+    if minimises and not everyone:
         # Without minibatches, only the sampling of clients is random.
         options["fraction_train"] = 0.5
     objectives = _problem()
@@ -243,8 +257,8 @@ def _check_repeatable(make: MakeStrategy) -> None:
     require(np.array_equal(first, second), "two runs with the same seed differ")
     options["seed"] = 4
     other, _ = _run(make, objectives, 5, **options)
-    if make().deterministic:
-        require(np.array_equal(first, other), "the strategy says that it is deterministic, but its seed has an effect")
+    if minimises and everyone:
+        require(np.array_equal(first, other), "all clients minimise, and the seed has an effect")
         return
     require(not np.array_equal(first, other), "runs with different seeds are equal: the seed has no effect")
 

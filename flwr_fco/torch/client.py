@@ -31,7 +31,8 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 from torch import nn
 
-from flwr_fco.algorithms.contract import Memory, halves
+from flwr_fco.algorithms import dual_averaging
+from flwr_fco.algorithms.contract import ClientHalf, Memory, halves
 from flwr_fco.client_apps.app import Mod, checked_mods
 from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.client_apps.training import begin
@@ -55,13 +56,11 @@ from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import Work
 
-#: Local solvers that have an optimiser: its class, and the message vector it starts from.
+#: What has an optimiser, by engine or by the name of a method without one: its class, and the vector it starts from.
 _OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
-    "dual_averaging": (DualAveraging, "dual"),
-    "gradient_tracking": (DualAveraging, "dual"),
-    "tracked_dual_averaging": (DualAveraging, "dual"),
-    "mirror_descent": (ProximalSGD, "primal"),
-    "dual_extrapolation": (DualExtrapolation, "dual"),
+    "dual steps": (DualAveraging, "dual"),
+    "proximal steps": (ProximalSGD, "primal"),
+    "extragradient": (DualExtrapolation, "dual"),
     "mirror_prox": (MirrorProx, "primal"),
 }
 
@@ -184,14 +183,17 @@ class LocalTraining:
         self._downlink, self._state = self._task.downlink, self._task.state
         limits.check_downlink(self._downlink, None)
         plan = self._downlink.plan
-        if plan.solver not in _OPTIMIZERS:
+        self._half = halves().get(plan.solver, ClientHalf)
+        self._engine = self._half.engine or plan.solver
+        if not self._half.name or self._engine not in _OPTIMIZERS:
             raise ConfigurationError(
-                f"the strategy's local solver {plan.solver!r} has no optimiser; {', '.join(sorted(_OPTIMIZERS))} have "
-                "one. Use flwr_fco.client_apps.client_app with a flwr_fco.torch.TorchObjective"
+                f"the strategy's method {plan.solver!r} has no optimiser; dual averaging, gradient tracking, mirror "
+                "descent, dual extrapolation and mirror prox have one. Use flwr_fco.client_apps.client_app with a "
+                "flwr_fco.torch.TorchObjective"
             )
-        if momentum and plan.solver != "dual_averaging":
+        if momentum and self._half.begin is not dual_averaging.DualAveraging.begin:
             raise ConfigurationError(
-                f"momentum={momentum!r}: the local solver {plan.solver!r} has none. Leave it out, or take FedDualAvg; "
+                f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg; "
                 "the server's momentum is server_momentum"
             )
         if plan.options.get("trajectory"):
@@ -217,13 +219,12 @@ class LocalTraining:
 
     def __enter__(self) -> Self:
         plan, downlink = self._downlink.plan, self._downlink
-        kind, vector = _OPTIMIZERS[plan.solver]
+        kind, vector = _OPTIMIZERS[self._engine]
         own = layout_of(self.model)
         if own.signature != plan.layout.signature:
             _explain_difference(own.shapes, plan.layout.shapes)
         if plan.layout.passed_through:
             load_buffers(self.model, downlink.pass_through)
-        self._half = halves()[plan.solver]
         self._told = self._half.hear(downlink, self._state)
         self._memory = self._half.fresh(self._told) if self._state is None else self._state
         start = self._told.vectors[vector]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import density
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDualAvg, FedMid
+from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDualAvg, FedMid, method_of
 from reproduction.runs.recorder import build_strategy
 from reproduction.runs.run import RunResult, clients_with
 from reproduction.runs.settings import RunSettings
@@ -55,7 +56,6 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
     block = task.layout["coefficients"].block
     history: list[dict[str, float]] = []
     strategy = build_strategy(settings, len(objectives), task.regularizer)
-    original = strategy.aggregate
 
     def client_models(problem: Any, state: Any, replies: Any) -> list[np.ndarray[Any, Any]]:
         if isinstance(strategy, FedDualAvg):
@@ -65,21 +65,32 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
             ]
         return [state.primal + uplink.vectors["increment"] for uplink in replies]
 
-    def aggregate(problem: Any, state: Any, replies: Any) -> Any:
+    def note(problem: Any, state: Any, replies: Any, model: Any) -> None:
         models = client_models(problem, state, replies)
-        new = original(problem, state, replies)
         history.append(
             {
                 "round": float(problem.round),
                 "client-density": float(np.mean([density(model[block], threshold) for model in models])),
                 "mean-density": density(np.mean(models, axis=0)[block], threshold),
-                "server-density": density(strategy.retrieve(problem, new)[block], threshold),
+                "server-density": density(model[block], threshold),
             }
         )
-        return new
 
-    # On the instance: the class stays what the paper's box says, and the clients see no difference.
-    strategy.aggregate = aggregate  # type: ignore[method-assign]
+    kind: Any = method_of(base).algorithm
+
+    class Noted(kind):  # type: ignore[misc]
+        """The same method, with a note of each round; the clients see no difference."""
+
+        def aggregate(self, problem: Any, state: Any, replies: Any) -> Any:
+            """Return the next state."""
+            following = kind.aggregate(self, problem, state, replies)
+            note(problem, state, replies, self.retrieve(problem, following))
+            return following
+
+    class Measured(base, algorithm=Noted):  # type: ignore[misc,valid-type,call-arg]
+        """The same strategy with the note."""
+
+    strategy = Measured(**{option.name: getattr(strategy, option.name) for option in fields(strategy) if option.init})
     began = time.perf_counter()
     result = simulate(
         strategy,

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from flwr_fco.strategies import run_of
 from reproduction.runs.recorder import Recorder
 from reproduction.runs.run_folder import RunFolder, RunRecord, RunStatus, SupportHistory
 
@@ -168,10 +169,11 @@ class Journal:
         state = "" if finished else f"state-{server_round}.npz"
         if state:
             strategy = self.recorder.strategy
-            if strategy.progress is not None:
+            run = run_of(strategy)
+            if run.progress is not None:
                 # A run that is told to stop can be resumed: it has not ended itself.
-                strategy.progress.stopped = False
-            strategy.save_state(self.folder.path / state)
+                run.progress.stopped = False
+            run.save(self.folder.path / state)
         self.status = RunStatus(server_round, finished, self.recorder.diverged, round(self._seconds, 3), state)
         model = {name: array.numpy() for name, array in arrays.items()}
         support = SupportHistory(np.array(self._rounds, dtype=np.int64), np.array(self._shares, dtype=np.float32))

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
-from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage, method_of
 from reproduction.problems.baselines import BASELINES
 
 #: Arguments of a strategy that are set by the problem or by other settings.
@@ -76,7 +76,7 @@ def needs_everyone(strategy: str) -> bool:
     >>> needs_everyone("DualFL"), needs_everyone("FedDualAvg"), needs_everyone("centralized")
     (True, False, False)
     """
-    return strategy not in BASELINES and STRATEGIES[strategy].participation == "everyone"
+    return strategy not in BASELINES and "evict_after" in option_names(strategy)
 
 
 def automatic_options(strategy: str) -> list[str]:
@@ -109,7 +109,10 @@ def extrapolates(strategy: str) -> bool:
     >>> extrapolates("FedMid"), extrapolates("FedDAGT"), extrapolates("centralized")
     (True, False, False)
     """
-    return strategy not in BASELINES and STRATEGIES[strategy].extrapolates
+    if strategy in BASELINES or "server_lr" not in option_names(strategy):
+        return False
+    algorithm = method_of(STRATEGIES[strategy]).algorithm
+    return algorithm is not None and algorithm.reads == "mean" and "server_lr" not in algorithm.refuses
 
 
 def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, Any]) -> CompositeStrategy:

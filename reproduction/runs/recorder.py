@@ -17,7 +17,7 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, theorem_stages
+from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, run_of, theorem_stages
 from reproduction.problems.mirror_maps import named_map
 from reproduction.problems.tasks import Task
 from reproduction.runs.methods import is_private, make_stages, make_strategy, needs_everyone
@@ -79,7 +79,7 @@ class Recorder:
     @property
     def left_out(self) -> Sequence[Any]:
         """Which replies did not count so far, and why; empty for a private run."""
-        return [] if self.strategy.private_mean is not None else self.strategy.left_out
+        return [] if run_of(self.strategy).private_mean is not None else run_of(self.strategy).left_out
 
     @property
     def _watched(self) -> str:
@@ -170,7 +170,7 @@ class Recorder:
             raise ConfigurationError(
                 f"the run was saved with other settings: {', '.join(others)}; resume with those, or give another folder"
             )
-        progress = self.strategy.progress
+        progress = run_of(self.strategy).progress
         assert progress is not None
         if not progress.complete:
             # Its evaluation is repeated.
@@ -195,7 +195,7 @@ class Recorder:
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._scores(w, server_round, full)
         self._cpu_evaluating += time.process_time() - began
-        private = self.strategy.private_mean
+        private = run_of(self.strategy).private_mean
         if private is not None:
             scores |= {"epsilon": private.epsilon(), "delta": private.privacy.delta}
         line = {"round": float(server_round * settings.stretch), **scores}
@@ -215,7 +215,7 @@ class Recorder:
     def _scores(self, w: Vector, server_round: int, full: bool) -> dict[str, float]:
         """Return the task's scores; on a graph, if the task asks for it, their means over the nodes' points."""
         # All nodes start at the same point.
-        points = self.strategy.node_primals() if self.task.over_nodes and server_round > 0 else None
+        points = run_of(self.strategy).node_primals() if self.task.over_nodes and server_round > 0 else None
         found = [self.task.scores(point, full=full) for point in ([w] if points is None else points)]
         scores = {name: float(np.mean([own[name] for own in found])) for name in found[0]}
         metric, node = self.settings.plateau, self.settings.plateau_node
@@ -223,7 +223,7 @@ class Recorder:
             scores[self._watched] = found[node if len(found) > 1 else 0][metric]
         if not self.task.over_nodes or server_round == 0:
             return scores
-        metrics = self.strategy.round_metrics()
+        metrics = run_of(self.strategy).round_metrics()
         return {**scores, **{name: float(metrics[name]) for name in _GRAPH_METRICS if name in metrics}}
 
     def _plateau_score(self, arrays: ArrayRecord) -> float:

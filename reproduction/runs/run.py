@@ -18,6 +18,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NothingTrainedError, RunInterrupted
 from flwr_fco.objectives import Objective
 from flwr_fco.simulation import Processes, RayActors, simulate
+from flwr_fco.strategies import run_of
 from reproduction.problems.baselines import BASELINES, solve_baseline
 from reproduction.problems.tasks import Task
 from reproduction.runs.journal import Journal, TimedClientApp
@@ -126,7 +127,7 @@ def _run_in_folder(
     known = folder.rewind(last_round, status.exchanges)
     if status.finished:
         return RunResult(settings, known.metrics, known.arrays, status.diverged, status.seconds)
-    if recorder.strategy.private_mean is not None:
+    if run_of(recorder.strategy).private_mean is not None:
         return _run_private(recorder, folder, stop)
     recorder.restore(known.metrics, status.exchanges)
     clients = TimedClientApp(clients_with(recorder.task.clients))
@@ -157,7 +158,8 @@ def _run_private(recorder: Recorder, folder: RunFolder, stop: Callable[[], bool]
         _simulate(recorder, clients, recorder, callbacks, state if state.exists() else None)
     except RunInterrupted:
         stopped = True
-    done = 0 if strategy.progress is None else strategy.progress.round
+    progress = run_of(strategy).progress
+    done = 0 if progress is None else progress.round
     result = _result(recorder, round(time.perf_counter() - began, 3), (), stopped * done * settings.stretch)
     folder.checkpoint(RunStatus(done, not stopped, recorder.diverged, result.seconds), result.arrays)
     if not stopped:
@@ -168,8 +170,9 @@ def _run_private(recorder: Recorder, folder: RunFolder, stop: Callable[[], bool]
 
 def _result(recorder: Recorder, seconds: float, left_out: Sequence[Any], stopped: int = 0) -> RunResult:
     strategy = recorder.strategy
-    model = {name: array.numpy() for name, array in strategy.primal_arrays().items()}
-    chosen = [f"{key.replace('_', '-')}={strategy.chosen[key]:.4g}: {why}" for key, why in strategy.reasons.items()]
+    run = run_of(strategy)
+    model = {name: array.numpy() for name, array in run.primal_arrays().items()}
+    chosen = [f"{key.replace('_', '-')}={run.chosen[key]:.4g}: {why}" for key, why in run.reasons.items()]
     return RunResult(recorder.settings, recorder.history, model, recorder.diverged, seconds, left_out, stopped, chosen)
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDAGT, FedDualAvg
+from flwr_fco.strategies import FedDAGT, FedDualAvg, run_of
 from flwr_fco.wire import flower as _flower
 from reproduction.cli.commands import app
 from reproduction.problems.named import PROBLEMS
@@ -148,11 +148,11 @@ def saved(strategy, path):
     grid = InProcessGrid(app_of(clients()), 4)
     strategy.fraction_evaluate = 0.0
     with _flower.identity(grid.run_id), _flower.quiet(50):
-        strategy.prepare(start_arrays())
+        run_of(strategy).prepare(start_arrays())
         for number in (1, 2):
             messages = strategy.configure_train(number, start_arrays(), ConfigRecord(), grid)
             strategy.aggregate_train(number, grid.send_and_receive(messages))
-    strategy.save_state(path)
+    run_of(strategy).save(path)
     return strategy
 
 
@@ -164,7 +164,7 @@ def checkpoints(tmp_path_factory):
 
 
 def _arrays_of_parts(strategy):
-    arrays = {name: part.to_arrays() for name, part in strategy.parts.items()}
+    arrays = {name: part.to_arrays() for name, part in run_of(strategy).parts.items()}
     return {f"{part}/{name}": np.array(value) for part, own in arrays.items() for name, value in own.items()}
 
 
@@ -178,7 +178,7 @@ def test_checkpoints(checkpoints, data):
     before = strategy.state
     more = _arrays_of_parts(strategy)
     try:
-        strategy.load_state(copy)
+        run_of(strategy).load(copy)
     except ConfigurationError:
         assert strategy.state is before
     # Loaded or not: nothing has been altered silently.

@@ -7,16 +7,16 @@ import cloudpickle
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from problems import FEATURES, clients, run, start_arrays
+from problems import FEATURES, clients, run, solved_by, start_arrays
 
-from flwr_fco.client_apps import client_app, find_solver, local_solver, training
+from flwr_fco.client_apps import client_app, find_solver, training
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, FedMidOSP
 from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
@@ -214,18 +214,13 @@ def test_an_algorithm_that_the_client_does_not_have_is_named():
 
 
 def test_a_solver_of_ones_own():
-    @local_solver("one step of a test")
     def one_step(downlink, objective, state, rng):
         primal = downlink.vectors["primal"]
         step = -downlink.client_lr * objective.gradient(primal)
         return Uplink({"increment": step}, downlink.client_lr, 1), state
 
-    from flwr_fco.strategies import FedMidOSP
-
-    class Own(FedMidOSP):
-        local_solver = "one step of a test"
-
-    ours = run(Own(regularizer=L1(0.3), client_lr=0.05), clients(), 5)
+    own = solved_by(FedMidOSP, "one step of a test", one_step)
+    ours = run(own(regularizer=L1(0.3), client_lr=0.05), clients(), 5)
     theirs = run(FedMidOSP(regularizer=L1(0.3), client_lr=0.05, local_steps=1, batch_size=None), clients(), 5)
     np.testing.assert_allclose(
         ours.arrays["coefficients"].numpy(), theirs.arrays["coefficients"].numpy(), rtol=0, atol=1e-15

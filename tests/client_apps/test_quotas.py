@@ -12,9 +12,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import CONSTANTS, FEATURES, SADDLE, app_of, clients, start_arrays
 from quadratics import quadratics
 
+from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps import quotas as limits_module
-from flwr_fco.client_apps import table as local
 from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.core import clock as clock_module
 from flwr_fco.core.spec import Spec
@@ -24,7 +24,7 @@ from flwr_fco.objectives import Hinge, LeastSquares, Logistic, QuadraticSaddle
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import STRATEGIES as ALL_STRATEGIES
-from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid, FedProx
+from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid, FedProx, method_of, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.work import FirstOrder
 
@@ -41,7 +41,7 @@ class Hostile:
         strategy.fraction_evaluate = 0.0
         self.grid = InProcessGrid(app_of(clients()), 4)
         with _flower.identity(self.grid.run_id), _flower.quiet(50):
-            strategy.prepare(start_arrays())
+            run_of(strategy).prepare(start_arrays())
             strategy.configure_train(1, start_arrays(), ConfigRecord(), self.grid)
             # Whoever has a round 0 knows the plan by now: it travels again when it is renewed.
             strategy._announce(strategy._plan_at(strategy.state))
@@ -464,7 +464,7 @@ def test_the_time_is_looked_at_between_two_compiled_epochs():
 # --- the time of every solver and every engine ---------------------------------------------------------------------
 
 #: The tests' own solvers are registered in the same table.
-SOLVERS = sorted(name for name, solver in local.SOLVERS.items() if solver.__module__.startswith("flwr_fco."))
+SOLVERS = sorted(name for name, half in halves().items() if half.__module__.startswith("flwr_fco."))
 #: In the clock of the tests: not a whole number, so that nothing hangs on a rounding.
 SECONDS = 3.5
 STOPPED = (
@@ -550,7 +550,7 @@ class Client:
         self.grid = InProcessGrid(app_of(objectives), 4)
         start = ArrayRecord({n: Array(a) for n, a in layout.unflatten(0.1 * np.ones(layout.size)).items()})
         with _flower.identity(self.grid.run_id), _flower.quiet(50):
-            strategy.prepare(start)
+            run_of(strategy).prepare(start)
             messages = strategy.configure_train(1, start, ConfigRecord(), self.grid)
             strategy.aggregate_train(1, self.grid.send_and_receive(messages))
             self.message = strategy.configure_train(2, start, ConfigRecord(), self.grid)[0]
@@ -605,7 +605,7 @@ def works_in_steps(name):
 
 
 def test_every_local_solver_belongs_to_a_strategy_that_the_time_is_tested_with():
-    assert sorted({kind.local_solver for kind in ALL_STRATEGIES.values()}) == SOLVERS
+    assert sorted({method_of(kind).algorithm.name for kind in ALL_STRATEGIES.values()}) == SOLVERS
 
 
 @pytest.mark.parametrize("name", ALL_STRATEGIES)

@@ -5,16 +5,17 @@ import inspect
 import pytest
 
 from flwr_fco import strategies
+from flwr_fco.algorithms import DualAveraging, SubgradientSteps
 from flwr_fco.regularizers import L1
 from flwr_fco.server.convergence import Biased
-from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
+from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid, method_of
 from flwr_fco.testing import check_strategy
 from flwr_fco.wire.protocol import Downlink
 
 CONCRETE = [
     cls
     for cls in (getattr(strategies, name) for name in strategies.__all__)
-    if inspect.isclass(cls) and issubclass(cls, CompositeStrategy) and not inspect.isabstract(cls)
+    if inspect.isclass(cls) and issubclass(cls, CompositeStrategy) and method_of(cls).algorithm
 ]
 
 
@@ -28,9 +29,7 @@ def test_contract(strategy):
 
 
 def test_fed_mid_without_the_double_count():
-    class Once(FedMid):
-        limit = Biased()
-
+    class Once(FedMid, limit=Biased()):
         def __init__(self, **options):
             super().__init__(client_prox=False, **options)
 
@@ -44,8 +43,11 @@ def test_fed_mid_without_the_double_count():
         ({"retrieve": lambda self, problem, state: state.dual}, "gap"),
         (
             {
-                "local_solver": "subgradient",
-                "downlink": lambda self, problem, state, node: Downlink(
+                "name": "wrong",
+                "engine": "primal steps",
+                "begin": SubgradientSteps.begin,
+                "local_step": SubgradientSteps.local_step,
+                "downlink": lambda self, problem, state, to: Downlink(
                     problem.plan, {"primal": state.dual}, problem.client_lr
                 ),
             },
@@ -55,6 +57,7 @@ def test_fed_mid_without_the_double_count():
     ids=["never moves", "returns the dual", "clients without psi's proximal map"],
 )
 def test_the_check_finds_a_broken_strategy(broken, message):
-    wrong = type("Wrong", (FedDualAvg,), broken)
+    broken = {key: staticmethod(value) if key in ("begin", "local_step") else value for key, value in broken.items()}
+    wrong = type("Wrong", (FedDualAvg,), {}, algorithm=type("Broken", (DualAveraging,), broken))
     with pytest.raises(AssertionError, match=message):
         check_strategy(lambda **options: wrong(**{"regularizer": L1(0.3), **options}))

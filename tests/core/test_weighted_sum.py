@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
+from flwr_fco.algorithms.contract.means import mean_increment
 from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
-from flwr_fco.server.replies.centres import mean_increment
 from flwr_fco.wire.protocol import Uplink
 
 

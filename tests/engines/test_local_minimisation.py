@@ -7,6 +7,14 @@ import numpy as np
 import pytest
 from quadratics import Quadratic, optimum, quadratics
 
+from flwr_fco.algorithms import dual_fl as dual_fl_rule
+from flwr_fco.algorithms import fed_dr as fed_dr_rule
+from flwr_fco.algorithms import fed_dyn as fed_dyn_rule
+from flwr_fco.algorithms.mean_of_memories import MeanState
+from flwr_fco.algorithms.rivals import apda_inexact as apda_rule
+from flwr_fco.algorithms.rivals import client_momentum as fed_cm_rule
+from flwr_fco.algorithms.rivals import five_gcs as five_gcs_rule
+from flwr_fco.algorithms.scaffnew import steps_until_heads
 from flwr_fco.client_apps import find_solver
 from flwr_fco.engines.minimisers import minimise
 from flwr_fco.engines.minimising import minimised
@@ -14,14 +22,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.regularizers import Zero
-from flwr_fco.strategies.local_minimisation import apda_inexact as apda_rule
-from flwr_fco.strategies.local_minimisation import dual_fl as dual_fl_rule
-from flwr_fco.strategies.local_minimisation import fed_dr as fed_dr_rule
-from flwr_fco.strategies.local_minimisation import fed_dyn as fed_dyn_rule
-from flwr_fco.strategies.local_minimisation import five_gcs as five_gcs_rule
-from flwr_fco.strategies.local_minimisation.mean_methods import MeanState
-from flwr_fco.strategies.local_minimisation.scaffnew import steps_until_heads
-from flwr_fco.strategies.primal_averaging import fed_cm as fed_cm_rule
 from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder, Minimise
 

@@ -18,7 +18,7 @@ from flwr_fco.regularizers import L1, ElasticNet, L2Ball
 from flwr_fco.server.questions.certifying import Certifier
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.simulation.strength_path import held_out_loss, strength_max
-from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg
+from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.envelope import QUESTION, addressed
 from flwr_fco.wire.queries import question_records
@@ -240,7 +240,7 @@ PSIS = (L1(0.1), ElasticNet(0.1, 0.5), L2Ball(1.0))
 def prepared(strategy, layout):
     strategy.fraction_evaluate = 0.0
     with _flower.quiet(50):
-        strategy.prepare(start_of(layout))
+        run_of(strategy).prepare(start_of(layout))
     return strategy
 
 
@@ -272,8 +272,8 @@ def test_answers_that_rates_are_made_of(data):
     strategy = prepared(data.draw(st.sampled_from(kinds))(), objectives[0].layout)
     grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
     with _flower.identity(grid.run_id), _flower.quiet(50), np.errstate(all="ignore"):
-        in_words(lambda: strategy.choose_rates(grid))
-    assert all(math.isfinite(value) and value >= 0.0 for value in strategy.chosen.values())
+        in_words(lambda: run_of(strategy).choose_rates(grid))
+    assert all(math.isfinite(value) and value >= 0.0 for value in run_of(strategy).chosen.values())
 
 
 @fuzzed(0.02)

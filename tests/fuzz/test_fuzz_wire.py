@@ -16,7 +16,7 @@ from flwr_fco.errors import FlwrFcoError, ProtocolError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm, Product
 from flwr_fco.regularizers import L1, ElasticNet, PerParameter, Regularizer, Zero
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid
+from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.envelope import what_is_missing
 from flwr_fco.wire.protocol import Plan
@@ -194,7 +194,7 @@ def make_node(strategy):
     strategy.fraction_evaluate = 0.0
     grid = InProcessGrid(app_of(clients()), 4)
     with _flower.identity(grid.run_id), _flower.quiet(50):
-        strategy.prepare(start_arrays())
+        run_of(strategy).prepare(start_arrays())
         strategy.configure_train(1, start_arrays(), ConfigRecord(), grid)
         strategy._announce(strategy._plan_at(strategy.state))
         return grid, strategy.configure_train(2, start_arrays(), ConfigRecord(), grid)[0]

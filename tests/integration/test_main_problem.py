@@ -9,7 +9,7 @@ from flwr_fco.datasets import digits
 from flwr_fco.pooled import composite_objective, density, sklearn_solution, support_scores
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg
+from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, run_of
 
 STRENGTH = 2e-3
 #: Of pyproject.toml.
@@ -49,7 +49,7 @@ class Keep(Callback):
 
     def on_save_point(self, server_round, last):
         if server_round == 950:
-            self.strategy.save_state(self.path)
+            run_of(self.strategy).save(self.path)
 
 
 def with_rate(client_lr):

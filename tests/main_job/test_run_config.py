@@ -6,7 +6,7 @@ import pytest
 
 from flwr_fco import regularizers, strategies
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
-from flwr_fco.strategies import STRATEGIES
+from flwr_fco.strategies import STRATEGIES, method_of, run_of
 from main_job.run_config import KEYS, checked_config
 from main_job.task import PROBLEMS, REGULARIZERS, Task
 
@@ -72,9 +72,9 @@ def test_privacy_reaches_the_strategy():
     pytest.importorskip("dp_accounting")
     private = {"privacy-clip": 0.3, "privacy-target-epsilon": 8.0, "privacy-delta": 0.01, "clients-per-round": 2}
     strategy = task_of(**private, privacy_noise="tree").strategy()
-    privacy = strategy.private_mean.privacy
+    privacy = run_of(strategy).private_mean.privacy
     assert (privacy.clip, privacy.target_epsilon, privacy.delta, privacy.noise) == (0.3, 8.0, 0.01, "tree")
-    assert strategy.private_mean.accountant.separation == 5
+    assert run_of(strategy).private_mean.accountant.separation == 5
     with pytest.raises(ConfigurationError, match="delta=0"):
         task_of(privacy_clip=0.3).strategy()
     with pytest.raises(UnknownOptionError, match="privacy"):
@@ -90,7 +90,7 @@ def test_the_data_are_split_over_the_nodes_that_there_are():
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_can_be_chosen(name):
-    psi = {} if STRATEGIES[name].limit.problem == "composite" else {"regularizer": "Zero"}
+    psi = {} if method_of(STRATEGIES[name]).limit.problem == "composite" else {"regularizer": "Zero"}
     strategy = task_of(3, **psi, strategy=name, seed=7).strategy()
     assert type(strategy).__name__ == name
     assert strategy.seed == 7

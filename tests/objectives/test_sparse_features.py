@@ -19,6 +19,7 @@ from flwr_fco.pooled import centralized_solution, sklearn_solution
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
+from flwr_fco.strategies import method_of, run_of
 from flwr_fco.wire.questions import SLOPES
 from flwr_fco.work import Minimise
 
@@ -212,7 +213,7 @@ CONSTANTS = {
 
 def make_strategy(name, **given):
     cls = strategies.STRATEGIES[name]
-    regularizer = Zero() if cls.limit.problem == "smooth" else L1(0.01)
+    regularizer = Zero() if method_of(cls).limit.problem == "smooth" else L1(0.01)
     options = {"client_lr": 0.05, "local_epochs": 2, "batch_size": 5, "regularizer": regularizer, "seed": 4}
     options |= {"fraction_evaluate": 0.0, "tolerance": 1e-12, **CONSTANTS.get(name, {}), **given}
     fields = {field.name for field in dataclasses.fields(cls) if field.init}
@@ -229,7 +230,7 @@ def trained(strategy, objectives, rounds=4):
         initial_arrays=start,
         progress=False,
     )
-    return strategy.retrieve(strategy.problem, strategy.state)
+    return strategy.retrieve(run_of(strategy).problem, strategy.state)
 
 
 @pytest.mark.parametrize("name", strategies.STRATEGIES)

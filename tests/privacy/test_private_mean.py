@@ -11,7 +11,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.privacy.noise import square_root_coefficients
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, run_of
 from flwr_fco.wire.protocol import Node, Uplink
 
 pytest.importorskip("dp_accounting")
@@ -27,8 +27,8 @@ def make(privacy, fraction_train=1.0, rounds=6):
         local_steps=1,
         privacy=privacy,
     )
-    strategy.num_rounds = rounds
-    return strategy.private_mean
+    run_of(strategy).num_rounds = rounds
+    return run_of(strategy).private_mean
 
 
 def host(num_nodes, size=DIMENSION):

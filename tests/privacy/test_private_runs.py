@@ -15,7 +15,7 @@ from flwr_fco.errors import ConfigurationError, DivergedError, UnknownOptionErro
 from flwr_fco.regularizers import L1
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import DualFL, Plateau
+from flwr_fco.strategies import DualFL, Plateau, run_of
 from flwr_fco.wire import flower
 
 pytest.importorskip("dp_accounting")
@@ -59,7 +59,7 @@ def test_a_run_shows_the_noisy_model_and_nothing_else_of_the_clients(cls, noise)
     costs = [metrics["epsilon"] for metrics in result.train_metrics_clientapp.values()]
     assert np.all(np.diff(costs) >= 0)
     assert 0 < costs[0] <= costs[-1] < np.inf
-    expected = strategy.private_mean.accountant.epsilon(0.2, 6, 1e-3)
+    expected = run_of(strategy).private_mean.accountant.epsilon(0.2, 6, 1e-3)
     assert costs[-1] == expected
     assert strategy.state.elapsed == pytest.approx(6 * 0.02 * 3)
 
@@ -311,10 +311,10 @@ def test_rounds_by_hand_cannot_go_back_behind_what_is_released(tmp_path):
     path = tmp_path / "state.npz"
     strategy = make(privacy=privacy(rounds=4))
     play(strategy, 3)
-    strategy.save_state(path)
+    run_of(strategy).save(path)
     grid = InProcessGrid(app_of(problem()), 5)
     with flower.identity(grid.run_id):
-        strategy.train_round(4, strategy.primal_arrays(), ConfigRecord(), grid)
-        strategy.load_state(path)
+        run_of(strategy).train_round(4, run_of(strategy).primal_arrays(), ConfigRecord(), grid)
+        run_of(strategy).load(path)
         with pytest.raises(ConfigurationError, match="released already"):
-            strategy.train_round(4, strategy.primal_arrays(), ConfigRecord(), grid)
+            run_of(strategy).train_round(4, run_of(strategy).primal_arrays(), ConfigRecord(), grid)

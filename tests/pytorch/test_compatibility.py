@@ -31,7 +31,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, run_of
 from flwr_fco.torch import ClientApp
 
 STEPS = TRAIN // NODES // BATCH
@@ -179,7 +179,7 @@ def test_a_counter_that_no_run_reaches_is_no_number_of_ours():
     for given, kept in ((6.5, 6), (7.6, 8), (1e300, 2**53), (-3.0, 0)):
         arrays = ArrayRecord({**start(), "1.num_batches_tracked": Array(np.array(given))})
         strategy = FedDualAvg(client="unmodified", **OFF)
-        strategy.prepare(arrays)
+        run_of(strategy).prepare(arrays)
         found = strategy.pass_through_arrays["1.num_batches_tracked"]
         assert (found, found.dtype, found.shape) == (kept, np.int64, ())
 

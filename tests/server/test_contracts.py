@@ -1,29 +1,32 @@
 """The contracts that methods to come stand on: work that changes, metrics of clients, memories of several vectors."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from problems import app_of, clients, flat, run, start_arrays
 
-from flwr_fco.algorithms import ClientHalf, Moved
+from flwr_fco.algorithms import Algorithm, DualAveraging, GradientTracking, Moved
 from flwr_fco.errors import ConfigurationError, SpecError
 from flwr_fco.server.convergence import Exact
 from flwr_fco.server.options import MemoryOptions
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import CompositeStrategy, FedDualAvg
+from flwr_fco.strategies import CompositeStrategy, FedDualAvg, run_of
 from flwr_fco.wire.protocol import Downlink
 from flwr_fco.work import FirstOrder, Minimise, work_from_header
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class RandomSteps(FedDualAvg):
+class GrowingWork(DualAveraging):
     """The number of local steps changes from round to round."""
 
-    def downlink(self, problem, state, node):
+    def downlink(self, problem, state, to):
         work = FirstOrder(steps=problem.round, batch_size=None)
-        return super().downlink(problem, state, node)._replace(work=work)
+        return super().downlink(problem, state, to)._replace(work=work)
+
+
+class RandomSteps(FedDualAvg, algorithm=GrowingWork):
+    """Dual averaging with them."""
 
 
 def test_a_message_can_override_the_work_of_the_plan():
@@ -39,7 +42,7 @@ class AverageState(NamedTuple):
     round: int = 0
 
 
-class ExactProximalPoint(ClientHalf):
+class ExactProximalPoint(Algorithm):
     """argmin F(w) + 1/2 ||w - primal||^2 of least squares, in closed form; remembers two vectors."""
 
     name = "test_exact_proximal_point"
@@ -63,22 +66,13 @@ class ExactProximalPoint(ClientHalf):
     def remember(downlink, memory, sent, elapsed):
         return {"seen": memory["seen"] + sent["increment"], "moved": sent["increment"]}
 
-
-@dataclass(repr=False, eq=False, kw_only=True)
-class ProximalPoint(MemoryOptions, CompositeStrategy):
-    """Averages of proximal points: a strategy with a minimisation for its work, no rates, two vectors a client."""
-
-    local_solver: ClassVar[str] = "test_exact_proximal_point"
-    limit = Exact()
-    deterministic = True
-
-    def work(self):
-        return Minimise("exact", tolerance=1e-12)
+    def setting(self, given, state):
+        return given._replace(work=Minimise("exact", tolerance=1e-12))
 
     def init(self, problem, primal):
         return AverageState(primal)
 
-    def downlink(self, problem, state, node):
+    def downlink(self, problem, state, to):
         return Downlink(problem.plan, {"primal": state.primal})
 
     def aggregate(self, problem, state, replies):
@@ -88,6 +82,11 @@ class ProximalPoint(MemoryOptions, CompositeStrategy):
 
     def retrieve(self, problem, state):
         return state.primal
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class ProximalPoint(MemoryOptions, CompositeStrategy, algorithm=ExactProximalPoint, limit=Exact()):
+    """Averages of proximal points: a strategy with a minimisation for its work, no rates, two vectors a client."""
 
 
 def ledger(strategy):
@@ -100,7 +99,7 @@ def test_a_minimisation_has_no_rates_no_elapsed_and_its_metrics_arrive():
     metrics = result.train_metrics_clientapp[4]
     assert metrics["inner-iterations"] == 7.0
     assert "sum-of-step-sizes" not in metrics
-    assert all(np.isnan(rate) for rate in strategy.rates())
+    assert all(np.isnan(rate) for rate in run_of(strategy).rates())
     with pytest.raises(TypeError, match="client_lr"):
         ProximalPoint(client_lr=0.1)
 
@@ -131,19 +130,21 @@ def test_several_vectors_are_remembered_restored_and_saved(tmp_path):
     plain, restored = (ledger(strategy) for strategy in strategies)
     assert all(np.array_equal(plain[k][n], restored[k][n]) for k in plain for n in ("seen", "moved"))
     path = tmp_path / "state.npz"
-    strategies[0].save_state(path)
+    run_of(strategies[0]).save(path)
     again = ProximalPoint(fraction_evaluate=0.0)
-    again.prepare(start_arrays())
-    again.load_state(path)
+    run_of(again).prepare(start_arrays())
+    run_of(again).load(path)
     assert all(np.array_equal(ledger(again)[k][n], plain[k][n]) for k in plain for n in ("seen", "moved"))
     assert np.isfinite(flat(result.arrays)).all()
 
 
 def test_a_gradient_solver_refuses_a_minimisation():
-    @dataclass(repr=False, eq=False, kw_only=True)
-    class Wrong(FedDualAvg):
-        def work(self):
-            return Minimise()
+    class Minimising(DualAveraging):
+        def setting(self, given, state):
+            return given._replace(work=Minimise())
+
+    class Wrong(FedDualAvg, algorithm=Minimising):
+        """Dual averaging of clients that are to minimise."""
 
     with pytest.raises(Exception, match="takes gradient steps"):
         run(Wrong(client_lr=0.02), clients(), 1)
@@ -179,6 +180,6 @@ def test_steps_and_epochs_exclude_each_other():
 
 def test_a_strategy_that_says_half_of_what_its_clients_remember_is_refused():
     with pytest.raises(ConfigurationError, match="takes MemoryOptions, but its clients remember nothing"):
-        type("Half", (ProximalPoint,), {"local_solver": "dual_averaging"})()
+        type("Half", (ProximalPoint,), {}, algorithm=DualAveraging)()
     with pytest.raises(ConfigurationError, match=r"its clients remember own .GradientTracking.memory."):
-        type("Named", (FedDualAvg,), {"local_solver": "gradient_tracking"})()
+        type("Named", (FedDualAvg,), {}, algorithm=GradientTracking)()

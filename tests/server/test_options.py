@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
-from problems import app_of, clients, flat, run, start_arrays
+from problems import app_of, clients, flat, run, start_arrays, trackers_of
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
@@ -27,6 +27,7 @@ from flwr_fco.strategies import (
     FedMid,
     FeDualEx,
     Plateau,
+    run_of,
 )
 
 ALL = pytest.mark.parametrize("cls", STRATEGIES.values(), ids=STRATEGIES)
@@ -173,7 +174,7 @@ def test_the_user_can_prescribe_who_takes_part():
         return [nodes[3], nodes[server_round % 2]]
 
     strategy = FedDualAvg(client_lr=0.02, choose_nodes=choose)
-    run(strategy, clients(), 3, callbacks=[lambda *_: asked.append(strategy.asked_partitions())])
+    run(strategy, clients(), 3, callbacks=[lambda *_: asked.append(run_of(strategy).asked_partitions())])
     assert asked == [[1, 3], [0, 3], [1, 3]]
 
 
@@ -204,7 +205,7 @@ def test_trackers_with_prescribed_nodes_sum_to_zero_and_reach_the_optimum():
     )
     result = run(strategy, objectives, 380)
     weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
-    trackers = np.array(list(strategy.trackers().values()))
+    trackers = np.array(list(trackers_of(strategy).values()))
     assert np.abs(weights @ trackers).max() <= 1e-12
     gradient = sum(w * f.gradient(flat(result.arrays)) for w, f in zip(weights, objectives, strict=True))
     assert np.abs(gradient).max() <= 1e-6

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 
-from flwr_fco.client_apps import client_app
+from flwr_fco.algorithms.rivals.fed_pd import PrimalDual
+from flwr_fco.client_apps import client_app, find_solver
 from flwr_fco.client_apps.quotas import Limits
-from flwr_fco.client_apps.table import SOLVERS
 from flwr_fco.errors import ClientError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid
+from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid, run_of
 from flwr_fco.wire import flower
 from tests.fault_bars import STRATEGIES, make, problem_of
-from tests.problems import app_of, clients, start_arrays
+from tests.problems import app_of, clients, solved_by, start_arrays
 
 
 class Counting(InProcessGrid):
@@ -51,7 +51,7 @@ def outcome(grid, strategy, start, rounds=4):
     state = [np.asarray(value).tobytes() for value in strategy.state]
     arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
     metrics = {k: dict(v) for k, v in result.train_metrics_clientapp.items()}
-    return arrays, state, metrics, strategy.left_out, {i: context.state for i, context in grid.contexts.items()}
+    return arrays, state, metrics, run_of(strategy).left_out, {i: context.state for i, context in grid.contexts.items()}
 
 
 def both_ways(make_strategy, objectives, start, **options):
@@ -136,7 +136,7 @@ def solver_that_returns(vector):
     """Register a local solver that answers `vector(dual)` from the second round on."""
 
     def solver(downlink, objective, state, rng):
-        uplink, state = SOLVERS["subgradient"](downlink, objective, state, rng)
+        uplink, state = find_solver("subgradient")(downlink, objective, state, rng)
         start = downlink.vectors["primal"]
         return (uplink if not start.any() else uplink._replace(vectors=vector(start))), state
 
@@ -155,13 +155,10 @@ def solver_that_returns(vector):
     ids=["NaN", "short", "float16", "another name", "nothing"],
 )
 def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reason, monkeypatch):
-    monkeypatch.setitem(SOLVERS, "test-odd", solver_that_returns(vectors))
-
-    class Odd(FedAvgSubgradient):
-        local_solver = "test-odd"
+    own = solved_by(FedAvgSubgradient, "test-odd", solver_that_returns(vectors))
 
     def make_odd():
-        return Odd(client_lr=0.02, fraction_evaluate=0.0, on_divergence="warn")
+        return own(client_lr=0.02, fraction_evaluate=0.0, on_divergence="warn")
 
     direct, by_messages = both_ways(make_odd, clients(), start_arrays(), rounds=2)
     assert [row.reason for row in direct[3]] == [row.reason for row in by_messages[3]]
@@ -171,15 +168,13 @@ def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reas
 
 
 def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
-    plain = SOLVERS["fed_pd"]
+    plain = PrimalDual.local
 
-    def odd(downlink, objective, state, rng):
-        uplink, after = plain(downlink, objective, state, rng)
-        if state is not None and uplink.vectors["increment"].size and objective is first[0]:
-            uplink = uplink._replace(vectors={"increment": np.full(7, np.nan)})
-        return uplink, after
+    def odd(client, downlink, memory):
+        sent, moved = plain(client, downlink, memory)
+        return ({"increment": np.full(7, np.nan)} if memory and client.objective is first[0] else sent), moved
 
-    monkeypatch.setitem(SOLVERS, "fed_pd", odd)
+    monkeypatch.setattr(PrimalDual, "local", staticmethod(odd))
 
     found = []
     for grid in (InProcessGrid, Counting):
@@ -199,18 +194,15 @@ def test_a_solver_may_use_its_arrays_again(monkeypatch):
     scratch = np.empty(7)
 
     def reusing(downlink, objective, state, rng):
-        uplink, state = SOLVERS["subgradient"](downlink, objective, state, rng)
+        uplink, state = find_solver("subgradient")(downlink, objective, state, rng)
         scratch[:] = uplink.vectors["increment"]
         return uplink._replace(vectors={"increment": scratch}), state
 
-    monkeypatch.setitem(SOLVERS, "test-reusing", reusing)
-
-    class Reusing(FedAvgSubgradient):
-        local_solver = "test-reusing"
+    own = solved_by(FedAvgSubgradient, "test-reusing", reusing)
 
     one, other = (
         outcome(InProcessGrid(app_of(clients()), 4), cls(client_lr=0.02, fraction_evaluate=0.0), start_arrays())
-        for cls in (Reusing, FedAvgSubgradient)
+        for cls in (own, FedAvgSubgradient)
     )
     assert one[:2] == other[:2]
 
@@ -219,18 +211,15 @@ def test_no_client_can_change_what_another_one_reads(monkeypatch):
     def greedy(downlink, objective, state, rng):
         with pytest.raises(ValueError, match="read-only"):
             downlink.vectors["primal"][0] = 9.0
-        uplink, state = SOLVERS["subgradient"](downlink, objective, state, rng)
+        uplink, state = find_solver("subgradient")(downlink, objective, state, rng)
         downlink.vectors["primal"] = np.ones(7)
         return uplink, state
 
-    monkeypatch.setitem(SOLVERS, "test-greedy", greedy)
-
-    class Greedy(FedAvgSubgradient):
-        local_solver = "test-greedy"
+    own = solved_by(FedAvgSubgradient, "test-greedy", greedy)
 
     one, other = (
         outcome(InProcessGrid(app_of(clients()), 4), cls(client_lr=0.02, fraction_evaluate=0.0), start_arrays())
-        for cls in (Greedy, FedAvgSubgradient)
+        for cls in (own, FedAvgSubgradient)
     )
     assert one[:2] == other[:2]
 
@@ -241,17 +230,14 @@ def test_an_error_of_a_client_names_node_and_round(monkeypatch):
     def failing(downlink, objective, state, rng):
         if downlink.vectors["primal"].any() and objective is objectives[2]:
             raise ZeroDivisionError("no rows")
-        return SOLVERS["subgradient"](downlink, objective, state, rng)
+        return find_solver("subgradient")(downlink, objective, state, rng)
 
-    monkeypatch.setitem(SOLVERS, "test-failing", failing)
-
-    class Failing(FedMid):
-        local_solver = "test-failing"
+    own = solved_by(FedMid, "test-failing", failing)
 
     texts = []
     for grid in (InProcessGrid, Counting):
         with pytest.raises(ClientError) as caught:
-            outcome(grid(app_of(objectives), 4), Failing(client_lr=0.02, fraction_evaluate=0.0), start_arrays())
+            outcome(grid(app_of(objectives), 4), own(client_lr=0.02, fraction_evaluate=0.0), start_arrays())
         texts.append(str(caught.value))
     assert texts[0] == texts[1]
     assert "node 4 (partition 2) raised ZeroDivisionError in round 2 (train): no rows" in texts[0]

@@ -9,10 +9,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from problems import FEATURES, app_of, clients, flat, run, start_arrays
+from problems import FEATURES, app_of, clients, flat, run, solved_by, start_arrays
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.table import local_solver
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
@@ -456,7 +455,6 @@ def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype)
     """All are told the same, which is read once a process: nobody may change it for the others."""
     seen = []
 
-    @local_solver("greedy")
     def greedy(downlink, objective, state, rng):
         start = downlink.vectors["dual"]
         seen.append((start.sum(), start.flags.writeable, dict(downlink.numbers)))
@@ -464,11 +462,10 @@ def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype)
         downlink.numbers["mine"] = 1.0
         return Uplink({"increment": np.ones_like(start)}, downlink.client_lr, 1), state
 
-    class Greedy(FedDualAvg):
-        local_solver = "greedy"
-
     model = start_arrays(np.float32 if wire_dtype == "auto" else np.float64)
-    strategy = Greedy(client_lr=0.1, local_steps=1, wire_dtype=wire_dtype, fraction_evaluate=0.0)
+    strategy = solved_by(FedDualAvg, "greedy", greedy)(
+        client_lr=0.1, local_steps=1, wire_dtype=wire_dtype, fraction_evaluate=0.0
+    )
     simulate(strategy, app_of(clients()), num_nodes=4, num_rounds=2, initial_arrays=model, progress=False)
     assert [(round(total, 6), writeable, numbers) for total, writeable, numbers in seen] == [
         *[(0.0, False, {})] * 4,

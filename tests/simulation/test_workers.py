@@ -11,16 +11,15 @@ import pytest
 from flwr.app import ArrayRecord
 from scipy import sparse
 
-from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.table import SOLVERS
+from flwr_fco.client_apps import client_app, find_solver
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, Processes, RayActors, WorkerGrid, simulate
-from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg
+from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, run_of
 from flwr_fco.wire import flower
 from tests.fault_bars import STRATEGIES, make, problem_of
-from tests.problems import app_of, clients, start_arrays
+from tests.problems import app_of, clients, solved_by, start_arrays
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +35,7 @@ def outcome(grid, strategy, start, rounds=4, **options):
     state = [np.asarray(value).tobytes() for value in strategy.state]
     arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
     metrics = {k: dict(v) for k, v in result.train_metrics_clientapp.items()}
-    return arrays, state, metrics, strategy.left_out, dict(sorted(grid.states().items()))
+    return arrays, state, metrics, run_of(strategy).left_out, dict(sorted(grid.states().items()))
 
 
 def strategy(cls=FedDualAvg, **options):
@@ -107,21 +106,14 @@ def test_a_worker_that_dies_while_it_computes_is_replaced(tmp_path, mortal):
         if downlink.vectors["primal"].any() and objective.num_examples == 7 and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return SOLVERS["subgradient"](downlink, objective, state, rng)
+        return find_solver("subgradient")(downlink, objective, state, rng)
 
     app = app_of(clients())
     options = {"client_lr": 0.02, "fraction_evaluate": 0.0}
     plain = outcome(InProcessGrid(app, 4), FedAvgSubgradient(**options), start_arrays())
-    SOLVERS["test-suicidal"] = suicidal
-    try:
-
-        class Suicidal(FedAvgSubgradient):
-            local_solver = "test-suicidal"
-
-        with WorkerGrid(mortal, app, 4) as grid:
-            assert outcome(grid, Suicidal(**options), start_arrays())[0] == plain[0]
-    finally:
-        del SOLVERS["test-suicidal"]
+    own = solved_by(FedAvgSubgradient, "test-suicidal", suicidal)
+    with WorkerGrid(mortal, app, 4) as grid:
+        assert outcome(grid, own(**options), start_arrays())[0] == plain[0]
     assert mark.exists()
 
 

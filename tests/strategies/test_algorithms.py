@@ -6,7 +6,7 @@ from problems import FEATURES, clients, flat, run
 
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.regularizers import L1, L1Ball, Zero
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedDualAvgOSP, FedMid, FedMidOSP
+from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedDualAvgOSP, FedMid, FedMidOSP, run_of
 
 ROUNDS, ETA_C, ETA_S, LAMBDA, SEED = 7, 0.02, 0.7, 0.4, 5
 START = np.linspace(-1.0, 1.0, FEATURES + 1)
@@ -120,7 +120,7 @@ def test_worked_example_of_dual_averaging():
     # Round 1: gradients -2 and -6 at 0, so z = 0.25 * 4 = 1, t = 0.25, w = 0.75.
     # Round 2: gradients -0.5 and -4.5 at 0.75, so z = 1 + 0.25 * 2.5 = 1.625, t = 0.5.
     assert seen == [(1.0, 0.25), (1.625, 0.5)]
-    assert strategy.retrieve(strategy.problem, strategy.state)[0] == 1.125
+    assert run_of(strategy).algorithm.retrieve(run_of(strategy).problem, strategy.state)[0] == 1.125
 
 
 def test_elapsed_is_the_papers_product_for_equal_work():
@@ -267,7 +267,7 @@ def test_partial_participation_draws_from_seed_and_round():
             strategy,
             clients(),
             12,
-            callbacks=[lambda n, a, m, s=strategy, seen=seen: seen.append(tuple(s.asked_partitions()))],
+            callbacks=[lambda n, a, m, s=strategy, seen=seen: seen.append(tuple(run_of(s).asked_partitions()))],
         )
         samples.append(seen)
     assert samples[0] == samples[1]

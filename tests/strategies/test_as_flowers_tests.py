@@ -11,6 +11,7 @@ from flwr.serverapp.strategy.strategy import Strategy
 from flwr_fco import FedDualAvg
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import run_of
 
 MODELS = [[1.0, 0.2, 0.5, 1.0], [0.2, 0.5, 1.0, 0.2], [0.5, 1.0, 0.2, 0.5], [9.0, -9.0, 9.0, 0.3], [0.3, 0.4, 0.5, 0.6]]
 
@@ -88,7 +89,7 @@ def test_replies_without_a_group_id_are_a_clear_error():
             with pytest.raises(ConfigurationError, match=r"none of 2 replies has a group_id.*reply_to=message"):
                 strategy.aggregate_train(1, replies)
     assert strategy.state.round == 0
-    assert not strategy.left_out
+    assert not run_of(strategy).left_out
 
 
 def test_replies_to_nothing_are_a_clear_error():

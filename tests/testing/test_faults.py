@@ -10,7 +10,7 @@ from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg
+from flwr_fco.strategies import FedDAGT, FedDualAvg, run_of
 from flwr_fco.testing import FaultyGrid, fault_mod
 from flwr_fco.testing.faults import FAULTS, Injected, lying
 from flwr_fco.wire import flower as _flower
@@ -38,7 +38,7 @@ def replies_to(grid, number=1):
     """Return what comes back in one round, by partition."""
     chosen = strategy()
     with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
-        chosen.prepare(start_arrays())
+        run_of(chosen).prepare(start_arrays())
         messages = chosen.configure_train(number, start_arrays(), ConfigRecord(), grid)
         return grid.send_and_receive(messages)
 
@@ -105,7 +105,7 @@ def test_a_delayed_reply_comes_in_the_next_round():
     grid = faulty({"delay": 1.0}, rounds=[1], partitions=[2])
     chosen, seen = strategy(), []
     with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
-        chosen.prepare(start_arrays())
+        run_of(chosen).prepare(start_arrays())
         for number in (1, 2, 3):
             replies = grid.send_and_receive(chosen.configure_train(number, start_arrays(), ConfigRecord(), grid))
             seen.append([reply.metadata.group_id for reply in replies])

@@ -8,7 +8,7 @@ from problems import app_of, problem, start_arrays
 
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DualFL, FedDualAvg
+from flwr_fco.strategies import DualFL, FedDualAvg, run_of
 from flwr_fco.wire import delivery
 from flwr_fco.wire import flower as _flower
 
@@ -143,12 +143,12 @@ def test_a_dead_node_is_not_asked_again_in_its_round(clock, caplog):
     grid = PollingGrid(app_of(problem()), 5, clock=clock)
     strategy = DualFL(nu=0.5, smoothness=1.0, evict_after=2, on_missing="reset")
     with grid.identity(), caplog.at_level(logging.WARNING, "flwr"):
-        strategy.prepare(start_arrays())
+        run_of(strategy).prepare(start_arrays())
         for number in (1, 2, 3):
             if number == 2:
                 grid.dead = {4}
             before = len(grid.pushed)
-            strategy.train_round(number, start_arrays(), ConfigRecord(), grid)
+            run_of(strategy).train_round(number, start_arrays(), ConfigRecord(), grid)
             asked = [node for _, node in grid.pushed[before:]].count(4)
             assert asked == 1, number
     assert "partition 2 gave no good answer in round 2; rounds in a row without one: 1, evict_after=2" in caplog.text

@@ -9,11 +9,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from problems import FEATURES, app_of, clients, flat, start_arrays
 
+from flwr_fco.algorithms.dual_averaging import FLOAT32_LIMIT
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDA, FedDAGT, FedDualAvg
-from flwr_fco.strategies.dual_averaging.fed_dual_avg import FLOAT32_LIMIT
+from flwr_fco.strategies import FedDA, FedDAGT, FedDualAvg, run_of
 from flwr_fco.wire.envelope import count_bytes
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.05, "batch_size": None, "fraction_evaluate": 0.0}
@@ -123,18 +123,18 @@ def test_float64_once_the_threshold_is_far_above_the_weights(caplog):
 def test_the_limit():
     """Half a unit of float32 at 1,000 times the weights is 6e-5 of them."""
     strategy = FedDualAvg(**OPTIONS, wire_dtype="auto")
-    strategy.prepare(start_arrays(dtype=np.float32))
+    run_of(strategy).prepare(start_arrays(dtype=np.float32))
     state = strategy.state._replace(dual=np.array([3.0 + 900.0, 0, 0, 0, 0, 0, 3.0]), elapsed=900.0 / 0.3)
-    assert np.count_nonzero(strategy.retrieve(strategy.problem, state)) == 2
-    assert strategy.short_wire(strategy.problem, state)
+    assert np.count_nonzero(strategy.retrieve(run_of(strategy).problem, state)) == 2
+    assert strategy.short_wire(run_of(strategy).problem, state)
     state = state._replace(dual=np.array([3.0 + 3100.0, 0, 0, 0, 0, 0, 3.0]), elapsed=3100.0 / 0.3)
-    assert not strategy.short_wire(strategy.problem, state)
+    assert not strategy.short_wire(run_of(strategy).problem, state)
     assert np.finfo(np.float32).eps / 2 * FLOAT32_LIMIT < 1e-4
     # A model that is 0 has no weights to compare with; a dual that is 0 has no digits to lose.
     assert not strategy.short_wire(
-        strategy.problem, state._replace(dual=np.full(FEATURES + 1, 1e-3) * np.r_[np.ones(FEATURES), 0])
+        run_of(strategy).problem, state._replace(dual=np.full(FEATURES + 1, 1e-3) * np.r_[np.ones(FEATURES), 0])
     )
-    assert strategy.short_wire(strategy.problem, state._replace(dual=np.zeros(FEATURES + 1)))
+    assert strategy.short_wire(run_of(strategy).problem, state._replace(dual=np.zeros(FEATURES + 1)))
 
 
 def test_a_client_may_answer_in_another_precision():

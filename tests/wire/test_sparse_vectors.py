@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import changed
 from scipy import sparse
 
 from flwr_fco import FedDualAvg
@@ -214,12 +215,12 @@ def test_messages_give_the_same_bits():
 
 
 def test_a_strategy_of_ones_own_gets_whole_vectors():
-    class Mine(FedDualAvg):
-        def aggregate(self, problem, state, replies):
-            assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in replies)
-            return super().aggregate(problem, state, replies)
+    def aggregate(own, self, problem, state, replies):
+        assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in replies)
+        return own.aggregate(self, problem, state, replies)
 
-    found, _ = run(clients(), Mine(regularizer=L1(0.001), client_lr=0.5, batch_size=4, fraction_evaluate=0.0))
+    mine = changed(FedDualAvg, aggregate=aggregate)
+    found, _ = run(clients(), mine(regularizer=L1(0.001), client_lr=0.5, batch_size=4, fraction_evaluate=0.0))
     assert_array_equal(found, run(clients())[0])
 
 

@@ -1,17 +1,76 @@
-"""The client half of APDA with an inexact proximal map."""
+"""APDA-Inexact: an accelerated primal-dual algorithm whose proximal step is taken inexactly.
+
+Sadiev, Kovalev, Richtarik (NeurIPS 2022), reconstructed from the abstract and from the parameters in Park and Xu's
+table 2: the constraint that all clients agree is dualised, and the server projects the duals.
+
+    each client: y <- V - mean(V)                                           x_hat ~ prox_{eta_x f}(x - eta_x y)
+                 x+ <- x - eta_x (grad f(x_hat) + y)                        x_bar = x+ + theta (x+ - x)
+                 V <- y - eta_y beta_y (y + grad f(x_hat)) + eta_y x_bar; send the change of V
+    server: mean(V), and mean(x), which is the model
+
+The changes of x are sent up only to give the server the model: the method itself needs V alone.
+
+Differs from the paper in: 1. it is a reconstruction, see above; 2. client m has weight p_m, not 1/M; 3. the proximal
+step is as exact as its stopping rule says.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import ORIGIN, Client, ClientHalf, Memory, Moved, Start, zeros_like
-from flwr_fco.core.layout import Vector
-from flwr_fco.wire.protocol import Downlink
+from flwr_fco.algorithms.contract import (
+    ORIGIN,
+    Change,
+    Client,
+    Downlink,
+    Memory,
+    Moved,
+    Problem,
+    Replies,
+    Start,
+    To,
+    Vector,
+    zeros_like,
+)
+from flwr_fco.algorithms.mean_of_memories import MeanState, rescaled
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 
 
-class APDAClient(ClientHalf):
+def advance(state: MeanState, change: Vector, local_change: Vector) -> MeanState:
+    """Return the state after a round.
+
+    Parameters
+    ----------
+    state : MeanState
+        Its primal is the mean of the clients' x, its mean the mean of their V.
+    change, local_change : ndarray of float64, shape (d,)
+        Weighted means of the changes of V and of x.
+    """
+    return state._replace(primal=state.primal + local_change, mean=state.mean + change, round=state.round + 1)
+
+
+def extrapolation(primal_step: float, dual_step: float, damping: float, convexity: float) -> float:
+    """Return theta = max(2/(2 + mu eta_x), 1 - beta_y eta_y), as in Park and Xu's table 2.
+
+    Parameters
+    ----------
+    primal_step, dual_step : float
+        eta_x and eta_y.
+    damping : float
+        beta_y.
+    convexity : float
+        mu.
+    """
+    return max(2.0 / (2.0 + convexity * primal_step), 1.0 - damping * dual_step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class APDA(PrimalAveraging):
     """Project the dual using the new mean, take a proximal step, and send the point whose projection is the next dual.
 
     With V the last point sent and mean(V) its mean over clients, received from the server::
@@ -26,11 +85,30 @@ class APDAClient(ClientHalf):
     and, which only tells the server the model, that of x. Sadiev, Kovalev, Richtarik: Communication acceleration of
     local gradient methods via an accelerated primal-dual algorithm with an inexact prox (NeurIPS 2022); reconstructed
     from the abstract and from Park and Xu's table 2.
+
+    Parameters
+    ----------
+    primal_step, dual_step : float
+        eta_x and eta_y.
+    damping : float
+        beta_y.
+    convexity : float
+        mu.
     """
 
     name: ClassVar[str] = "apda_inexact"
     engine: ClassVar[str | None] = None
     memory: ClassVar[tuple[str, ...]] = ("sent", "local")
+    reads: ClassVar[Any] = "sums"
+    everyone: ClassVar[bool] = True
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {**PrimalAveraging.refuses, "regularizer": "its only constraint is that all clients agree"}
+    )
+
+    primal_step: float
+    dual_step: float
+    damping: float
+    convexity: float
 
     @staticmethod
     def fresh(downlink: Downlink) -> Memory:
@@ -60,3 +138,40 @@ class APDAClient(ClientHalf):
     def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
         """Return V and x."""
         return {name: memory[name] + sent[own] for name, own in (("sent", "increment"), ("local", "local-increment"))}
+
+    def shapes(self, problem: Problem, state: MeanState) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of both changes."""
+        shapes = super().shapes(problem, state)
+        return {**shapes, "local-increment": shapes["increment"]}
+
+    def init(self, problem: Problem, primal: Vector) -> MeanState:
+        """Return the state before round 1."""
+        return MeanState(primal, np.zeros(primal.size))
+
+    def numbers(self, problem: Problem, state: MeanState) -> dict[str, float]:
+        """Return eta_x, eta_y, beta_y and theta."""
+        theta = extrapolation(self.primal_step, self.dual_step, self.damping, self.convexity)
+        return {
+            "primal-step": self.primal_step,
+            "dual-step": self.dual_step,
+            "damping": self.damping,
+            "extrapolation": theta,
+        }
+
+    def downlink(self, problem: Problem, state: MeanState, to: To | None) -> Downlink:
+        """Return the message to a client: the model if it begins, mean(V) otherwise."""
+        message = super().downlink(problem, state, to)
+        return message if to is None or to.begins else message._replace(vectors={"dual-mean": state.mean})
+
+    def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
+        """Return the means of all clients' V and x."""
+        population = replies.population
+        change, local_change = (replies.sum(name) / population for name in ("increment", "local-increment"))
+        return advance(rescaled(state, population), change, local_change)
+
+    def restart(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
+        """Return the state with the mean over the current clients."""
+        population = change.population
+        if change.reason is not None:
+            return state._replace(mean=np.zeros_like(state.mean), population=population)
+        return rescaled(state, population)

@@ -1,25 +1,69 @@
-"""The client half of FedPD."""
+"""FedPD: a primal-dual method in which every client keeps its own multiplier.
+
+Zhang, Hong, Dhople, Yin, Liu (2021), algorithm 1; their symbols in brackets::
+
+    each client, `repeats` times: local [x_i] ~ argmin f_i(x) + <dual [lambda_i], x - x_0> + ||x - x_0||^2 / (2 eta)
+                                  dual <- dual + (local - x_0)/eta;  x_0 [x_{0,i}] <- local + eta dual
+    send the change of x_0
+    server: primal [x_0] <- mean(x_0)
+
+With exact minimisations and zeros at the start, FedPD(eta) equals FedDR(eta, alpha = 1) and FedDyn(alpha = 1/eta),
+iterate by iterate.
+
+Differs from the paper in: 1. client i has weight p_i, not 1/N; 2. the paper averages with probability 1 - p after every
+step, this implementation after every `repeats`-th step; 3. the local minimisation is as exact as its stopping rule
+says.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
 
-from flwr_fco.algorithms.contract import ORIGIN, Client, ClientHalf, Memory, Moved, Start, zeros_like
-from flwr_fco.core.layout import Vector
-from flwr_fco.wire.protocol import Downlink
+from flwr_fco.algorithms.contract import (
+    ORIGIN,
+    Client,
+    Downlink,
+    Memory,
+    Moved,
+    Problem,
+    Replies,
+    Start,
+    Vector,
+    zeros_like,
+)
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
 
 
-class FedPDClient(ClientHalf):
+@dataclass(frozen=True, kw_only=True)
+class PrimalDual(PrimalAveraging):
     """Minimise the augmented Lagrangian f(x) + <dual, x - x_0> + ||x - x_0||^2 / (2 eta), then update the dual.
 
     dual <- dual + (x - x_0)/eta; x_0 <- x + eta dual. This is repeated ``repeats`` times; the last x_0 is sent. The
     message has the vector ``primal`` (x_0) and the numbers ``step`` (eta) and ``repeats`` (default 1). Zhang, Hong,
     Dhople, Yin, Liu: FedPD (2021), algorithm 1.
+
+    Parameters
+    ----------
+    step : float
+        eta.
+    repeats : int
+        Local minimisations between two averages.
     """
 
     name: ClassVar[str] = "fed_pd"
     engine: ClassVar[str | None] = None
     memory: ClassVar[tuple[str, ...]] = ("dual", "local")
+    reads: ClassVar[Any] = "sums"
+    everyone: ClassVar[bool] = True
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {**PrimalAveraging.refuses, "regularizer": "its fixed points are zeros of the clients' mean gradient"}
+    )
+
+    step: float = 1.0
+    repeats: int = 1
 
     @staticmethod
     def fresh(downlink: Downlink) -> Memory:
@@ -30,7 +74,7 @@ class FedPDClient(ClientHalf):
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
         """Minimise; what a client remembers after several minimisations is no function of what it sends."""
         primal, step = downlink.vectors["primal"], downlink.numbers["step"]
-        known = FedPDClient.fresh(downlink) if memory is None else memory
+        known = PrimalDual.fresh(downlink) if memory is None else memory
         dual, local, center = known["dual"], known["local"], primal
         repeats = int(downlink.numbers.get("repeats", 1.0))
         for _ in range(repeats):
@@ -47,3 +91,11 @@ class FedPDClient(ClientHalf):
         step = downlink.numbers["step"]
         moved = 0.5 * (sent["increment"] - step * memory["dual"])
         return {"dual": memory["dual"] + moved / step, "local": downlink.vectors["primal"] + moved}
+
+    def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
+        """Return eta and the number of local minimisations."""
+        return {"step": self.step, "repeats": float(self.repeats)}
+
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
+        """Return the mean of the clients' x_0."""
+        return PrimalState(state.primal + replies.sum() / replies.weight, state.round + 1)

@@ -1,26 +1,88 @@
-"""The client half of 5GCS."""
+"""5GCS: client sampling for local training of the fifth generation.
+
+Grudzien, Malinovsky, Richtarik (2022), algorithm 1; their symbols in brackets, all duals multiplied by M::
+
+    server: primal [x_hat] <- (x - gamma dual [v]) / (1 + gamma mu)
+    each client of the cohort: y ~ argmin f(y) - mu/2 ||y||^2 + tau/2 ||y - (primal + own [u] / tau)||^2
+                               own <- own + tau (primal - y); send the change
+    server: dual+ <- mean of all clients' own; x <- primal - gamma M/C (dual+ - dual)
+
+Differs from the paper in: 1. client m has weight p_m, not 1/M, and M/C is the weight of all clients over that of the
+cohort; 2. the duals are M times the paper's and tau M times the paper's tau, so that no client has to know M.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
-from flwr_fco.algorithms.contract import ORIGIN, Client, ClientHalf, Memory, Moved, Start, zeros_like
-from flwr_fco.core.layout import Vector
-from flwr_fco.wire.protocol import Downlink
+from flwr_fco.algorithms.contract import (
+    ORIGIN,
+    Client,
+    Downlink,
+    Memory,
+    Moved,
+    Problem,
+    Replies,
+    Start,
+    Vector,
+    zeros_like,
+)
+from flwr_fco.algorithms.mean_of_memories import MeanOfMemories, MeanState, rescaled
 
 
-class FiveGCSClient(ClientHalf):
+def advance(state: MeanState, change: Vector, *, step: float, convexity: float, population: float = 1.0) -> MeanState:
+    """Return the state after a round.
+
+    Parameters
+    ----------
+    state : MeanState
+        Its primal is x_hat, its mean the dual v.
+    change : ndarray of float64, shape (d,)
+        Sum of the cohort's increments, weighted by their share of all clients.
+    step : float
+        gamma.
+    convexity : float
+        mu.
+    population : float, default 1.0
+        M/C: weight of all clients relative to the cohort.
+    """
+    dual = state.mean + change
+    x = state.primal - step * population * change
+    primal = (x - step * dual) / (1.0 + step * convexity)
+    return state._replace(primal=primal, mean=dual, round=state.round + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FifthGeneration(MeanOfMemories):
     """Minimise f(y) - mu/2 ||y||^2 + tau/2 ||y - (x_hat + u/tau)||^2; u <- u + tau (x_hat - y), send its change.
 
     u is M times the paper's u_m, and tau is M times the paper's, so that clients need to know neither M nor their
     weights. The message has the vector ``primal`` (x_hat) and the numbers ``dual-step`` (tau) and ``convexity`` (mu).
     Grudzien, Malinovsky, Richtarik: Can 5th generation local training methods support client sampling? Yes! (2022),
     algorithm 1.
+
+    Parameters
+    ----------
+    step : float
+        gamma.
+    dual_step : float
+        tau times the number of clients.
+    convexity : float
+        mu.
     """
 
     name: ClassVar[str] = "five_gcs"
-    engine: ClassVar[str | None] = "minimise"
     memory: ClassVar[tuple[str, ...]] = ("dual", "local")
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {**MeanOfMemories.refuses, "regularizer": "its server step is that of mu/2 ||x||^2 and of nothing else"}
+    )
+
+    step: float
+    dual_step: float
+    convexity: float
 
     @staticmethod
     def fresh(downlink: Downlink) -> Memory:
@@ -44,3 +106,21 @@ class FiveGCSClient(ClientHalf):
         """Return u and y."""
         tau, increment = downlink.numbers["dual-step"], sent["increment"]
         return {"dual": memory["dual"] + increment, "local": downlink.vectors["primal"] - increment / tau}
+
+    def init(self, problem: Problem, primal: Vector) -> MeanState:
+        """Return the state before round 1: v = 0, so that the first point sent is x / (1 + gamma mu)."""
+        return super().init(problem, primal / (1.0 + self.step * self.convexity))
+
+    def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
+        """Return u_m: the mean is the dual v."""
+        return remembered["dual"]
+
+    def numbers(self, problem: Problem, state: MeanState) -> dict[str, float]:
+        """Return tau and mu."""
+        return {"dual-step": self.dual_step, "convexity": self.convexity}
+
+    def aggregate(self, problem: Problem, state: MeanState, replies: Replies) -> MeanState:
+        """Return the mean of all clients' duals and the server's step against it."""
+        state, cohort = rescaled(state, replies.population), replies.weight
+        change = replies.sum() / state.population
+        return advance(state, change, step=self.step, convexity=self.convexity, population=state.population / cohort)

@@ -1,19 +1,59 @@
-"""The client halves of the baselines for saddle points: descent-ascent and extragradient steps."""
+"""Baselines for FeDualEx: methods for smooth saddle points, with subgradients of psi and projections.
+
+ExtraStepLocalSGD (Beznosikov, Samokhin, Gasnikov 2020), FedAvg-S (Hou, Thekumparampil, Fanti, Oh 2021) and the direct
+aggregation of projected descent-ascent (Shafahi et al. 2020, algorithm 3), their symbols in brackets::
+
+    server: primal [z = (x, y)]
+    each round:
+        each client: start at primal; K local steps on (x, y), with the operator g = (grad_x f, -grad_y f), s a
+            subgradient of psi's finite part (sign(0) = 0) and P the projection onto psi's constraint:
+            ExtraStepLocalSGD:  half <- P(z - client_lr (g(z) + s(z)));  z <- P(z - client_lr (g(half) + s(half)))
+            FedAvgS:            z <- P(z - client_lr (g(z) + s(z)))
+            DistributedPGDA:    x <- P(x - client_lr (grad_x f(x, y) + s(x))), then at the new x
+                                y <- P(y + ascent_lr (grad_y f(x, y) - s(y)))              or along the sign of that
+            send the increment [z_K - z_0]
+        server: primal <- primal + server_lr mean(increment)
+
+Means of points in a convex set stay in it for server_lr <= 1. No entry is ever exactly zero.
+
+Differs from the papers in: 1. the methods are for smooth problems, without (ExtraStepLocalSGD) or with projections;
+Bai, Bullins (ICLR 2024, section 6) run them with subgradients on composite problems; 2. clients with more steps do not
+weigh more (``normalize_local_work``); 3. DistributedPGDA's descent has no momentum; with ``sign_ascent=True`` and
+``ascent_lr`` set to the radius of the ball, its ascent is that of Shafahi et al.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Client, Memory, Moved, Start, Step
-from flwr_fco.algorithms.mirror_descent import PrimalSteps
-from flwr_fco.core.layout import Vector
-from flwr_fco.objectives.base import Batch
-from flwr_fco.wire.protocol import Downlink
+from flwr_fco.algorithms.contract import (
+    Batch,
+    Client,
+    Downlink,
+    LossFacts,
+    Memory,
+    Moved,
+    Option,
+    Problem,
+    Start,
+    Step,
+    Vector,
+)
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
+
+_REFUSES = MappingProxyType(
+    {**PrimalAveraging.refuses, "server_lr": "its clients' increments are no gradients at one point"}
+)
 
 
-class DescentAscent(PrimalSteps):
+@dataclass(frozen=True, kw_only=True)
+class DescentAscent(PrimalAveraging):
     """Descend for the minimising player, ascend for the maximising one, each projected onto psi's constraint.
 
     Simultaneous, with one batch per step, a subgradient s of the finite part of psi, and the projection P::
@@ -32,12 +72,22 @@ class DescentAscent(PrimalSteps):
 
     Simultaneous: Hou, Thekumparampil, Fanti, Oh: Efficient algorithms for federated saddle point optimization (2021),
     FedAvg-S. Alternating: Shafahi et al.: Universal Adversarial Training (AAAI 2020), algorithm 3.
+
+    Parameters
+    ----------
+    alternating, sign_ascent : bool, default False
+    ascent_lr : float, callable or None
     """
 
     name: ClassVar[str] = "descent_ascent"
+    refuses: ClassVar[Mapping[str, str]] = _REFUSES
+
+    alternating: bool = False
+    sign_ascent: bool = False
+    ascent_lr: Any = None
 
     @staticmethod
-    def step(client: Client, downlink: Downlink, start: Start) -> Step:
+    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
         """Return a step of both players."""
         plan, rate, objective = client.plan, client.rate, client.objective
         ascent_lr = downlink.numbers.get("ascent-lr", rate)
@@ -66,8 +116,22 @@ class DescentAscent(PrimalSteps):
 
         return step
 
+    def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
+        """Return the maximising player's step size if it has its own."""
+        return {} if self.ascent_lr is None else {"ascent-lr": problem.numbers["ascent_lr"]}
 
-class ExtraStep(PrimalSteps):
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+        """Return how the maximising player moves."""
+        return {"alternating": self.alternating, "sign-ascent": self.sign_ascent}
+
+    def describe(self, state: PrimalState | None) -> list[tuple[str, str]]:
+        """Return the line about the maximising player."""
+        how = "alternating" if self.alternating else "simultaneous"
+        return [("Ascent", f"{how}{', along the sign' if self.sign_ascent else ''}")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtraStep(PrimalAveraging):
     """Extragradient steps, projected onto psi's constraint, with two new batches each.
 
     For k < K, with a subgradient s of the finite part of psi (sign(0) = 0) and the projection P::
@@ -82,6 +146,7 @@ class ExtraStep(PrimalSteps):
 
     name: ClassVar[str] = "extra_step"
     engine: ClassVar[str | None] = None
+    refuses: ClassVar[Mapping[str, str]] = _REFUSES
 
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
@@ -99,3 +164,7 @@ class ExtraStep(PrimalSteps):
 
         moved = client.take_steps(downlink.vectors["primal"], step, in_pairs=True)
         return {"increment": moved.increment}, moved
+
+    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
+        """Return 1/(sqrt(5) L) of FeDualEx's theory."""
+        return {"client_lr": (1.0 / (math.sqrt(5.0) * facts.curvature), "1/(sqrt(5) L)")}

@@ -1,27 +1,55 @@
-"""The client half of FedSAM."""
+"""FedSAM: local steps along gradients taken a fixed radius uphill.
+
+Qu, Li, Duan, Liu, Tang, Lu (ICML 2022), algorithm 1; their symbols in brackets::
+
+    each client of the sample, K times: x <- x - client_lr [eta_l] g(x + radius [rho] g(x) / ||g(x)||)
+                               send the increment
+    server: primal <- primal + server_lr [eta_g] mean(increment)
+
+Both gradients of a step use the same minibatch. The fixed points are not those of the loss: FedSAM looks for flat
+minima, at a distance of the order of the radius.
+
+Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (``normalize_local_work``).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Client, Memory, Moved
-from flwr_fco.algorithms.mirror_descent import PrimalSteps
-from flwr_fco.core.layout import Vector
-from flwr_fco.objectives.base import Batch
-from flwr_fco.wire.protocol import Downlink
+from flwr_fco.algorithms.contract import Batch, Client, Downlink, Memory, Moved, Problem, Vector
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
 
 
-class SharpnessAware(PrimalSteps):
+@dataclass(frozen=True, kw_only=True)
+class SharpnessAware(PrimalAveraging):
     """Steps along gradients at points a radius uphill: x <- x - client_lr g(x + radius g(x) / ||g(x)||).
 
-    The message has the vector ``primal`` and the number ``radius``; 0 gives FedAvg. Qu and others: Generalized
-    federated learning via sharpness aware minimization (ICML 2022), algorithm 1.
+    Parameters
+    ----------
+    radius : float
+        rho; 0 gives FedAvg.
+
+    References
+    ----------
+    Qu and others: Generalized federated learning via sharpness aware minimization (ICML 2022), algorithm 1.
     """
 
     name: ClassVar[str] = "sharpness_aware"
     engine: ClassVar[str | None] = None
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            **PrimalAveraging.refuses,
+            "regularizer": "its local steps are plain gradient steps",
+            "server_lr": "its increments are no steps along gradients at the model",
+        }
+    )
+
+    radius: float = 0.05
 
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
@@ -41,3 +69,7 @@ class SharpnessAware(PrimalSteps):
 
         moved = client.take_steps(downlink.vectors["primal"], step)
         return {"increment": moved.increment}, moved._replace(metrics={"gradient-evaluations": float(gradients)})
+
+    def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
+        """Return the radius."""
+        return {"radius": self.radius}

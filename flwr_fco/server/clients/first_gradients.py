@@ -41,7 +41,7 @@ class FirstGradients(Part):
         self._bytes = (start.bytes_down, start.bytes_up)
         if self._remembering is not None:
             self._remembering.after_round(host, host.state, start.uplinks)
-        host.state = host.algorithm.start_trackers(
+        host.state = host.algorithm.aggregate(
             start.problem, host.state, host.replies(start.problem, host.state, start.uplinks)
         )
         host.answered_start.update(u.node.node_id for u in start.uplinks if u.node is not None)

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from logging import INFO
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract import Change
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, add_to
@@ -94,24 +95,6 @@ class Partitions(Set[Key]):
         return self.number == other.number if isinstance(other, Partitions) else super().__eq__(other)
 
     __hash__ = None  # type: ignore[assignment]
-
-
-class Change(NamedTuple):
-    """A change of the clients' memories that the strategy's state must follow.
-
-    Parameters
-    ----------
-    reason : str or None
-        Why all clients restart; None if none does, but clients have joined or left.
-    means : mapping of str to ndarray, or None
-        Weighted means of the memories of the current clients; None if unchanged up to the weights.
-    population : float
-        Sum of the weights of the current clients.
-    """
-
-    reason: str | None
-    means: Mapping[str, Vector] | None
-    population: float
 
 
 class ClientMemories:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from logging import WARNING
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import ClientHalf, without_common
+from flwr_fco.algorithms.contract import Change, ClientHalf, without_common
+from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense
-from flwr_fco.server.clients.graph import Graph
-from flwr_fco.server.clients.memory import Change, ClientMemories
+from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Downlink, Node, Uplink
 
@@ -46,8 +47,7 @@ class Remembering(Part):
         """Record the replies that have counted."""
         algorithm, problem = host.algorithm, host.current.problem
         assert problem is not None
-        half = algorithm.client_half()
-        assert half is not None
+        half = type(algorithm)
         told = algorithm.downlink(problem, before, None)
 
         def after(memory: Mapping[str, Any], uplink: Uplink) -> Mapping[str, Any]:
@@ -73,7 +73,7 @@ class Remembering(Part):
             return
         if change.reason is not None:
             log(WARNING, "%s: all clients begin anew", change.reason)
-        host.state = host.algorithm.memories_changed(host.problem, host.state, change)
+        host.state = host.algorithm.restart(host.problem, host.state, change)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the record of the clients' memories."""
@@ -145,7 +145,7 @@ class Gossip(Part):
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
         """Return the nodes that have a row; the state then has a row for each node."""
         left = self.graph.notice(host.nodes.ordered)
-        host.state = host.algorithm.nodes_changed(host.problem, host.state, left)
+        host.state = host.algorithm.restart(host.problem, host.state, Change(None, None, math.nan, left))
         return self.graph.members(nodes)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

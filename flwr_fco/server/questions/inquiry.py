@@ -12,15 +12,15 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract import Algorithm, LossFacts
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.algorithm import Algorithm
 from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions
 from flwr_fco.server.parts import Host, Part
-from flwr_fco.server.questions.rates import LossFacts, bounded_largest, bounded_smallest, smoothness_for
+from flwr_fco.server.questions.rates import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import IncrementBounds, check_examples
 from flwr_fco.server.replies.checks import Round
@@ -42,7 +42,7 @@ class Inquiry(Part):
     Parameters
     ----------
     options : CommonOptions
-    algorithm : Algorithm
+    kind : type of Algorithm
     mail : Mail
 
     Attributes
@@ -53,11 +53,11 @@ class Inquiry(Part):
         The reasons for these values.
     """
 
-    def __init__(self, options: CommonOptions, algorithm: Algorithm, mail: Mail) -> None:
-        self._options, self._algorithm, self._mail = options, algorithm, mail
+    def __init__(self, options: CommonOptions, kind: type[Algorithm], mail: Mail) -> None:
+        self._options, self._mail = options, mail
         self._names = [name for name in AUTOMATIC if getattr(options, name, None) == AUTO]
         self.extrapolates = "server_lr" in self._names
-        if self.extrapolates and not (algorithm.extrapolates and options.aggregation == "mean"):
+        if self.extrapolates and not _has_rule(kind, options.aggregation):
             raise ConfigurationError(
                 f"server_lr='auto': {type(options).__name__} with aggregation={options.aggregation!r} takes something "
                 "else than the plain mean of increments, for which there is no such rule; give a number. FedDualAvg, "
@@ -162,7 +162,7 @@ class Inquiry(Part):
         """
         facts = self._facts(host, grid)
         problem = host.problem._replace(asked=self._mail.nodes.ordered)
-        found = self._algorithm.theory(problem, facts)
+        found = host.algorithm.theory(problem, facts)
         for name in self._names:
             if name != "server_lr":
                 self.chosen[name], formula = found[name]
@@ -173,7 +173,7 @@ class Inquiry(Part):
     def _facts(self, host: Host, grid: Grid) -> LossFacts:
         work = host.plan.work
         batch_size = (work.batch_size or 0) if isinstance(work, FirstOrder) else 0
-        primal = self._algorithm.retrieve(host.problem, host.state)
+        primal = host.algorithm.retrieve(host.problem, host.state)
         question = self.question("smoothness", primal, {"batch-size": float(batch_size)})
         answers = self.ask(grid, question, wanted=("l2", "l1", "convexity", "probed"))
         if not answers:
@@ -209,6 +209,11 @@ class Inquiry(Part):
     def describe(self) -> list[tuple[str, str]]:
         """Return a line for each chosen option."""
         return [(f"Chosen {name}", f"{self.chosen[name]:.4g} = {reason}") for name, reason in self.reasons.items()]
+
+
+def _has_rule(kind: type[Algorithm], aggregation: str) -> bool:
+    """Whether FedExP's rule fits: the server takes the plain mean of increments along gradients."""
+    return kind.reads == "mean" and "server_lr" not in kind.refuses and aggregation == "mean"
 
 
 #: Fraction of the increments' mean square below which their mean has no meaningful direction.

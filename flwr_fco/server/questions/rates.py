@@ -3,77 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
 from flwr_fco.mirror_maps.product import BoundProduct
 
-#: Cap on a claim, as a multiple of the clients' median. Rates of 1/(4 L) are stable up to 2/L, eight times as much, so
-#: an honest client whose loss is up to eighty times as steep as the median's still takes stable steps.
-LARGEST_CLAIM = 10.0
 #: Lower bound on a claim of strong convexity, as a fraction of the clients' median.
 SMALLEST_CLAIM = 0.01
-
-
-class LossFacts(NamedTuple):
-    """The clients' reports about their losses, as the server uses them.
-
-    Parameters
-    ----------
-    smoothness : float
-        L, for the minibatch gradients of all clients, in the norm of the mirror map.
-    norm : str
-        Name of that norm.
-    convexity : float
-        mu, of all clients' losses in the Euclidean norm; 0 if unknown.
-    steps : int
-        K, the largest number of steps among the clients.
-    probed : bool
-        Whether L was probed at the start point, because a client's loss does not know it.
-    clients : int
-        Number of clients that have answered.
-    clipped : int
-        Number of claims clipped to ten times the median.
-
-    Examples
-    --------
-    >>> str(LossFacts(2.0, "l2", 0.0, 5, False, 3, 0))
-    'L = 2 (l2 norm), K = 5, as 3 clients say'
-    """
-
-    smoothness: float
-    norm: str
-    convexity: float
-    steps: int
-    probed: bool
-    clients: int
-    clipped: int
-
-    @property
-    def curvature(self) -> float:
-        """L, above 0.
-
-        Raises
-        ------
-        ConfigurationError
-            If it is 0.
-        """
-        if not self.smoothness > 0.0:
-            raise ConfigurationError(
-                "the clients' gradients do not change, or jump as those of a hinge loss do: no rate follows from their "
-                "smoothness; give the rates by hand"
-            )
-        return self.smoothness
-
-    def __str__(self) -> str:
-        convexity = f", mu = {self.convexity:.4g}" if self.convexity > 0.0 else ""
-        probed = ", probed at the start point" if self.probed else ""
-        clipped = f"; {self.clipped} said more than {LARGEST_CLAIM:g} times the median, as which it counts"
-        return (
-            f"L = {self.smoothness:.4g} ({self.norm} norm){convexity}, K = {self.steps}, as {self.clients} clients "
-            f"say{probed}{clipped if self.clipped else ''}"
-        )
 
 
 def bounded_largest(claims: Sequence[float]) -> tuple[float, int]:

@@ -12,11 +12,11 @@ import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract import Problem
+from flwr_fco.algorithms.contract.means import robust_mean
 from flwr_fco.core.logs import log
 from flwr_fco.errors import FOR_A_MODEL, ConfigurationError, ProtocolError
-from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.options import MetricsFunction
-from flwr_fco.server.replies.centres import centre
 from flwr_fco.wire.envelope import content_of, sender_and_group, was_altered, what_is_missing
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import Work
@@ -376,7 +376,7 @@ def averaged_pass_through(
                 mean = sum((value.astype(np.float64) * weight for (value, _), weight in pairs), np.zeros(old.shape))
             else:
                 rows = [value.astype(np.float64).ravel() for value, _ in values]
-                mean = centre(aggregation, rows, weights, trim=trim).reshape(old.shape)
+                mean = robust_mean(aggregation, rows, weights, trim=trim).reshape(old.shape)
             result[name] = np.asarray(mean).astype(old.dtype)
         else:
             result[name] = np.sort(np.array([value for value, _ in values]), axis=0)[(len(values) - 1) // 2]

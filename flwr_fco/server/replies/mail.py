@@ -12,15 +12,15 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract import Algorithm, Problem, To
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.server.algorithm import Algorithm, Problem
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.options import CommonOptions
-from flwr_fco.server.parts import Letter, Part
+from flwr_fco.server.parts import Host, Letter, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import (
     LARGEST_FACTOR,
@@ -133,7 +133,9 @@ class OwnClients:
             check_steps(uplink.steps, LARGEST_FACTOR * most)
         else:
             check_steps(uplink.steps, most, OWN_LOOPS)
-        exact = mail.algorithm.exact_elapsed and not mail.own_loops
+        # A method's own loop may take steps of other sizes.
+        engine = mail.algorithm.engine is not None or mail.rateless
+        exact = engine and not mail.own_loops
         check_elapsed(uplink.elapsed, uplink.steps, mail.step_size(), exact=exact)
         current.possible = claims
 
@@ -144,7 +146,9 @@ class Mail(Part):
     Parameters
     ----------
     options : CommonOptions
-    algorithm : Algorithm
+    kind : type of Algorithm
+    host : Host
+        The run whose messages these are.
 
     Attributes
     ----------
@@ -174,13 +178,10 @@ class Mail(Part):
         The model of the state, if the user sees it unchanged.
     """
 
-    def __init__(self, options: CommonOptions, algorithm: Algorithm) -> None:
-        self.options, self.algorithm = options, algorithm
+    def __init__(self, options: CommonOptions, kind: type[Algorithm], host: Host) -> None:
+        self.options, self._kind, self._host = options, kind, host
         self.language: Language = OwnClients()
         self.asks = True
-        half = algorithm.client_half()
-        #: Whether clients may answer with their features' coordinates alone.
-        self._sparse = half is None or half.sparse is not None
         self.timeout = 3600.0
         self.forget()
 
@@ -204,6 +205,11 @@ class Mail(Part):
         self._wire_dtype = "float64"
 
     @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm whose messages these are."""
+        return self._host.algorithm
+
+    @property
     def own_loops(self) -> bool:
         """Whether the clients run their own training loops, as unmodified ones always do."""
         return not self.asks or bool(getattr(self.options, "own_loops", False))
@@ -213,7 +219,7 @@ class Mail(Part):
         """The settings that all messages of this run share."""
         if self._plan is None:
             raise ConfigurationError(
-                f"{type(self.algorithm).__name__} does not know the model yet; call `prepare(initial_arrays)` or "
+                f"{type(self.options).__name__} does not know the model yet; call `prepare(initial_arrays)` or "
                 "`start(...)`"
             )
         return self._plan
@@ -252,7 +258,7 @@ class Mail(Part):
         if sent is not None and all(sent):
             replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
             # If all clients must take part, a client whose answer cannot count is asked again, by message.
-            everyone = self.algorithm.participation == "everyone"
+            everyone = self._kind.everyone
             good = self._read_sent(caller, replies, all_or_none=everyone)
             if good is not None:
                 plans = [] if self.spec is None else [self.spec.arrays for n, _ in letters if n.node_id not in informed]
@@ -355,8 +361,8 @@ class Mail(Part):
             reason = f"it claims the partition id {first.partition_id}, which node {first.node_id} had first"
             current.leave_out("configure_train", Node(node_id, first.partition_id), node_id, reason)
         current.refused = current.rows
-        current.problem = problem = problem._replace(asked=nodes, restoring=current.restoring)
-        current.shapes = self.algorithm.uplink_shapes(problem)
+        current.problem = problem = problem._replace(asked=nodes)
+        current.shapes = self.algorithm.shapes(problem, state)
         if problem.plan.wire_dtype == "auto" and isinstance(self.language, OwnClients):
             current.wire_dtype = "float32" if self.algorithm.short_wire(problem, state) else "float64"
             if current.wire_dtype != self._wire_dtype:
@@ -375,7 +381,7 @@ class Mail(Part):
         current, algorithm = self.current, self.algorithm
         problem, state = current.problem, current.state
         assert problem is not None
-        if not algorithm.personal and problem.memories is None:
+        if problem.memories is None and problem.graph is None:
             told = algorithm.downlink(problem, state, None)
             nodes = list(nodes)
             strangers = not self.places or not all(node.key in self.places for node in nodes)
@@ -428,10 +434,13 @@ class Mail(Part):
 
     def _told(self, problem: Problem, node: Node) -> Downlink:
         """Return the downlink for a node."""
-        told = self.algorithm.downlink(problem, self.current.state, node)
-        if problem.memories is None:
-            return told
-        return told._replace(stamp=problem.memories.stamp(node, restore=node.node_id in self.current.restoring))
+        memories: Any = problem.memories
+        if memories is None:
+            return self.algorithm.downlink(problem, self.current.state, To(node.key))
+        lost, answered = node.node_id in self.current.restoring, node.node_id in self._host.answered_start
+        to = To(node.key, memories.member(node).accepted < 0, lost, answered)
+        message = self.algorithm.downlink(problem, self.current.state, to)
+        return message._replace(stamp=memories.stamp(node, restore=lost))
 
     def post(self, letters: Sequence[Letter]) -> list[Message]:
         """Return letters as Flower's messages.
@@ -494,7 +503,7 @@ class Mail(Part):
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
             self.declared.update((reply.node.node_id, reply.value.examples) for reply in good)
-        if self._sparse:
+        if self._kind.sparse:
             self._note_places(good)
         if options.client_weights is None:
             return good
@@ -532,6 +541,12 @@ class Mail(Part):
     @property
     def _memories(self) -> Any:
         return None if self.current.problem is None else self.current.problem.memories
+
+    @property
+    def rateless(self) -> bool:
+        """Whether the method has no rates, so that a client's `elapsed` is its number of steps."""
+        problem = self.current.problem
+        return problem is None or math.isnan(problem.client_lr)
 
     def step_size(self) -> float:
         """Return the increase of a client's `elapsed` per step: client_lr, or 1 in a method without rates."""
@@ -573,7 +588,7 @@ class Mail(Part):
             The answers to keep, from all requests.
         """
         kept = list(replies)
-        everyone = self.algorithm.participation == "everyone"
+        everyone = self._kind.everyone
         # At most twice: a node may detect a lost state only once it has the plan.
         for _ in range(_REPEATS if self.grid is not None else 0):
             if everyone:

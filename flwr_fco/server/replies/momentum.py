@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract.means import Mean
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import saved_array
 from flwr_fco.server.parts import Host, Part
-from flwr_fco.server.replies.centres import Centre
 from flwr_fco.wire.protocol import Uplink
 
 
@@ -22,11 +22,11 @@ class Momentum(Part):
     ----------
     beta : float
         In (0, 1).
-    centre : Centre
+    centre : Mean
         Centre of a round's increments.
     """
 
-    def __init__(self, beta: float, centre: Centre) -> None:
+    def __init__(self, beta: float, centre: Mean) -> None:
         self.beta, self.centre = beta, centre
         #: Size of the model; 0 before it is known.
         self.size = 0

@@ -305,7 +305,7 @@ def _check(options: CommonOptions) -> None:
         ),
         "fraction_train > 0": options.fraction_train == 0.0,
         'output="last", "average" or "moving-average" (others need the clients\' local steps)': (
-            options.output not in CommonOptions.outputs
+            options.output in ("shadow", "ergodic")
         ),
         'client="composite" (unmodified clients say themselves how far psi\'s weight grows)': (
             own("client") == "unmodified"

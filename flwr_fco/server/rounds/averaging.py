@@ -8,33 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import Vector, largest_entries
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.parts import Part
-
-
-def largest_entries(vector: Vector, count: int) -> Vector:
-    """Return the vector with only its `count` entries of largest absolute value; ties keep the first entries.
-
-    Parameters
-    ----------
-    vector : ndarray of float64, shape (d,)
-    count : int
-        s.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> largest_entries(np.array([1.0, -3.0, 2.0]), 2)
-    array([ 0., -3.,  2.])
-    """
-    if count >= vector.size:
-        return vector.copy()
-    kept = np.argsort(-np.abs(vector), kind="stable")[:count]
-    result = np.zeros_like(vector)
-    result[kept] = vector[kept]
-    return result
 
 
 class PointAverage(Part):

@@ -6,26 +6,23 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, RunInterrupted
 from flwr_fco.results import Number, Result, numbers_of
-from flwr_fco.server.parts import Host
 from flwr_fco.server.replies.bounds import TOO_LONG
-from flwr_fco.server.replies.checks import LeftOut
-from flwr_fco.server.replies.private import PrivateMean
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.server.rounds.resuming import Progress
+from flwr_fco.server.run import Run
 from flwr_fco.wire.arrays import NOT_FINITE
 from flwr_fco.wire.delivery import send_and_receive
 
@@ -37,68 +34,8 @@ _TOO_LONG_IN_A_ROW = 2
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
-class Runnable(Host, Protocol):
-    """The interface of a strategy for the rounds of a run; see :class:`flwr_fco.strategies.CompositeStrategy`."""
-
-    on_divergence: Literal["raise", "rollback", "warn", "stop"]
-    overflowed: bool
-    result: Result | None
-    progress: Progress | None
-
-    @property
-    def left_out(self) -> list[LeftOut]:
-        """The replies that did not count."""
-
-    @property
-    def private_mean(self) -> PrivateMean | None:
-        """The part that makes one noisy mean of a round's replies."""
-
-    def prepare(self, initial_arrays: ArrayRecord) -> None:
-        """Start a new run from a model."""
-
-    def resume(self, path: str | os.PathLike[str], progress: Progress) -> None:
-        """Restore an unfinished run."""
-
-    def primal_arrays(self) -> ArrayRecord:
-        """Return the primal model."""
-
-    def choose_rates(self, grid: Grid) -> None:
-        """Choose the options that are ``"auto"``."""
-
-    def watches(self) -> Sequence[RoundHooks]:
-        """Return the strategy's own callbacks."""
-
-    def keep_state(self) -> None:
-        """Keep a copy of the state."""
-
-    def roll_back(self) -> ArrayRecord:
-        """Restore the state that was kept last, and return its model."""
-
-    def summary(self) -> None:
-        """Log the settings."""
-
-    def train_round(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Run a training round."""
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the messages of a federated evaluation."""
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the metrics of an evaluation."""
-
-    def as_vector(self, arrays: ArrayRecord) -> Vector:
-        """Return a model as one vector."""
-
-    def certificate(self, server_round: int, grid: Grid, arrays: ArrayRecord) -> dict[str, float]:
-        """Return the metrics of a round's certificate, if one is due."""
-
-
 def run_rounds(
-    strategy: Runnable,
+    run: Run,
     grid: Grid,
     initial_arrays: ArrayRecord,
     num_rounds: int,
@@ -111,31 +48,31 @@ def run_rounds(
     resume: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
-    hooks, began = Hooks(callbacks, strategy.watches()), time.monotonic()
-    strategy.prepare(initial_arrays)
+    hooks, began = Hooks(callbacks, run.watches()), time.monotonic()
+    run.prepare(initial_arrays)
     # The noise does not hide whose replies were left out.
-    private = strategy.private_mean is not None
-    strategy.result = result = Result(arrays=initial_arrays, left_out=[] if private else strategy.left_out)
-    watch = _Watch(strategy, result)
-    progress = Progress(result, strategy.nodes, grid, hooks, watch)
+    private = run.private_mean is not None
+    run.result = result = Result(arrays=initial_arrays, left_out=[] if private else run.left_out)
+    watch = _Watch(run, result)
+    progress = Progress(result, run.nodes, grid, hooks, watch)
     if resume is not None:
-        strategy.resume(resume, progress)
-        result.arrays = strategy.primal_arrays()
+        run.resume(resume, progress)
+        result.arrays = run.primal_arrays()
         if progress.round > num_rounds:
             raise ConfigurationError(
                 f"num_rounds={num_rounds}, but {os.fspath(resume)} is of round {progress.round}; num_rounds is the "
                 "total, with the rounds before the run was stopped"
             )
-    strategy.progress = progress
-    log(INFO, "Starting %s strategy:", type(strategy).__name__)
+    run.progress = progress
+    log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
     if resume is not None:
         log(INFO, "\t├── Resumed after round %d: %s", progress.round, os.fspath(resume))
-    strategy.choose_rates(grid)
-    strategy.summary()
+    run.choose_rates(grid)
+    run.strategy.summary()
     number = -1
     try:
-        progress.begin(strategy, num_rounds)
+        progress.begin(run.strategy, num_rounds)
         if resume is None:
             if evaluate_fn is not None:
                 scores = _scores(evaluate_fn, 0, initial_arrays)
@@ -146,7 +83,7 @@ def run_rounds(
             log(INFO, "[ROUND %s/%s]", number, num_rounds)
             if number > progress.round:
                 hooks.call("on_round_begin", number, result.arrays)
-                aggregated, metrics = strategy.train_round(number, result.arrays, train_config, grid)
+                aggregated, metrics = run.train_round(number, result.arrays, train_config, grid)
                 result.arrays = result.arrays if aggregated is None else aggregated
                 if metrics is not None:
                     # Before the watch, which may end the run with an error: its result includes the numbers of that
@@ -157,15 +94,15 @@ def run_rounds(
                     progress.save_point(number, complete=False)
                 sound = watch.round_done(number, result.arrays, metrics)
                 if metrics is not None and sound:
-                    for name, value in strategy.certificate(number, grid, result.arrays).items():
+                    for name, value in run.certificate(number, grid, result.arrays).items():
                         metrics[name] = value
                 _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
                 if not private:
                     progress.save_point(number, complete=False)
             arrays, metrics = result.arrays, result.train_metrics_clientapp.get(number)
-            messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
+            messages = run.strategy.configure_evaluate(number, arrays, evaluate_config, grid)
             if messages:
-                scores = strategy.aggregate_evaluate(number, send_and_receive(grid, messages, timeout))
+                scores = run.strategy.aggregate_evaluate(number, send_and_receive(grid, messages, timeout))
                 _keep(result.evaluate_metrics_clientapp, number, scores, "Aggregated MetricRecord")
             if evaluate_fn is not None:
                 scores = _scores(evaluate_fn, number, arrays)
@@ -180,7 +117,7 @@ def run_rounds(
                 break
     except BaseException as error:
         # Not in the middle of a round, when the state may be half of the next one.
-        if progress.round == number or strategy.current.number < number:
+        if progress.round == number or run.current.number < number:
             hooks.call("on_save_point", progress.round, True)
         done = max(result.train_metrics_clientapp, default=0)
         if isinstance(error, KeyboardInterrupt):
@@ -193,7 +130,7 @@ def run_rounds(
     log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
     rounds = result.train_metrics_clientapp.values()
     if rounds and all(metrics["skipped"] for metrics in rounds) and watch.stops:
-        raise NothingTrainedError(_why_nothing(strategy, result), result)
+        raise NothingTrainedError(_why_nothing(run, result), result)
     log(INFO, "")
     log(INFO, "Final results:")
     log(INFO, "")
@@ -203,10 +140,10 @@ def run_rounds(
     return result
 
 
-def _why_nothing(strategy: Runnable, result: Result) -> str:
+def _why_nothing(run: Run, result: Result) -> str:
     """Return why no round counted, most frequent reasons first."""
     rounds = result.train_metrics_clientapp
-    text = f"{type(strategy).__name__}: 0 of {len(rounds)} rounds counted, so the model is still the initial one: "
+    text = f"{type(run.strategy).__name__}: 0 of {len(rounds)} rounds counted, so the model is still the initial one: "
     # First line of the error only: a client's traceback follows it.
     reasons = Counter(entry.reason.partition("\n")[0][:200] for entry in result.left_out if entry.kind == "train")
     if not reasons:
@@ -220,15 +157,15 @@ def _why_nothing(strategy: Runnable, result: Result) -> str:
 class _Watch:
     """Checks the model after each round for divergence."""
 
-    def __init__(self, strategy: Runnable, result: Result) -> None:
-        self._strategy, self._result = strategy, result
+    def __init__(self, run: Run, result: Result) -> None:
+        self._run, self._result = run, result
         #: Whether this round was rolled back to the result's arrays.
         self.rolled_back = False
         self._times, self._too_long = 0, 0
-        self._keeps = strategy.on_divergence == "rollback"
+        self._keeps = run.strategy.on_divergence == "rollback"
         if self._keeps:
-            strategy.keep_state()
-        self._watch: DivergenceWatch | None = DivergenceWatch(result.arrays, strategy.as_vector(result.arrays))
+            run.keep_state()
+        self._watch: DivergenceWatch | None = DivergenceWatch(result.arrays, run.as_vector(result.arrays))
 
     @property
     def stops(self) -> bool:
@@ -246,9 +183,9 @@ class _Watch:
         self.rolled_back = False
         if metrics is None:
             return False
-        strategy, skipped = self._strategy, bool(metrics["skipped"])
+        run, skipped = self._run, bool(metrics["skipped"])
         try:
-            entries = strategy.as_vector(arrays)
+            entries = run.as_vector(arrays)
         except ProtocolError:
             self._diverged(number, "the model is too large for its dtype")
             return False
@@ -257,9 +194,9 @@ class _Watch:
         if not skipped:
             self._diverged(number, self._watch.look(number, arrays, entries))
             if self._keeps and self._watch.good[0] == number:
-                strategy.keep_state()
+                run.keep_state()
                 self._times = 0
-        elif strategy.overflowed:
+        elif run.overflowed:
             self._diverged(number, "the update overflows")
         elif not metrics["num-replies"] and self._all_left_out(number, NOT_FINITE):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
@@ -285,21 +222,21 @@ class _Watch:
 
     def _all_left_out(self, number: int, why: str) -> bool:
         """Whether there were replies in a round, and all of them were left out for this reason."""
-        reasons = [entry.reason for entry in self._strategy.left_out if entry.round == number]
+        reasons = [entry.reason for entry in self._run.left_out if entry.round == number]
         return bool(reasons) and all(why in reason for reason in reasons)
 
     def _diverged(self, number: int, reason: str, *, locally: bool = False) -> None:
         if not reason or self._watch is None:
             return
-        strategy, (good_round, good) = self._strategy, self._watch.good
-        text = f"{type(strategy).__name__} diverged in round {number}: {reason}. {_advice(strategy, locally)}"
+        run, (good_round, good) = self._run, self._watch.good
+        text = f"{type(run.strategy).__name__} diverged in round {number}: {reason}. {_advice(run, locally)}"
         if self._keeps and self._times < _IN_A_ROW:
             self._times += 1
-            self.rolled_back, self._result.arrays = True, strategy.roll_back()
-            answered = ", ".join(str(strategy.current.nodes[node]) for node in sorted(strategy.current.answered)[:20])
+            self.rolled_back, self._result.arrays = True, run.roll_back()
+            answered = ", ".join(str(run.current.nodes[node]) for node in sorted(run.current.answered)[:20])
             log(WARNING, "%s The run goes on from round %s. Answers of: %s", text, good_round, answered)
             return
-        if strategy.on_divergence == "warn":
+        if run.strategy.on_divergence == "warn":
             log(WARNING, '%s The run goes on (on_divergence="warn").', text)
             self._watch = None
             return
@@ -313,9 +250,9 @@ class _Watch:
         )
 
 
-def _advice(strategy: Runnable, locally: bool) -> str:
+def _advice(run: Run, locally: bool) -> str:
     """Return the rate that was too large, and advice."""
-    client_lr, server_lr = strategy.problem.client_lr, strategy.problem.server_lr
+    client_lr, server_lr = run.problem.client_lr, run.problem.server_lr
     if math.isnan(client_lr):
         return "Its steps are too large for these data: lower its rates."
     if locally:

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from logging import WARNING
 from typing import Any
 
 import numpy as np
 
+from flwr_fco.algorithms.density import rounds_needed
 from flwr_fco.core.logs import log
 from flwr_fco.results import Number
-from flwr_fco.server.rounds.loop import Runnable
+from flwr_fco.server.rounds.hooks import RoundHooks
 
 #: An array with less than this fraction of the model's density blocks the whole network.
 _NEARLY_EMPTY = 0.1
 #: Fractions of the loss in round 1: a loss that had fallen to the first and is back at the second is lost again.
 _LEARNT, _LOST = 0.8, 0.95
+
+
+def watches_of(options: Any) -> Sequence[RoundHooks]:
+    """Return what looks after a network that becomes sparse while it is trained, if this is one.
+
+    Parameters
+    ----------
+    options : CompositeStrategy
+    """
+    density = getattr(options, "density", None)
+    if density is None and getattr(options, "threshold_per_round", None) is None:
+        return ()
+    return (SparseTraining(1 if density is None else rounds_needed(density), options.density_rounds),)
 
 
 class SparseTraining:
@@ -32,15 +46,15 @@ class SparseTraining:
     def __init__(self, needed: int, rounds: int | None) -> None:
         self._needed, self._rounds = needed, rounds
 
-    def on_run_begin(self, strategy: Runnable, num_rounds: int) -> None:
+    def on_run_begin(self, strategy: Any, num_rounds: int) -> None:
         """Warn before round 1 if the run is too short.
 
         Parameters
         ----------
-        strategy : Runnable
+        strategy : CompositeStrategy
         num_rounds : int
         """
-        self._strategy, self._num_rounds = strategy, num_rounds
+        self._run, self._num_rounds = strategy._fco, num_rounds
         self._told: set[str] = set()
         self._losses: dict[str, tuple[float, float]] = {}
         if num_rounds < self._needed:
@@ -79,8 +93,8 @@ class SparseTraining:
 
     def _look_at_arrays(self, server_round: int, arrays: Any) -> None:
         """Warn about arrays that have become nearly empty, once for each."""
-        w = self._strategy.as_vector(arrays)
-        entries = [entry for entry in self._strategy.plan.layout.optimized if entry.regularized and entry.size]
+        w = self._run.as_vector(arrays)
+        entries = [entry for entry in self._run.plan.layout.optimized if entry.regularized and entry.size]
         kept = {entry.name: int(np.count_nonzero(w[entry.block])) for entry in entries}
         density = sum(kept.values()) / max(1, sum(entry.size for entry in entries))
         for entry in entries:

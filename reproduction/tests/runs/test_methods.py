@@ -6,6 +6,7 @@ import pytest
 
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.server.options import WorkOptions
+from flwr_fco.strategies import method_of
 from reproduction.runs import methods
 from reproduction.runs.methods import STRATEGIES, equal_stages, make_strategy, option_names
 from reproduction.runs.recorder import build_strategy
@@ -38,10 +39,10 @@ def test_an_option_that_a_strategy_does_not_have_is_not_dropped(no_rates):
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_what_the_run_decides_reaches_every_strategy(name):
-    everyone = STRATEGIES[name].participation == "everyone"
+    everyone = method_of(STRATEGIES[name]).algorithm.everyone
     values = {"client-lr": 0.03, "server-lr": 0.5, "local-steps": 4, "clients-per-round": 16 if everyone else 8}
     settings = RunSettings.of("lasso-small", name, values, seed=9)
-    psi = L1(0.5) if STRATEGIES[name].limit.problem == "composite" else Zero()
+    psi = L1(0.5) if method_of(STRATEGIES[name]).limit.problem == "composite" else Zero()
     strategy = build_strategy(settings, 16, psi)
     assert strategy.regularizer == psi
     assert (strategy.seed, strategy.min_train_nodes) == (9, 16 if everyone else 8)

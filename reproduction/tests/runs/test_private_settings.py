@@ -6,6 +6,7 @@ import stat
 import pytest
 
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
+from flwr_fco.strategies import run_of
 from reproduction.pictures.comparison import compare
 from reproduction.pictures.html_report import html_page
 from reproduction.runs.recorder import build_strategy
@@ -38,12 +39,12 @@ def strategy_of(settings):
 @pytest.mark.parametrize("clients", [1, 4, 5, 16])
 def test_settings_make_the_strategy_that_they_say(clients):
     strategy = strategy_of(settings_of(clients_per_round=clients, privacy_noise="tree"))
-    privacy = strategy.private_mean.privacy
+    privacy = run_of(strategy).private_mean.privacy
     assert (privacy.clip, privacy.delta, privacy.noise_multiplier, privacy.noise) == (0.3, 0.01, 0.5, "tree")
     assert (strategy.weighting, strategy.normalize_local_work) == ("uniform", False)
-    assert strategy.private_mean.accountant.separation == 16 // clients
+    assert run_of(strategy).private_mean.accountant.separation == 16 // clients
     poisson = strategy_of(settings_of(clients_per_round=clients, privacy_noise="independent"))
-    assert poisson.private_mean.accountant.sampling == clients / 16
+    assert run_of(poisson).private_mean.accountant.sampling == clients / 16
 
 
 def test_what_is_missing_or_cannot_be_is_refused_with_the_reason():

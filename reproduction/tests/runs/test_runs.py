@@ -7,7 +7,7 @@ import pytest
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import CompositeStrategy
+from flwr_fco.strategies import CompositeStrategy, method_of, run_of
 from flwr_fco.testing import fault_mod
 from flwr_fco.topology import consensus_error
 from reproduction.runs import run as runs
@@ -31,7 +31,7 @@ def test_every_strategy_runs_and_lowers_the_objective(strategy):
     assert issubclass(STRATEGIES[strategy], CompositeStrategy)
     # The methods with quadratic models have no client rate: the weight of their anchor is an inverse step size.
     step = {"anchor_weight": 600.0} if strategy in ("FastFedDA", "CFedDA", "MCFedDA") else {"client_lr": 3e-3}
-    if STRATEGIES[strategy].limit.problem == "smooth":
+    if method_of(STRATEGIES[strategy]).limit.problem == "smooth":
         # DualFL's own minimisations need strong convexity, which this problem does not have.
         convexity = {"alpha": 0.01} if strategy == "DualFL" else {}
         result = run(settings_without_psi(strategy, num_rounds=10, client_lr=0.1, **convexity))
@@ -60,7 +60,7 @@ def test_what_was_left_out_is_in_the_run_folder_also_after_a_stop(tmp_path, monk
     rows = read_run(tmp_path / "run").left_out
     assert len(rows) > 10
     assert [(int(row["round"]), int(row["partition_id"]), row["reason"], row["kind"]) for row in rows] == [
-        (row.round, row.partition_id, row.reason, row.kind) for row in whole.left_out
+        (row.round, row.partition_id, row.reason, row.kind) for row in run_of(whole).left_out
     ]
     # As many as the rounds' metrics say.
     told = [json.loads(line) for line in (tmp_path / "run" / "exchanges.jsonl").read_text().splitlines()]
@@ -84,7 +84,7 @@ def test_evaluation_intervals():
 def test_exactly_the_wanted_clients_take_part():
     seen = []
     for clients in (1, 7, 16):
-        strategy = STRATEGIES["FedDualAvg"]
+        strategy = method_of(STRATEGIES["FedDualAvg"]).algorithm
         original = strategy.aggregate
 
         def aggregate(self, problem, state, replies, original=original):
@@ -198,7 +198,7 @@ def test_a_run_over_a_graph_reports_means_over_the_nodes():
 
     def keep(number, arrays, metrics):
         if number % 5 == 0:
-            points.append(recorder.strategy.node_primals())
+            points.append(run_of(recorder.strategy).node_primals())
 
     run_on_graph(recorder, keep)
     assert [line["round"] for line in recorder.history] == [0, 5, 10, 15, 20]
@@ -239,7 +239,7 @@ def test_the_plateau_rule_halves_both_rates():
         if line["round"] % 2 == 0:
             recorder._plateau(int(line["round"]), None, None)
     assert recorder._plateau.scale == 0.5**halved
-    assert recorder.strategy.rates() == (0.2 * 0.5**halved, 0.5**halved)
+    assert run_of(recorder.strategy).rates() == (0.2 * 0.5**halved, 0.5**halved)
     first = next(i for i, (a, b) in enumerate(zip(free.history, result.history, strict=True)) if a != b)
     assert 0 < first < 60
     with pytest.raises(ConfigurationError, match=r"plateau='loss'.*l1-error"):
@@ -254,7 +254,7 @@ def test_the_plateau_rule_can_watch_one_node():
     gaps = []
 
     def keep(number, arrays, metrics):
-        points = recorder.strategy.node_primals()
+        points = run_of(recorder.strategy).node_primals()
         assert recorder.history[-1]["gap"] == pytest.approx(np.mean([ruled.load().dataset.gap(w) for w in points]))
         gaps.append(ruled.load().dataset.gap(points[0]))
 
@@ -267,7 +267,7 @@ def test_the_plateau_rule_can_watch_one_node():
         if waited == 3:
             waited, halved = 0, halved + 1
     assert halved > 0
-    assert recorder.strategy.rates() == (0.2 * 0.5**halved, 0.5**halved)
+    assert run_of(recorder.strategy).rates() == (0.2 * 0.5**halved, 0.5**halved)
     mean = run(replace(ruled, plateau_node=-1))
     assert "gap-node-0" not in mean.history[-1]
     assert mean.history[-1]["gap"] != recorder.history[-1]["gap"]
@@ -338,7 +338,7 @@ def test_the_stages_of_mc_fedda_halve_ball_and_strength():
     strategy = Recorder(own.load(), own).strategy
     assert [tuple(stage) for stage in strategy.stages] == [(10, 64.0, 1.0), (10, 32.0, 0.5), (10, 16.0, 0.25)]
     # The last one goes on to the end.
-    assert strategy.stage_at(2).rounds == 0
+    assert run_of(strategy).algorithm.stage_at(2).rounds == 0
     for wrong in ({}, {"radius": "large"}):
         with pytest.raises(ConfigurationError, match=r"stage-rounds=10; expected 0, or a number as the option radius"):
             graph("MCFedDA", stage_rounds=10, variant="liang", **wrong)

@@ -14,18 +14,18 @@ from lies_of_one import (
     run_with,
     without_liar,
 )
-from problems import app_of, clients, flat, start_arrays
+from problems import app_of, changed, clients, flat, start_arrays, trackers_of
 
+from flwr_fco.algorithms.contract.means import mean_increment
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import DivergedError
 from flwr_fco.objectives import Hinge
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.bounds import IncrementBounds
-from flwr_fco.server.replies.centres import mean_increment
 from flwr_fco.server.replies.checks import averaged_pass_through
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg
+from flwr_fco.strategies import FedDAGT, FedDualAvg, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Uplink
 
@@ -234,20 +234,15 @@ def test_raise_is_the_default_and_holds_the_result_and_the_last_sound_model():
     assert np.isfinite(flat(caught.value.arrays)).all()
 
 
-class Exploding(FedDualAvg):
-    """Its update goes wrong in some rounds, as if a liar had passed all bounds."""
+def exploding(rounds, base=FedDualAvg, **options):
+    """Return a strategy whose update goes wrong in some rounds, as if a liar had passed all bounds."""
 
-    rounds = ()
+    def aggregate(own, self, problem, state, replies):
+        following = own.aggregate(self, problem, state, replies)
+        return following._replace(dual=following.dual * 1e9) if problem.round in rounds else following
 
-    def aggregate(self, problem, state, replies):
-        following = super().aggregate(problem, state, replies)
-        return following._replace(dual=following.dual * 1e9) if problem.round in self.rounds else following
-
-
-def exploding(rounds, **options):
-    strategy = Exploding(client_lr=0.1, local_steps=4, batch_size=None, fraction_evaluate=0.0, **options)
-    strategy.rounds = rounds
-    return strategy
+    kind = changed(base, aggregate=aggregate)
+    return kind(client_lr=0.1, local_steps=4, batch_size=None, fraction_evaluate=0.0, **options)
 
 
 @pytest.mark.parametrize("output", ["last", "average", "moving-average"])
@@ -261,16 +256,9 @@ def test_rollback_goes_on_from_the_last_sound_state(output):
 
 
 def test_rollback_restores_what_clients_remember():
-    class ExplodingTracker(FedDAGT):
-        def aggregate(self, problem, state, replies):
-            following = super().aggregate(problem, state, replies)
-            return following._replace(dual=following.dual * 1e9) if problem.round == 5 else following
-
-    strategy = ExplodingTracker(
-        client_lr=0.1, local_steps=4, batch_size=None, fraction_evaluate=0.0, on_divergence="rollback"
-    )
+    strategy = exploding((5,), FedDAGT, on_divergence="rollback")
     result = run(strategy, OBJECTIVES, 60)
-    trackers = np.array(list(strategy.trackers().values()))
+    trackers = np.array(list(trackers_of(strategy).values()))
     assert np.abs(trackers.mean(axis=0)).max() < 1e-10
     pooled = run(FedDAGT(client_lr=0.1, local_steps=4, batch_size=None, fraction_evaluate=0.0), OBJECTIVES, 59)
     np.testing.assert_allclose(flat(result.arrays), flat(pooled.arrays), rtol=0, atol=1e-9)
@@ -317,8 +305,8 @@ def claiming(partition, liar=LIAR):
 def test_a_partition_id_that_is_none_does_not_end_the_run(name, partition, tmp_path):
     strategy = make(name, node_timeout=0.0)
     run(strategy, OBJECTIVES, 3, mods=[claiming(partition)], grid=Asking)
-    strategy.save_state(tmp_path / "state.npz")
-    strategy.load_state(tmp_path / "state.npz")
+    run_of(strategy).save(tmp_path / "state.npz")
+    run_of(strategy).load(tmp_path / "state.npz")
 
 
 @pytest.mark.parametrize("name", ["FedDAGT", "FedDualAvg", "Scaffold"])

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from problems import D, app_of, clients, flat, optimum, problem, start_arrays
+from problems import D, app_of, clients, flat, optimum, problem, start_arrays, trackers_of
 from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
 
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DFedDAGT, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage
+from flwr_fco.strategies import DFedDAGT, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.client_state import read_state, store_pending
 from flwr_fco.wire.envelope import StateMissingError
@@ -30,7 +30,7 @@ def check_sums(strategy, grid, number, metrics):
         scale = max(scale, np.abs(held[-1]).max())
     assert np.abs(weights @ np.array(held)).max() <= 1e-10 * scale, f"round {number}"
     if strategy.memories.ledger:
-        for tracker, own in zip(strategy.trackers().values(), held, strict=True):
+        for tracker, own in zip(trackers_of(strategy).values(), held, strict=True):
             np.testing.assert_allclose(tracker, own, rtol=1e-9, atol=1e-9 * scale)
 
 
@@ -133,7 +133,7 @@ def test_a_node_that_comes_later_and_one_that_comes_back_under_another_id(client
             grid.contexts[90], grid.partition_ids[90] = kept[8], VICTIM
 
     def check(strategy, grid, number, metrics):
-        if {m.node_id for m in strategy.nodes.ordered} == set(grid.contexts):
+        if {m.node_id for m in run_of(strategy).nodes.ordered} == set(grid.contexts):
             check_sums(strategy, grid, number, metrics)
 
     strategy = FedDAGT(client_state=client_state, client_lr=0.2, batch_size=None, local_steps=4)
@@ -155,7 +155,7 @@ def test_a_client_whose_first_reply_comes_late_and_with_another_weight_than_was_
 def test_stages_survive_faults():
     strategy = MultistepReFedDAGT(stages=[Stage(4), Stage(5), Stage(10)], client_lr=0.2, batch_size=None, local_steps=4)
     w, grid, _ = faulty_run(strategy, "restart", num_rounds=60, rounds=range(2, 12), check=check_sums)
-    assert strategy.stage == 2
+    assert strategy.state.stage == 2
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
@@ -203,12 +203,12 @@ def test_resume_is_the_same_to_the_bit(cls, fraction, tmp_path):
             return flat(strategy.aggregate_train(number, grid.send_and_receive(messages))[0])
 
     grid = InProcessGrid(app_of(objectives), 5)
-    first.prepare(start_arrays())
+    run_of(first).prepare(start_arrays())
     for number in range(1, 7):
         one_round(first, number, grid)
-    first.save_state(tmp_path / "state.npz")
-    second.prepare(start_arrays())
-    second.load_state(tmp_path / "state.npz")
+    run_of(first).save(tmp_path / "state.npz")
+    run_of(second).prepare(start_arrays())
+    run_of(second).load(tmp_path / "state.npz")
     grids = [InProcessGrid(app_of(objectives), 5) for _ in range(2)]
     for number in range(7, 13):
         a, b = (one_round(s, number, g) for s, g in zip((first, second), grids, strict=True))

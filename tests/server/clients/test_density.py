@@ -9,13 +9,13 @@ from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flwr_fco.algorithms.density import allotted, erdos_renyi, rounds_needed
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, HardSparsity, L1Ball, PerParameter, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg
-from flwr_fco.strategies.dual_averaging.density import allotted, erdos_renyi, rounds_needed
+from flwr_fco.strategies import FedDualAvg, run_of
 
 SHAPES = {"conv": (4, 2, 3, 3), "hidden": (20, 36), "bias": (20,), "head": (5, 20)}
 WEIGHTS = ("conv", "hidden", "head")
@@ -97,7 +97,9 @@ def test_the_largest_stay_but_no_array_has_less_than_it_is_sure_of(seed, density
 def test_what_stays_is_the_largest_of_the_dual_as_it_is(density_scope):
     """Nothing is shrunk: the model is the dual itself at the entries that stay."""
     found, strategy, result = run(density_scope=density_scope)
-    duals = {n: strategy.state.dual[e.block].reshape(e.shape) for n, e in ((n, strategy.layout[n]) for n in SHAPES)}
+    duals = {
+        n: strategy.state.dual[e.block].reshape(e.shape) for n, e in ((n, run_of(strategy).layout[n]) for n in SHAPES)
+    }
     np.testing.assert_array_equal(found["bias"], duals["bias"])
     total = sum(math.prod(SHAPES[name]) for name in WEIGHTS)
     assert sum(np.count_nonzero(found[name]) for name in WEIGHTS) == round(0.1 * total)

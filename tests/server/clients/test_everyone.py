@@ -1,22 +1,24 @@
 """Strategies that need every client in every round: the silent are asked again in the same round."""
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 from flwr.app import Array, Error, Message, RecordDict
 from problems import app_of, clients, flat, run, start_arrays
 
+from flwr_fco.algorithms import DualAveraging
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDualAvg
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class Everyone(FedDualAvg):
+class Whole(DualAveraging):
     """Dual averaging that refuses to go on without everybody."""
 
-    participation = "everyone"
+    everyone = True
+
+
+class Everyone(FedDualAvg, algorithm=Whole):
+    """The strategy of it."""
 
 
 class Flaky(InProcessGrid):

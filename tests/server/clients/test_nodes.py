@@ -9,7 +9,7 @@ from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDAGT, FedDualAvg, Scaffold
+from flwr_fco.strategies import FedDAGT, FedDualAvg, Scaffold, run_of
 from flwr_fco.wire import flower as _flower
 
 
@@ -94,11 +94,11 @@ def test_nodes_may_come_and_go():
     chosen = strategy()
     asked = []
     with _flower.identity(grid.run_id):
-        chosen.prepare(start_arrays())
+        run_of(chosen).prepare(start_arrays())
         for number, nodes in present.items():
             grid.get_node_ids = lambda nodes=nodes: nodes
             messages = chosen.configure_train(number, start_arrays(), ConfigRecord(), grid)
-            asked.append(chosen.asked_partitions())
+            asked.append(run_of(chosen).asked_partitions())
             chosen.aggregate_train(number, grid.send_and_receive(messages))
     assert asked == [[0, 1], [0, 1, 2, 3], [1, 2, 3]]
     assert chosen.state.round == 3
@@ -109,7 +109,7 @@ def test_fractions_are_not_rounded_down_by_binary_arithmetic():
     many = clients(sizes=(3,) * 100)
     chosen = strategy(fraction_train=0.29)
     run(chosen, many, 1)
-    assert len(chosen.asked_partitions()) == 29
+    assert len(run_of(chosen).asked_partitions()) == 29
 
 
 def test_the_sample_is_uniform():
@@ -119,7 +119,7 @@ def test_the_sample_is_uniform():
     counts = np.zeros(10)
 
     def count(number, arrays, metrics):
-        counts[chosen.asked_partitions()] += 1
+        counts[run_of(chosen).asked_partitions()] += 1
 
     run(chosen, many, 600, callbacks=[count])
     assert np.abs(counts - 180).max() < 5 * np.sqrt(600 * 0.3 * 0.7)
@@ -138,7 +138,7 @@ def test_a_callback_ends_the_run():
 
 def test_the_summary_is_a_tree_that_says_where_psi_acts(caplog):
     chosen = strategy(client_lr=lambda r: 0.1 / r)
-    chosen.prepare(start_arrays())
+    run_of(chosen).prepare(start_arrays())
     with caplog.at_level(logging.INFO, logger="flwr"):
         chosen.summary()
     assert "├──> FedDualAvg settings:" in caplog.text

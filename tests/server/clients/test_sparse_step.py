@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flwr_fco.algorithms.density import FURTHER, GAIN, MEMORY, keep_gain, smaller_side, sparse_step
 from flwr_fco.core.layout import Layout
 from flwr_fco.kernels.prox import _COUNTED_FROM, above_and_at, kth_largest
 from flwr_fco.regularizers import HardSparsity, L1Ball, PerParameter, Zero
-from flwr_fco.strategies.dual_averaging.density import FURTHER, GAIN, MEMORY, keep_gain, smaller_side, sparse_step
 
 KINDS = ("normal", "ties", "any size", "equal", "zeros")
 

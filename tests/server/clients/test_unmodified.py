@@ -11,7 +11,7 @@ from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared, PerParameter, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, run_of
 
 STRENGTH = 0.3
 
@@ -162,16 +162,16 @@ def test_the_density_is_resumed(tmp_path):
     whole = go(FedDualAvg(**options), 12)
     first = FedDualAvg(**options)
     go(first, 7)
-    first.save_state(tmp_path / "state.npz")
+    run_of(first).save(tmp_path / "state.npz")
     second = FedDualAvg(**options)
-    second.prepare(start_arrays())
-    second.load_state(tmp_path / "state.npz")
+    run_of(second).prepare(start_arrays())
+    run_of(second).load(tmp_path / "state.npz")
     assert second.state.elapsed > 0
     np.testing.assert_array_equal(go(second, 12, 8), whole)
     other = FedDualAvg(**options | {"density": 0.25})
-    other.prepare(start_arrays())
+    run_of(other).prepare(start_arrays())
     with pytest.raises(ConfigurationError, match="other settings"):
-        other.load_state(tmp_path / "state.npz")
+        run_of(other).load(tmp_path / "state.npz")
 
 
 @pytest.mark.parametrize(

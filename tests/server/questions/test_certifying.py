@@ -12,7 +12,7 @@ from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Tra
 from flwr_fco.pooled import certify, composite_objective
 from flwr_fco.regularizers import L1, HardSparsity, Nuclear
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, run_of
 
 
 def objectives_of(kind, count=3):
@@ -97,9 +97,9 @@ def test_a_changing_support_is_less_than_stable():
 
     class Look:
         def on_round_end(self, number, arrays, metrics):
-            certifier, grid = Certifier(strategy.inquiry, 1), strategy.mail.grid
-            certifier.certified(strategy, grid, np.array([1.0, 1.0, 0.0, 0.0, 5.0]))
-            seen.update(certifier.certified(strategy, grid, np.array([1.0, 0.0, 1.0, 0.0, 0.0])))
+            certifier, grid = Certifier(run_of(strategy).inquiry, 1), run_of(strategy).mail.grid
+            certifier.certified(run_of(strategy), grid, np.array([1.0, 1.0, 0.0, 0.0, 5.0]))
+            seen.update(certifier.certified(run_of(strategy), grid, np.array([1.0, 0.0, 1.0, 0.0, 0.0])))
 
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
     start = objectives[0].layout.unflatten(np.zeros(5))

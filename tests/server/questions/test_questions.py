@@ -32,6 +32,7 @@ from flwr_fco.strategies import (
     FeDualEx,
     LocalSGD,
     Scaffnew,
+    run_of,
 )
 from flwr_fco.topology import chain
 from flwr_fco.wire.envelope import QUESTION, addressed
@@ -57,14 +58,14 @@ def prepared(objectives, strategy=None, app=None, **options):
     given = strategy or FedDualAvg(regularizer=L1(0.1), fraction_evaluate=0.0, **options)
     app = app or app_of(objectives)
     grid = InProcessGrid(app, len(objectives), raise_errors=False)
-    given.prepare(ArrayRecord({name: serialised(value) for name, value in START.items()}))
+    run_of(given).prepare(ArrayRecord({name: serialised(value) for name, value in START.items()}))
     return given, grid
 
 
 def asked(objectives, kind="gradient", numbers=None, wanted=("loss",), vectors=("gradient",), **options):
     strategy, grid = prepared(objectives, **options)
-    question = strategy.inquiry.question(kind, np.full(4, 0.5), numbers)
-    return strategy, strategy.inquiry.ask(grid, question, wanted=wanted, shapes=dict.fromkeys(vectors, (4,)))
+    question = run_of(strategy).inquiry.question(kind, np.full(4, 0.5), numbers)
+    return strategy, run_of(strategy).inquiry.ask(grid, question, wanted=wanted, shapes=dict.fromkeys(vectors, (4,)))
 
 
 def test_the_weighted_gradients_are_the_pooled_gradient():
@@ -91,8 +92,8 @@ def test_a_question_changes_nothing_at_the_client():
     grid = InProcessGrid(app, 6)
     strategy, _ = prepared(objectives)
     before = {i: context.state.copy() for i, context in grid.contexts.items()}
-    strategy.inquiry.ask(
-        grid, strategy.inquiry.question("gradient", np.zeros(4)), wanted=("loss",), shapes={"gradient": (4,)}
+    run_of(strategy).inquiry.ask(
+        grid, run_of(strategy).inquiry.question("gradient", np.zeros(4)), wanted=("loss",), shapes={"gradient": (4,)}
     )
     assert {i: dict(context.state) for i, context in grid.contexts.items()} == {i: dict(s) for i, s in before.items()}
 
@@ -149,7 +150,7 @@ def test_an_answer_is_checked_as_a_reply_is(alter, reason):
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=[liar])
     strategy, answers = asked(objectives, app=app)
     assert [a.partition for a in answers] == [0, 1, 2, 3, 5]
-    (row,) = strategy.left_out
+    (row,) = run_of(strategy).left_out
     assert row.kind == "question"
     assert row.partition_id == 4
     assert reason in row.reason
@@ -317,7 +318,7 @@ def test_the_rate_is_theorys(kind, options, constant):
     objectives = objectives_of()
     strategy = kind(client_lr="auto", local_steps=5, batch_size=None, fraction_evaluate=0.0, **options)
     run(strategy, objectives, 2)
-    assert strategy.rates()[0] == pytest.approx(constant(full_batch_smoothness(objectives)))
+    assert run_of(strategy).rates()[0] == pytest.approx(constant(full_batch_smoothness(objectives)))
     assert strategy.client_lr == "auto"
 
 
@@ -326,15 +327,15 @@ def test_methods_with_other_constants():
     large = full_batch_smoothness(objectives)
     strategy = CFedDA(anchor_weight="auto", local_steps=5, batch_size=None, fraction_evaluate=0.0)
     run(strategy, objectives, 2)
-    assert strategy.plan.options["anchor-weight"] == pytest.approx(large)
+    assert run_of(strategy).plan.options["anchor-weight"] == pytest.approx(large)
     strategy = DualFL(nu="auto", rho="auto", alpha=0.5)
     run(strategy, objectives, 2)
     nu = min(f.strong_convexity() for f in objectives) + 0.5
-    assert strategy.number("nu") == pytest.approx(nu)
-    assert strategy.number("rho") == pytest.approx(nu / (large + 0.5))
+    assert run_of(strategy).number("nu") == pytest.approx(nu)
+    assert run_of(strategy).number("rho") == pytest.approx(nu / (large + 0.5))
     strategy = Scaffnew(client_lr="auto")
     run(strategy, objectives, 2)
-    assert strategy.rates()[0] == pytest.approx(1 / large)
+    assert run_of(strategy).rates()[0] == pytest.approx(1 / large)
 
 
 def test_dual_fl_on_losses_that_are_not_smooth():
@@ -343,8 +344,8 @@ def test_dual_fl_on_losses_that_are_not_smooth():
     strategy = DualFL(nu="auto", rho="auto", engine="dual-ascent", rule="gap", tolerance=1e-6)
     start = {"coefficients": np.zeros(3)}
     simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
-    assert strategy.number("nu") == pytest.approx(0.18)
-    assert strategy.number("rho") == 0.0
+    assert run_of(strategy).number("nu") == pytest.approx(0.18)
+    assert run_of(strategy).number("rho") == 0.0
     other = FedDualAvg(client_lr="auto", fraction_evaluate=0.0)
     with pytest.raises(ConfigurationError, match="as those of a hinge loss do"):
         simulate(other, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
@@ -367,8 +368,8 @@ def test_one_liar_cannot_set_the_rate():
     for claim in (1e12, 1e-12, -5.0):
         strategy = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)
         run(strategy, objectives, 2, mods=[liar])
-        assert honest.rates()[0] / 10.0 <= strategy.rates()[0] <= honest.rates()[0] * 1.5
-        assert ("1 said more than 10 times" in strategy.reasons["client_lr"]) == (claim > 1.0)
+        assert run_of(honest).rates()[0] / 10.0 <= run_of(strategy).rates()[0] <= run_of(honest).rates()[0] * 1.5
+        assert ("1 said more than 10 times" in run_of(strategy).reasons["client_lr"]) == (claim > 1.0)
     assert bounded_largest([0.0, 0.0, 3.0]) == (3.0, 0)
     assert bounded_smallest([-1.0, 5.0, 5.0]) == 0.05
 
@@ -397,31 +398,31 @@ def test_the_summary_says_what_was_chosen_and_why(caplog):
         logging.getLogger("flwr").propagate = True
         run(strategy, objectives_of(), 2, verbose=True)
     text = "\n".join(record.getMessage() for record in caplog.records)
-    assert f"Chosen client_lr: {strategy.rates()[0]:.4g} = 1/(4 L), L = " in text
+    assert f"Chosen client_lr: {run_of(strategy).rates()[0]:.4g} = 1/(4 L), L = " in text
     assert "as 6 clients say" in text
 
 
 def test_a_second_start_chooses_anew_and_a_resumed_run_does_not(tmp_path):
     strategy = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)
     run(strategy, objectives_of(), 2)
-    first = strategy.rates()[0]
-    strategy.save_state(tmp_path / "state.npz")
+    first = run_of(strategy).rates()[0]
+    run_of(strategy).save(tmp_path / "state.npz")
     run(strategy, objectives_of(scales=[10.0] * 6), 2)
-    assert strategy.rates()[0] < first / 50
+    assert run_of(strategy).rates()[0] < first / 50
     other, _ = prepared(objectives_of(), FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0))
-    other.load_state(tmp_path / "state.npz")
-    assert other.rates()[0] == first
-    assert not other.inquiry.due
+    run_of(other).load(tmp_path / "state.npz")
+    assert run_of(other).rates()[0] == first
+    assert not run_of(other).inquiry.due
 
 
 def test_a_constant_in_the_plan_survives_a_resume(tmp_path):
     options = {"anchor_weight": "auto", "local_steps": 2, "batch_size": None, "fraction_evaluate": 0.0}
     strategy = CFedDA(**options)
     run(strategy, objectives_of(), 2)
-    strategy.save_state(tmp_path / "state.npz")
+    run_of(strategy).save(tmp_path / "state.npz")
     other, _ = prepared(objectives_of(), CFedDA(**options))
-    other.load_state(tmp_path / "state.npz")
-    assert other.plan.options["anchor-weight"] == strategy.plan.options["anchor-weight"] != 10.0
+    run_of(other).load(tmp_path / "state.npz")
+    assert run_of(other).plan.options["anchor-weight"] == run_of(strategy).plan.options["anchor-weight"] != 10.0
 
 
 def test_the_servers_rate_is_fedexps():
@@ -435,7 +436,7 @@ def test_the_servers_rate_is_fedexps():
         result = run(strategy, objectives, rounds=30)
         w = np.concatenate([array.numpy() for array in result.arrays.values()])
         loss[server_lr] = sum(f.value(w) for f in objectives)
-    assert strategy.rates()[1] > 1.0
+    assert run_of(strategy).rates()[1] > 1.0
     assert loss["auto"] < loss[1.0]
 
 
@@ -477,7 +478,7 @@ def test_no_server_rate_where_there_is_no_rule(kind, options):
     with pytest.raises(ConfigurationError, match="server_lr"):
         kind(server_lr="auto", **options)
     for good in (FedDualAvg, FedAvgSubgradient, LocalSGD):
-        assert good(server_lr="auto").rates()[1] == 1.0
+        assert run_of(good(server_lr="auto")).rates()[1] == 1.0
 
 
 def test_nobody_answers():

@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from flwr_fco.errors import ClientError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, run_of
 
 START = {"0.weight": np.ones((3, 2), np.float32), "0.bias": np.zeros(3, np.float32)}
 
@@ -48,8 +48,8 @@ def test_through_messages_the_reason_says_what_to_do(strict):
     grid = InProcessGrid(fed_avg_app(strict), 2, raise_errors=False)
     messages = own.configure_train(1, initial(), ConfigRecord(), grid)
     own.aggregate_train(1, grid.send_and_receive(messages))
-    assert len(own.left_out) == 2
-    assert all('client="unmodified"' in row.reason for row in own.left_out)
+    assert len(run_of(own).left_out) == 2
+    assert all('client="unmodified"' in row.reason for row in run_of(own).left_out)
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_through_messages_the_reason_says_what_to_do(strict):
 def test_a_network_in_single_precision_is_sent_in_it(names, dtype, expected):
     own = strategy()
     arrays = zip(names, (np.ones((3, 2), dtype), np.zeros(3, dtype)), strict=True)
-    own.prepare(ArrayRecord({name: Array(array) for name, array in arrays}))
-    assert own.plan.wire_dtype == expected
+    run_of(own).prepare(ArrayRecord({name: Array(array) for name, array in arrays}))
+    assert run_of(own).plan.wire_dtype == expected
     own.wire_dtype = "float32"
-    own.prepare(own.primal_arrays())
-    assert own.plan.wire_dtype == "float32"
+    run_of(own).prepare(run_of(own).primal_arrays())
+    assert run_of(own).plan.wire_dtype == "float32"

@@ -8,7 +8,7 @@ from problems import D, app_of, clients, flat, start_arrays
 
 from flwr_fco.errors import ProtocolError
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid
+from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, run_of
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import FirstOrder
 
@@ -49,7 +49,7 @@ def test_an_absurd_claim_is_left_out_and_counted(cls, name):
     assert [(row.partition_id, row.kind) for row in rows] == [(1, "train")]
     # What clients with a memory weigh is held against what they said first.
     assert reason in rows[0].reason or (cls is FedDAGT and "in its first answer" in rows[0].reason)
-    assert chosen.left_out is result.left_out
+    assert run_of(chosen).left_out is result.left_out
     assert result.train_metrics_clientapp[2]["num-left-out"] == 1
 
 
@@ -83,13 +83,13 @@ def test_honest_clients_of_10_to_1000_examples_lose_nothing(epochs):
 
 def opened(chosen):
     """In round 1, before anybody is asked."""
-    chosen.prepare(start_arrays())
-    chosen.mail.open(1, [], ConfigRecord(), chosen._open_problem(1), chosen.state)
+    run_of(chosen).prepare(start_arrays())
+    run_of(chosen).mail.open(1, [], ConfigRecord(), run_of(chosen)._open_problem(1), chosen.state)
     return chosen
 
 
 def check_claims(chosen, node, uplink, num_examples):
-    chosen.mail.language.check(chosen.mail, node, uplink, num_examples)
+    run_of(chosen).mail.language.check(run_of(chosen).mail, node, uplink, num_examples)
 
 
 def test_an_unmodified_client_may_have_a_schedule_but_not_any():
@@ -123,7 +123,7 @@ def test_what_one_client_may_say_is_no_leave_for_the_next(changes, num_examples,
     check_claims(asked, honest, said, 20.0)
     check_claims(asked, other, said, 20.0)
     if work is not None:
-        asked.current.works[other.node_id] = work
+        run_of(asked).current.works[other.node_id] = work
     with pytest.raises(ProtocolError, match=reason):
         check_claims(asked, other, said._replace(**changes), num_examples)
 

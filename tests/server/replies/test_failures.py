@@ -13,7 +13,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, run_of
 from flwr_fco.testing import FaultyGrid
 from flwr_fco.wire import flower as _flower
 
@@ -368,7 +368,7 @@ def test_a_client_never_returns_none():
         _flower.set_message_id(question, "1")
         assert app(question, context).content["metrics"]["partition-id"] == 0
         chosen = strategy(min_train_nodes=1, min_available_nodes=1)
-        chosen.prepare(start_arrays())
+        run_of(chosen).prepare(start_arrays())
         (message,) = chosen.configure_train(1, start_arrays(), ConfigRecord(), grid)
         del message.content["fco"]["plan-header"]
         _flower.set_message_id(message, "2")

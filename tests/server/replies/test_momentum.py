@@ -7,7 +7,7 @@ from problems import clients, flat, run, start_arrays
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, run_of
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "local_steps": 1, "batch_size": None}
 
@@ -58,11 +58,11 @@ def test_no_momentum_is_the_plain_method_to_the_bit():
 def test_momentum_is_in_the_saved_state(tmp_path):
     strategy = FedDualAvg(server_momentum=0.9, **OPTIONS)
     run(strategy, clients(), 4)
-    strategy.save_state(tmp_path / "state.npz")
+    run_of(strategy).save(tmp_path / "state.npz")
     restored = FedDualAvg(server_momentum=0.9, **OPTIONS)
-    restored.prepare(start_arrays())
-    restored.load_state(tmp_path / "state.npz")
-    before, after = (each.parts["momentum"].to_arrays() for each in (strategy, restored))
+    run_of(restored).prepare(start_arrays())
+    run_of(restored).load(tmp_path / "state.npz")
+    before, after = (run_of(each).parts["momentum"].to_arrays() for each in (strategy, restored))
     np.testing.assert_array_equal(after["velocity"], before["velocity"])
     assert after["elapsed"] == before["elapsed"] > 0.0
 
@@ -80,15 +80,15 @@ def test_a_state_that_lacks_what_the_strategy_sums_is_refused(before, after, tmp
     """And the strategy is as it was; before, the next round ended in an error of NumPy, or averaged other rounds."""
     strategy = FedDualAvg(**before, **OPTIONS)
     run(strategy, clients(), 4)
-    strategy.save_state(tmp_path / "state.npz")
+    run_of(strategy).save(tmp_path / "state.npz")
     other = FedDualAvg(**after, **OPTIONS)
-    other.prepare(start_arrays())
+    run_of(other).prepare(start_arrays())
     with pytest.raises(ConfigurationError, match=r"is not a state of this strategy|server_momentum was 0\.0, is 0\.5"):
-        other.load_state(tmp_path / "state.npz")
+        run_of(other).load(tmp_path / "state.npz")
     assert other.state.round == 0
     last = FedDualAvg(**OPTIONS)
-    last.prepare(start_arrays())
-    last.load_state(tmp_path / "state.npz")
+    run_of(last).prepare(start_arrays())
+    run_of(last).load(tmp_path / "state.npz")
     np.testing.assert_array_equal(last.state.dual, strategy.state.dual)
 
 

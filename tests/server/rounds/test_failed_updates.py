@@ -3,31 +3,31 @@
 import numpy as np
 import pytest
 from faulty import Faulty, start_on
-from problems import app_of, clients, flat
+from problems import app_of, changed, clients, flat
 
 from flwr_fco.errors import MagnitudeError
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, run_of
 
 
-class Failing(FedDualAvg):
-    """Raises in round 3, in the update or among the points of the average."""
+def failing(error, where):
+    """Return dual averaging that raises in round 3, in the update or among the points of the average."""
 
-    error, where = MagnitudeError, "aggregate"
+    def aggregate(own, self, problem, state, replies):
+        if problem.round == 3 and where == "aggregate":
+            raise error("too large")
+        return own.aggregate(self, problem, state, replies)
 
-    def aggregate(self, problem, state, replies):
-        if problem.round == 3 and self.where == "aggregate":
-            raise self.error("too large")
-        return super().aggregate(problem, state, replies)
+    def points(own, self, problem, before, after, replies):
+        yield from own.points(self, problem, before, after, replies)
+        if problem.round == 3 and where == "points":
+            raise error("too large")
 
-    def averaged_points(self, problem, before, after, uplinks):
-        yield from super().averaged_points(problem, before, after, uplinks)
-        if problem.round == 3 and self.where == "points":
-            raise self.error("too large")
+    return changed(FedDualAvg, aggregate=aggregate, points=points)
 
 
 def run(rounds, error=MagnitudeError, where="nowhere", **options):
-    strategy = Failing(client_lr=0.02, local_steps=2, batch_size=None, fraction_evaluate=0.0, **options)
-    strategy.error, strategy.where = error, where
+    kind = failing(error, where)
+    strategy = kind(client_lr=0.02, local_steps=2, batch_size=None, fraction_evaluate=0.0, **options)
     grid = Faulty(app_of(clients()), 4, None, rounds=())
     try:
         result = start_on(grid, strategy, rounds=rounds)
@@ -50,10 +50,10 @@ def test_the_average_keeps_the_rounds_before(where, output):
 def test_any_other_error_does_too(where):
     strategy, _ = run(3, RuntimeError, where, output="moving-average", window=2)
     plain, _ = run(2, output="moving-average", window=2)
-    np.testing.assert_array_equal(strategy._assembly.average.mean(), plain._assembly.average.mean())
+    np.testing.assert_array_equal(run_of(strategy).parts["average"].mean(), run_of(plain).parts["average"].mean())
 
 
 def test_an_extrapolated_rate_counts_once_the_round_does():
     strategy, _ = run(3, where="aggregate", server_lr="auto", on_divergence="warn")
     plain, _ = run(2, server_lr="auto")
-    assert strategy.chosen == plain.chosen
+    assert run_of(strategy).chosen == run_of(plain).chosen

@@ -16,13 +16,13 @@ from flwr_fco.callbacks import Callback, Checkpoint, Csv, EarlyStopping, JsonLin
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import CompositeStrategy, DualFL, FedDAGT, FedDualAvg, Plateau
+from flwr_fco.strategies import CompositeStrategy, DualFL, FedDAGT, FedDualAvg, Plateau, method_of, run_of
 
 ROUNDS = 6
 CONCRETE = [
     cls
     for cls in (getattr(strategies, name) for name in strategies.__all__)
-    if inspect.isclass(cls) and issubclass(cls, CompositeStrategy) and not inspect.isabstract(cls)
+    if inspect.isclass(cls) and issubclass(cls, CompositeStrategy) and method_of(cls).algorithm
 ]
 
 
@@ -30,9 +30,9 @@ def make(cls, **options):
     """A strategy with options that leave something to remember: sampling, averages, certificates."""
     known = inspect.signature(cls).parameters
     wanted = {"regularizer": L1(0.05), "client_lr": 0.05, "local_steps": 3, "batch_size": 4, "seed": 3}
-    if cls.no_psi is not None:
+    if "regularizer" in method_of(cls).algorithm.refuses:
         del wanted["regularizer"]
-    if cls.participation == "sample":
+    if not method_of(cls).algorithm.everyone:
         wanted["fraction_train"] = 0.6
     wanted |= {**CONSTANTS.get(cls.__name__, {}), **options}
     return cls(**{name: value for name, value in wanted.items() if name in known})
@@ -105,7 +105,7 @@ def described(result, strategy):
         json.dumps([{number: without_caches(row) for number, row in history.items()} for history in histories]),
         [np.asarray(value).tobytes() for value in strategy.state],
         list(result.left_out),
-        strategy.chosen,
+        run_of(strategy).chosen,
     )
 
 
@@ -228,8 +228,8 @@ def test_a_diverged_state_is_not_saved(tmp_path):
     with pytest.raises(DivergedError):
         play(make(FedDualAvg, client_lr=40.0), path, 400, every=1)
     strategy = make(FedDualAvg, client_lr=40.0)
-    strategy.prepare(start_arrays())
-    strategy.load_state(path)
+    run_of(strategy).prepare(start_arrays())
+    run_of(strategy).load(path)
     assert np.isfinite(strategy.state.dual).all()
     with pytest.raises(DivergedError) as caught:
         play(strategy, path, 400, resume=path)
@@ -258,12 +258,12 @@ def test_a_file_is_whole_at_every_point_of_its_writing(tmp_path):
     strategy = make(FedDAGT)
     play(strategy, path)
     names = {"open", "write", "truncate", "seek", "flush", "fsync", "close", "replace", "rename", "unlink"}
-    calls = killed(lambda: strategy.save_state(path), 0, names)
+    calls = killed(lambda: run_of(strategy).save(path), 0, names)
     assert calls > 20
     # All those at the end, where a file takes another's place, and some of those at which arrays are written.
     for at in [*range(1, calls - 20, calls // 10), *range(calls - 20, calls + 1)]:
-        killed(lambda at=at: strategy.save_state(path), at, names)
-        strategy.read_state(path)
+        killed(lambda at=at: run_of(strategy).save(path), at, names)
+        run_of(strategy).read_state(path)
 
 
 # --- files that are not what they should be ---------------------------------------------------------------------
@@ -359,19 +359,19 @@ def test_a_state_that_was_loaded_is_not_forgotten_unawares(tmp_path):
     path = tmp_path / "run.npz"
     play(make(FedDualAvg), path, 3)
     strategy = make(FedDualAvg)
-    strategy.prepare(start_arrays())
-    strategy.load_state(path)
-    with pytest.raises(ConfigurationError, match=r"would forget the state that `load_state` has restored.*`resume`"):
+    run_of(strategy).prepare(start_arrays())
+    run_of(strategy).load(path)
+    with pytest.raises(ConfigurationError, match=r"would forget the state that `load` has restored.*`resume`"):
         play(strategy, tmp_path / "other.npz")
     assert strategy.state.round == 3
-    strategy.prepare(start_arrays())
+    run_of(strategy).prepare(start_arrays())
     play(strategy, tmp_path / "other.npz", 1)
 
 
 def test_a_state_without_its_run_is_no_checkpoint(tmp_path):
     path, strategy = tmp_path / "run.npz", make(FedDualAvg)
-    strategy.prepare(start_arrays())
-    strategy.save_state(path)
+    run_of(strategy).prepare(start_arrays())
+    run_of(strategy).save(path)
     with pytest.raises(ConfigurationError, match="holds a state without the run"):
         play(make(FedDualAvg), path, resume=path)
     with pytest.raises(FileNotFoundError):

@@ -11,7 +11,7 @@ from problems import app_of, clients, start_arrays
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.rounds import saving
-from flwr_fco.strategies import FedDAGT, Scaffold
+from flwr_fco.strategies import FedDAGT, Scaffold, run_of
 from flwr_fco.wire.protocol import Node
 
 
@@ -20,48 +20,48 @@ def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
     path, other = tmp_path / "state.npz", tmp_path / "other.npz"
     start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen)
     chosen.memories.member(Node(2**64 - 1, None)).examples = 3.0
-    chosen.save_state(path)
+    run_of(chosen).save(path)
     fresh = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0, client_state="ledger")
-    fresh.prepare(start_arrays())
+    run_of(fresh).prepare(start_arrays())
     data, before = path.read_bytes(), fresh.state
     rng = np.random.default_rng(0)
     for place in [*rng.integers(0, len(data), 150), *range(8)]:
         other.write_bytes(data[:place] + bytes([data[place] ^ (1 << rng.integers(8))]) + data[place + 1 :])
         try:
-            fresh.load_state(other)
+            run_of(fresh).load(other)
         except ConfigurationError:
             assert fresh.state is before
         else:  # a bit of the archive that nothing depends on
             np.testing.assert_array_equal(fresh.state.dual, chosen.state.dual)
-            fresh.prepare(start_arrays())
+            run_of(fresh).prepare(start_arrays())
             before = fresh.state
     for content in (b"", data[: len(data) // 2], b"PK\x03\x04junk"):
         other.write_bytes(content)
         with pytest.raises(ConfigurationError, match="damaged"):
-            fresh.load_state(other)
+            run_of(fresh).load(other)
     np.savez(other, a=np.zeros(2))
     with pytest.raises(ConfigurationError, match="no saved state"):
-        fresh.load_state(other)
+        run_of(fresh).load(other)
     # A good archive with other contents: what zip files check by themselves is not enough.
     with np.load(path) as saved:
         arrays = dict(saved)
     np.savez(other, **{**arrays, "state/dual": arrays["state/dual"] + 1.0})
     with pytest.raises(ConfigurationError, match="do not match its checksum"):
-        fresh.load_state(other)
+        run_of(fresh).load(other)
     assert fresh.state is before
     # Whole, and yet not what this strategy saves: nothing is half loaded.
     del arrays["part/memories/accepted"], arrays["checksum"]
     np.savez(other, **arrays, checksum=np.array(saving._checksum(arrays)))
     kept = dict(chosen.memories.members)
     with pytest.raises(ConfigurationError, match="is not a state of this strategy"):
-        chosen.load_state(other)
+        run_of(chosen).load(other)
     assert {key: member.accepted for key, member in chosen.memories.members.items()} == {
         key: member.accepted for key, member in kept.items()
     }
-    fresh.load_state(path)
+    run_of(fresh).load(path)
     assert fresh.memories.members[(1, 2**64 - 1)].examples == 3.0
     assert fresh.memories.members[(0, 1)].digest == chosen.memories.members[(0, 1)].digest != ""
-    assert fresh.mail.bounds.largest == chosen.mail.bounds.largest
+    assert run_of(fresh).mail.bounds.largest == run_of(chosen).mail.bounds.largest
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def disk(monkeypatch):
 def saved_to(path, rounds=1):
     chosen = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0)
     start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen, rounds=rounds)
-    chosen.save_state(path)
+    run_of(chosen).save(path)
     return chosen
 
 
@@ -115,8 +115,8 @@ def test_where_the_disk_refuses_the_last_save_stays(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         saved_to(path, rounds=3)
     fresh = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0)
-    fresh.prepare(start_arrays())
-    fresh.load_state(path)
+    run_of(fresh).prepare(start_arrays())
+    run_of(fresh).load(path)
     np.testing.assert_array_equal(fresh.state.dual, chosen.state.dual)
     assert fresh.state.round == chosen.state.round == 1
 
@@ -162,11 +162,11 @@ def test_a_file_of_other_arrays_is_refused_whatever_its_checksum(tmp_path, name)
     path, other = tmp_path / "state.npz", tmp_path / "other.npz"
     chosen = FedDAGT(**OPTIONS)
     start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen)
-    chosen.save_state(path)
+    run_of(chosen).save(path)
     state, members = chosen.state, dict(chosen.memories.members)
     tampered(path, other, **TAMPERED[name])
     with pytest.raises(ConfigurationError, match="state of this strategy"):
-        chosen.load_state(other)
+        run_of(chosen).load(other)
     assert chosen.state is state
     assert {key: m.examples for key, m in chosen.memories.members.items()} == {
         k: m.examples for k, m in members.items()
@@ -184,16 +184,16 @@ def test_a_file_of_other_arrays_is_refused_whatever_its_checksum(tmp_path, name)
 )
 def test_another_strategy_or_option_is_refused_by_name(tmp_path, other, named):
     saved_to(tmp_path / "state.npz")
-    other.prepare(start_arrays())
+    run_of(other).prepare(start_arrays())
     with pytest.raises(ConfigurationError, match=named):
-        other.load_state(tmp_path / "state.npz")
+        run_of(other).load(tmp_path / "state.npz")
 
 
 def test_options_that_may_change_may(tmp_path):
     chosen = saved_to(tmp_path / "state.npz")
     other = FedDAGT(**OPTIONS, max_ratio=50.0, on_divergence="warn", node_timeout=3.0)
-    other.prepare(start_arrays())
-    other.load_state(tmp_path / "state.npz")
+    run_of(other).prepare(start_arrays())
+    run_of(other).load(tmp_path / "state.npz")
     np.testing.assert_array_equal(other.state.dual, chosen.state.dual)
 
 
@@ -210,5 +210,5 @@ def test_a_small_file_does_not_take_much_memory(tmp_path):
 
 def fresh_load(path):
     fresh = FedDAGT(**OPTIONS)
-    fresh.prepare(start_arrays())
-    fresh.load_state(path)
+    run_of(fresh).prepare(start_arrays())
+    run_of(fresh).load(path)

@@ -10,7 +10,7 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 from flwr_fco.server.convergence import Vanishing
-from flwr_fco.strategies import CFedDA, FastFedDA, MCFedDA, ModelStage
+from flwr_fco.strategies import CFedDA, FastFedDA, MCFedDA, ModelStage, run_of
 from flwr_fco.testing import check_strategy
 
 D = FEATURES + 1
@@ -151,7 +151,7 @@ def test_liang(w0, mixing, constrained):
     last = trace(strategy, 7, w0)[-1]
     np.testing.assert_allclose(last, expected[-1].mean(axis=0), rtol=1e-10, atol=1e-12)
     if mixing is not None:
-        np.testing.assert_allclose(strategy.node_primals(), expected[-1], rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(run_of(strategy).node_primals(), expected[-1], rtol=1e-10, atol=1e-12)
 
 
 def test_one_client_and_one_step_without_psi_is_regularised_dual_averaging():
@@ -179,11 +179,11 @@ def test_one_client_and_one_step_without_psi_is_regularised_dual_averaging():
 
 @pytest.mark.parametrize(("cls", "fixed"), [(FastFedDA, {"last_point": False}), (CFedDA, {"variant": "liang"})])
 def test_the_variants_without_a_shift_vanish(cls, fixed):
+    kind = type(cls.__name__, (cls,), {}, limit=Vanishing())
+
     def make(**options):
         options.setdefault("local_steps", 2)
-        strategy = cls(**fixed, **options)
-        strategy.limit = Vanishing()
-        return strategy
+        return kind(**fixed, **options)
 
     check_strategy(make)
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
-from problems import FEATURES, D, app_of, clients, flat, run, start_arrays
+from problems import FEATURES, D, app_of, clients, flat, run, start_arrays, trackers_of
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
 from flwr_fco import topology
@@ -28,6 +28,7 @@ from flwr_fco.strategies import (
     ReFedDAGT,
     Scaffold,
     Stage,
+    run_of,
     theorem_stages,
 )
 from flwr_fco.wire import flower as _flower
@@ -45,7 +46,7 @@ def test_derived_trackers_are_the_explicit_ones(server_lr, p, start):
     strategy = FedDAGT(tracker_start=start, mirror_map=PNorm(p), **options(server_lr=server_lr))
     run(strategy, objectives, 100)
     assert relative(strategy.state.dual, z[0]) <= 1e-10
-    for (_, partition), tracker in strategy.trackers().items():
+    for (_, partition), tracker in trackers_of(strategy).items():
         assert relative(tracker, c[partition]) <= 1e-10
 
 
@@ -74,7 +75,7 @@ def test_a_ball_that_is_never_active_is_tracking_around_the_reference():
     run(around, objectives, 25, start=v)
     moved = DFedDAGT(tracker_start="zero", **more)
     run(moved, shifted, 25)
-    assert relative(around.node_primals() - v, moved.node_primals()) <= 1e-9
+    assert relative(run_of(around).node_primals() - v, run_of(moved).node_primals()) <= 1e-9
 
 
 def test_an_active_ball_is_the_printed_one():
@@ -161,7 +162,7 @@ def test_partial_participation_is_equation_4_with_the_erratum():
     strategy = FedDAGT(
         tracker_start="zero", fraction_train=0.5, min_train_nodes=1, mirror_map=PNorm(3.0), **options(server_lr=0.7)
     )
-    run(strategy, objectives, 25, callbacks=[lambda *_: sampled.append(strategy.asked_partitions())])
+    run(strategy, objectives, 25, callbacks=[lambda *_: sampled.append(run_of(strategy).asked_partitions())])
     z, c, own = np.zeros(D), np.zeros(D), np.zeros((4, D))
     for sample in sampled:
         increments, changes = [], []
@@ -218,7 +219,7 @@ def test_half_of_the_clients_still_find_the_optimum(cls, client_state):
 def test_scaffold_is_the_printed_one(variate):
     objectives, sampled = clients(EQUAL), []
     strategy = Scaffold(variate=variate, fraction_train=0.5, min_train_nodes=1, **options(server_lr=0.7))
-    result = run(strategy, objectives, 25, callbacks=[lambda *_: sampled.append(strategy.asked_partitions())])
+    result = run(strategy, objectives, 25, callbacks=[lambda *_: sampled.append(run_of(strategy).asked_partitions())])
     theta, c, own = np.zeros(D), np.zeros(D), np.zeros((4, D))
     for sample in sampled:
         moves, changes = [], []
@@ -262,7 +263,7 @@ def test_tracking_with_a_sample_sends_one_more_vector_down():
 def test_a_float32_wire_keeps_the_trackers_consistent():
     strategy = FedDAGT(wire_dtype="float32", **options())
     run(strategy, clients(EQUAL), 30)
-    trackers = np.array(list(strategy.trackers().values()))
+    trackers = np.array(list(trackers_of(strategy).values()))
     assert np.abs(trackers.sum(axis=0)).max() <= 1e-10 * np.abs(trackers).max()
     exact = FedDAGT(**options())
     run(exact, clients(EQUAL), 30)
@@ -308,9 +309,9 @@ def test_the_multistep_method_is_algorithm_3(window, more):
         stages=stages, radius_squared=8.0, sparsity=3, mirror_map=PNorm(p), **more, **options()
     )
     result = run(strategy, objectives, 11)
-    assert strategy.stage == 2
-    assert strategy.plan.mirror_map.radius == pytest.approx(np.sqrt(2.0))
-    assert strategy.plan.work == FirstOrder(steps=4, batch_size=strategy.batch_size)
+    assert strategy.state.stage == 2
+    assert run_of(strategy).plan.mirror_map.radius == pytest.approx(np.sqrt(2.0))
+    assert run_of(strategy).plan.work == FirstOrder(steps=4, batch_size=strategy.batch_size)
     assert np.count_nonzero(v) == 3
     np.testing.assert_allclose(strategy.state.reference, v, rtol=1e-9, atol=1e-12)
     if "output" not in more:
@@ -332,7 +333,7 @@ def test_the_multistep_method_is_algorithm_3(window, more):
     )
     run(further, objectives, 14)
     assert relative(further.state.dual, z[0]) <= 1e-9
-    assert relative(np.array(list(further.trackers().values())), c) <= 1e-8
+    assert relative(np.array(list(trackers_of(further).values())), c) <= 1e-8
 
 
 def test_theorem_c2_doubles_the_steps_and_halves_the_radius():
@@ -458,7 +459,7 @@ def test_a_ledger_that_does_not_fit_becomes_reset():
         run(strategy, clients(EQUAL), 1)
     assert (small.memories.ledger, big.memories.ledger) == (False, True)
     with pytest.raises(ConfigurationError, match="ledger"):
-        small.trackers()
+        trackers_of(small)
 
 
 def test_arrays_of_the_user_come_back():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 from numpy.testing import assert_allclose, assert_array_equal
+from problems import changed, trackers_of
 from scipy import sparse
 
 from flwr_fco.client_apps import client_app
@@ -12,7 +13,7 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, GroupLasso, TotalVariation
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDAGT, Scaffold
+from flwr_fco.strategies import FedDAGT, Scaffold, run_of
 from flwr_fco.testing import FaultyGrid
 from flwr_fco.wire import flower as _flower
 
@@ -71,8 +72,8 @@ def test_numbers_are_those_of_dense_features(case, form):
             if name in ("tracker-norm", "objective", "elapsed", "num-left-out"):
                 assert metrics[name] == pytest.approx(value, rel=1e-9)
     if expected.memories.ledger:
-        for key, tracker in expected.trackers().items():
-            assert_allclose(found.trackers()[key], tracker, rtol=0, atol=1e-13)
+        for key, tracker in trackers_of(expected).items():
+            assert_allclose(trackers_of(found)[key], tracker, rtol=0, atol=1e-13)
 
 
 FAULTS = {
@@ -165,7 +166,7 @@ def test_a_saved_run_goes_on_as_if_it_had_not_been_interrupted(tmp_path, form):
     run(whole, form, rounds=7)
     first, second = made(client_state="ledger", fraction_train=0.6), made(client_state="ledger", fraction_train=0.6)
     run(first, form, rounds=4)
-    first.save_state(tmp_path / "state.npz")
+    run_of(first).save(tmp_path / "state.npz")
     # The clients have lost what they remember.
     run(second, rounds=7, grid=InProcessGrid(app, CLIENTS), resume=tmp_path / "state.npz")
     assert_allclose(second.state.dual, whole.state.dual, rtol=1e-13, atol=1e-15)
@@ -194,7 +195,7 @@ def test_a_client_whose_features_change_is_asked_again_and_goes_on():
     reasons = {left.reason for left in strategy.result.left_out}
     assert 1 <= len(strategy.result.left_out) <= 2, reasons
     weights = np.array([10 + m for m in range(CLIENTS)], dtype=float)
-    trackers = np.array([*strategy.trackers().values()])
+    trackers = np.array([*trackers_of(strategy).values()])
     assert np.abs(weights @ trackers).max() <= 1e-12 * np.abs(trackers).max() * weights.sum()
 
 
@@ -222,16 +223,12 @@ def test_whole_vectors_where_they_are_asked_for_or_needed(options):
     assert isinstance(strategy.memories.members[(0, 1)].memory["own"], np.ndarray)
 
 
-class Doubling(FedDAGT):
-    """A user's own: reads increments itself, as whole vectors."""
-
-    def aggregate(self, problem, state, replies):
-        assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in replies)
-        return super().aggregate(problem, state, replies)
-
-
 def test_an_own_aggregate_gets_whole_increments():
-    expected, found = made(), made(Doubling)
+    def aggregate(own, self, problem, state, replies):
+        assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in replies)
+        return own.aggregate(self, problem, state, replies)
+
+    expected, found = made(), made(changed(FedDAGT, aggregate=aggregate))
     run(expected, "dense")
     run(found)
     assert_allclose(found.state.dual, expected.state.dual, rtol=0, atol=1e-12)

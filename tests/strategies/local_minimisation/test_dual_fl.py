@@ -9,6 +9,7 @@ from quadratics import optimum as pooled_optimum
 from quadratics import quadratics
 from remembering import FAULTS, SIZES, VICTIM, corrupt, faulty_run, leave, weights_of
 
+from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
@@ -27,8 +28,8 @@ from flwr_fco.strategies import (
     FiveGCS,
     LocalSGD,
     Scaffnew,
+    run_of,
 )
-from flwr_fco.strategies.local_minimisation.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.testing import FaultyGrid
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.client_state import read_state
@@ -146,7 +147,7 @@ def test_a_weight_stays_what_it_was(name, client_state):
     strategy = {**EVERYONE, **SAMPLED}[name](client_state=client_state)
     faulty_run(strategy, more_examples, rounds=(3, 4), num_rounds=6)
     assert strategy.memories.members[(0, VICTIM)].examples == SIZES[VICTIM]
-    assert {row.round for row in strategy.left_out} == {3, 4}
+    assert {row.round for row in run_of(strategy).left_out} == {3, 4}
 
 
 @pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])
@@ -187,7 +188,7 @@ def test_a_client_that_is_bad_for_good_ends_the_run_with_an_error_that_names_it(
     with pytest.raises(ConfigurationError, match=rf"partition {VICTIM} .* 3 rounds in a row.*on_missing"):
         faulty_run(strategy, FAULTS[fault], rounds=range(5, 100), num_rounds=30)
     assert strategy.state.round == 4
-    assert strategy.current.number == 7
+    assert run_of(strategy).current.number == 7
 
 
 def test_failed_rounds_count_only_if_they_are_in_a_row():
@@ -335,8 +336,8 @@ def test_the_tolerances_begin_anew_where_the_controls_do(schedule):
 
     def check(strategy, grid, number, metrics):
         following[number] = (
-            strategy.work_of_round(strategy.problem, strategy.state).tolerance,
-            len(strategy.problem.asked),
+            run_of(strategy).algorithm.work_of_round(run_of(strategy).problem, strategy.state).tolerance,
+            len(run_of(strategy).problem.asked),
         )
 
     faulty_run(strategy, FAULTS["NaN"], rounds=range(5, 10**6), num_rounds=8, check=check)
@@ -475,7 +476,7 @@ def _go(strategy, grid, numbers):
     """Run some rounds through Flower's hooks alone."""
     with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
         for number in numbers:
-            messages = strategy.configure_train(number, strategy.primal_arrays(), ConfigRecord(), grid)
+            messages = strategy.configure_train(number, run_of(strategy).primal_arrays(), ConfigRecord(), grid)
             strategy.aggregate_train(number, grid.send_and_receive(messages))
 
 
@@ -486,15 +487,15 @@ def test_who_is_given_up_stays_so_when_the_run_goes_on_from_its_file(tmp_path, s
     def made():
         strategy = EVERYONE["DualFL"](on_missing="reset", evict_after=2)
         strategy.fraction_evaluate = 0.0
-        strategy.prepare(start_arrays())
+        run_of(strategy).prepare(start_arrays())
         faults = {FAULTS["NaN"]: 1.0}
         return strategy, FaultyGrid(app_of(problem()), 5, faults, rounds=range(6, 10**6), partitions=[VICTIM])
 
     (whole, whole_grid), (first, grid), (second, _) = made(), made(), made()
     _go(whole, whole_grid, range(1, 14))
     _go(first, grid, range(1, stopped + 1))
-    first.save_state(tmp_path / "state.npz")
-    second.load_state(tmp_path / "state.npz")
+    run_of(first).save(tmp_path / "state.npz")
+    run_of(second).load(tmp_path / "state.npz")
     _go(second, grid, range(stopped + 1, 14))
     np.testing.assert_array_equal(whole.state.primal, second.state.primal)
     assert whole.state.round == second.state.round == 11
@@ -507,15 +508,15 @@ def test_a_run_of_dual_fl_goes_on_from_its_file_to_the_bit(tmp_path):
     whole, first, second = (EVERYONE["DualFL"]() for _ in range(3))
     for strategy in (whole, first, second):
         strategy.fraction_evaluate = 0.0
-        strategy.prepare(start_arrays())
+        run_of(strategy).prepare(start_arrays())
     _go(whole, InProcessGrid(app_of(objectives), 5), range(1, 9))
     _go(first, InProcessGrid(app_of(objectives), 5), range(1, 5))
-    first.save_state(tmp_path / "state.npz")
-    second.load_state(tmp_path / "state.npz")
+    run_of(first).save(tmp_path / "state.npz")
+    run_of(second).load(tmp_path / "state.npz")
     _go(second, InProcessGrid(app_of(objectives), 5), range(5, 9))
     np.testing.assert_array_equal(whole.state.primal, second.state.primal)
     assert whole.state.momentum == second.state.momentum
     other = DualFL(nu=NU / 2, smoothness=2.0, tolerance=1e-12)
-    other.prepare(start_arrays())
+    run_of(other).prepare(start_arrays())
     with pytest.raises(ConfigurationError, match="other settings"):
-        other.load_state(tmp_path / "state.npz")
+        run_of(other).load(tmp_path / "state.npz")

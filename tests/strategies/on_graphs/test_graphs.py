@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord
-from problems import D, app_of, clients, run, start_arrays
+from problems import D, app_of, clients, run, start_arrays, trackers_of
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
 from flwr_fco import topology
@@ -23,6 +23,7 @@ from flwr_fco.strategies import (
     FedMid,
     ReFedDAGT,
     Scaffold,
+    run_of,
 )
 from flwr_fco.wire import flower as _flower
 
@@ -38,14 +39,14 @@ def test_the_graph_forms_are_the_matrices(make, tracking):
     if tracking:
         assert relative(strategy.state.trackers, c) <= 1e-10
     primals = np.array([grad_conjugate(row, 3.0) for row in z])
-    assert relative(strategy.node_primals(), primals) <= 1e-9
+    assert relative(run_of(strategy).node_primals(), primals) <= 1e-9
 
 
 @pytest.mark.parametrize("cls", [DFedDA, DFedDAGT, DFedMid, DReFedDAGT, DScaffold, FastFedDA])
 def test_a_graph_may_be_given_by_its_matrix(cls):
     matrix, more = topology.chain(4).mixing, {} if cls is not FastFedDA else {"variant": "liang", "local_steps": 2}
     for given in (matrix, matrix.tolist(), list(matrix)):
-        np.testing.assert_array_equal(cls(mixing=given, **more).graph.topology.mixing, matrix)
+        np.testing.assert_array_equal(run_of(cls(mixing=given, **more)).graph.topology.mixing, matrix)
     with pytest.raises(ConfigurationError, match="mixing=4 is a int; expected a Topology"):
         cls(mixing=4, **more)
     with pytest.raises(ConfigurationError, match="no array of numbers"):
@@ -71,7 +72,7 @@ def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
     run(a, clients(), 20)
     run(b, clients(), 20)
     assert relative(a.state.dual[2], b.state.dual) <= 1e-10
-    assert relative(np.array(list(b.trackers().values())), a.state.trackers) <= 1e-10
+    assert relative(np.array(list(trackers_of(b).values())), a.state.trackers) <= 1e-10
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -96,7 +97,7 @@ def test_fed_mid_on_a_chain_is_the_printed_one():
         w = np.array([soft(row, 0.3 * 0.02 * 4 * 0.7) for row in mixing @ (w + 0.7 * (end - w))])
     strategy = DFedMid(mixing="chain", regularizer=L1(0.3), **options(server_lr=0.7))
     run(strategy, objectives, 15)
-    assert relative(strategy.node_primals(), w) <= 1e-12
+    assert relative(run_of(strategy).node_primals(), w) <= 1e-12
 
 
 def test_the_graph_sends_a_mixture_and_a_tracker_down_and_an_increment_up():

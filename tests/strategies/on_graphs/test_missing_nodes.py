@@ -5,12 +5,12 @@ import pytest
 from problems import optimum, problem
 from remembering import FAULTS, faulty_run, leave
 
-from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold
+from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold, run_of
 
 
 def check_graph_sums(strategy, grid, number, metrics):
     trackers = strategy.state.trackers
-    here = [m for m in range(len(trackers)) if m not in strategy.graph.gone]
+    here = [m for m in range(len(trackers)) if m not in run_of(strategy).graph.gone]
     assert np.abs(trackers[here].sum(axis=0)).max() <= 1e-10 * max(1e-300, np.abs(trackers).max()), f"round {number}"
 
 
@@ -43,5 +43,5 @@ def test_a_node_of_the_graph_that_leaves_for_good(graph, partition, rate, num_ro
         strategy, None, rounds=(), num_rounds=num_rounds, check=check_graph_sums, before=leave(partition)
     )
     rest = [f for m, f in enumerate(objectives) if m != partition]
-    assert strategy.graph.gone == {partition}
+    assert run_of(strategy).graph.gone == {partition}
     assert np.abs(w - optimum(rest, np.ones(4))).max() <= 1e-8

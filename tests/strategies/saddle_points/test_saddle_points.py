@@ -20,6 +20,7 @@ from flwr_fco.strategies import (
     FedMiP,
     FeDualEx,
     ScaffoldS,
+    run_of,
 )
 
 SIDE, STRENGTH = 0.4, 0.2
@@ -254,4 +255,4 @@ def test_a_misspelt_player_is_an_error_before_the_first_round():
     strategy = FeDualEx(regularizer=PerParameter({"x": L1(0.1), "z": L1(0.1)}))
     arrays = ArrayRecord({"x": Array(np.zeros(3)), "y": Array(np.zeros(2))})
     with pytest.raises(ConfigurationError, match=r"\['z'\] match no array"):
-        strategy.prepare(arrays)
+        run_of(strategy).prepare(arrays)

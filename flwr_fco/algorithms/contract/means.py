@@ -1,5 +1,6 @@
-"""Centres of the clients' increments that a minority cannot move far: trimmed mean, median, geometric median.
+"""The mean of the clients' increments, and robust ones that a minority cannot move far.
 
+Robust are the trimmed mean, the median and the geometric median.
 The algorithms are defined for the mean, but a single client controls it: whatever the other clients send, it can move
 the mean anywhere. A robust centre bounds the influence of a minority (by weight). The price is that with honest but
 different clients it is not the mean, so the limit is another point.
@@ -32,7 +33,7 @@ _BLOCK = 4096
 _STEPS, _TOLERANCE = 100, 1e-10
 
 
-def centre(rule: str, rows: Sequence[Vector], weights: Sequence[float], *, trim: float) -> Vector:
+def robust_mean(rule: str, rows: Sequence[Vector], weights: Sequence[float], *, trim: float) -> Vector:
     """Return a centre of the rows.
 
     Parameters
@@ -185,13 +186,13 @@ def mean_increment(
         weights = [uplink.weight for uplink in uplinks]
         if not equal:
             times = [np.array([uplink.step_sizes]) for uplink in uplinks]
-            elapsed = float(centre(aggregation, times, weights, trim=trim)[0])
+            elapsed = float(robust_mean(aggregation, times, weights, trim=trim)[0])
         factors = [1.0 if equal or not normalize else elapsed / uplink.step_sizes for uplink in uplinks]
         rows = [
             np.multiply(dense(uplink.vectors[name]), factor, dtype=np.float64)
             for uplink, factor in zip(uplinks, factors, strict=True)
         ]
-        return centre(aggregation, rows, weights, trim=trim), elapsed
+        return robust_mean(aggregation, rows, weights, trim=trim), elapsed
     factors, elapsed = factors_of(uplinks, normalize=normalize)
     vectors = [uplink.vectors[name] for uplink in uplinks]
     return weighted_sum(zip(factors, vectors, strict=True), vectors[0].shape), elapsed
@@ -214,7 +215,7 @@ def factors_of(uplinks: Sequence[Uplink], *, normalize: bool) -> tuple[list[floa
 
 
 class Direction(Protocol):
-    """The direction of the server's step: a :class:`Centre`, or a part that modifies one."""
+    """The direction of the server's step: a :class:`Mean`, or a part that modifies one."""
 
     def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
         """Return the centre of the increments, a new array, and the mean of the elapsed times."""
@@ -223,7 +224,7 @@ class Direction(Protocol):
         """Return the plain weighted mean of a vector that clients send."""
 
 
-class Centre(NamedTuple):
+class Mean(NamedTuple):
     """The direction of the server's step: the mean of the increments, or another centre.
 
     Parameters

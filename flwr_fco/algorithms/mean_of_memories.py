@@ -1,4 +1,4 @@
-"""Common parts of FedDR, FedDyn, 5GCS and APDA-Inexact: the server keeps a mean of what all clients remember.
+"""Methods whose server keeps a mean of what all clients remember: FedDR, FedDyn.
 
 A sample of clients changes its part of the mean, and the part of absent clients stays. So the mean must follow which
 clients there are and how much each of them weighs.
@@ -9,15 +9,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.core.layout import Vector
-from flwr_fco.server.algorithm import Problem
-from flwr_fco.server.clients.memory import Change
-from flwr_fco.server.options import MemoryOptions
-from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
+from flwr_fco.algorithms.contract import Change, Problem, Vector
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 
 
 class MeanState(NamedTuple):
@@ -60,9 +57,12 @@ def rescaled(state: MeanState, population: float) -> MeanState:
     return state._replace(mean=state.mean * (state.population / population), population=population)
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class MeanStrategy(MemoryOptions, PrimalStrategy):
-    """A strategy that samples clients and keeps the mean of what all of them remember."""
+@dataclass(frozen=True, kw_only=True)
+class MeanOfMemories(PrimalAveraging):
+    """A method that samples clients and keeps the mean of what all of them remember."""
+
+    engine: ClassVar[str | None] = "minimise"
+    reads: ClassVar[Any] = "sums"
 
     @abstractmethod
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
@@ -78,7 +78,7 @@ class MeanStrategy(MemoryOptions, PrimalStrategy):
         """Return the state before round 1."""
         return MeanState(primal, np.zeros(primal.size))
 
-    def memories_changed(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
+    def restart(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the current clients."""
         population = change.population
         if change.means is None:

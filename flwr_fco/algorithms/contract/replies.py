@@ -7,11 +7,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import ClientHalf, without_common
+from flwr_fco.algorithms.contract.client import ClientHalf, without_common
+from flwr_fco.algorithms.contract.means import Direction, Mean, factors_of
+from flwr_fco.algorithms.contract.problem import Memories
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.sparse import SparseVector, add_to, dense, weighted_sum
-from flwr_fco.server.clients.memory import ClientMemories
-from flwr_fco.server.replies.centres import Centre, Direction, factors_of
 from flwr_fco.wire.protocol import Downlink, Uplink
 
 
@@ -26,7 +26,7 @@ class Replies(Sequence[Uplink]):
     uplinks : sequence of Uplink
     centre : callable, optional
         The direction of the server's step; by default the mean, with all clients scaled to the same work.
-    memories : ClientMemories, optional
+    memories : Memories, optional
         The record of clients that remember something.
     half : type of ClientHalf, optional
         The method's client half.
@@ -44,11 +44,11 @@ class Replies(Sequence[Uplink]):
         self,
         uplinks: Sequence[Uplink],
         centre: Direction | None = None,
-        memories: ClientMemories | None = None,
+        memories: Memories | None = None,
         half: type[ClientHalf] | None = None,
         told: Callable[[], Downlink] | None = None,
     ) -> None:
-        self._uplinks, self._centre, self._memories = uplinks, Centre() if centre is None else centre, memories
+        self._uplinks, self._centre, self._memories = uplinks, Mean() if centre is None else centre, memories
         self._half, self._told = half, told
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class Replies(Sequence[Uplink]):
         apart = [isinstance(uplink.vectors["increment"], SparseVector) for uplink in self._uplinks]
         if self._half is not None and self._half.common is not None and any(apart):
             # Clients with sparse features leave the effect of the common vector out.
-            assert isinstance(self._centre, Centre)
+            assert isinstance(self._centre, Mean)
             factors, _ = factors_of(self._uplinks, normalize=self._centre.normalize)
             parts = zip(factors, self._uplinks, apart, strict=True)
             times = sum(factor * uplink.step_sizes for factor, uplink, without in parts if without)
@@ -155,7 +155,7 @@ class Replies(Sequence[Uplink]):
     def _weight(self, uplink: Uplink) -> float:
         return uplink.weight if self._memories is None else self._memories.weight_of(uplink)
 
-    def _record(self) -> ClientMemories:
+    def _record(self) -> Memories:
         assert self._memories is not None
         return self._memories
 

@@ -13,17 +13,15 @@ Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.core.layout import Vector
-from flwr_fco.server.algorithm import Problem
-from flwr_fco.server.convergence import Biased, Limit
-from flwr_fco.server.options import RateOptions, WorkOptions
-from flwr_fco.server.replies.replies import Replies
-from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
+from flwr_fco.algorithms.contract import Downlink, Problem, Replies, To, Vector
+from flwr_fco.algorithms.primal_averaging import GradientSteps, PrimalAveraging
 
 
 class FedCMState(NamedTuple):
@@ -58,43 +56,42 @@ def advance(state: FedCMState, mean: Vector, elapsed: float, server_lr: float = 
     return state._replace(primal=state.primal + server_lr * mean, direction=-mean / elapsed, round=state.round + 1)
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class FedCM(RateOptions, WorkOptions, PrimalStrategy):
-    """FedCM: every local step is mixed with the federation's last direction.
+@dataclass(frozen=True, kw_only=True)
+class ClientMomentum(GradientSteps):
+    """Gradient steps, each mixed with the federation's last direction.
 
     Parameters
     ----------
-    mix : float, default 0.1
-        alpha in (0, 1]: the share of the client's own gradient.
+    mix : float
+        alpha.
 
     References
     ----------
-    Xu, Wang, Wang, Yao: FedCM, federated learning with client-level momentum (2021), algorithm 2.
-
-    Examples
-    --------
-    >>> FedCM(mix=0.1, client_lr=0.1, local_steps=5).local_solver
-    'client_momentum'
+    Xu, Wang, Wang, Yao: FedCM (2021), algorithm 2.
     """
 
-    local_solver: ClassVar[str] = "client_momentum"
-    limit: ClassVar[Limit] = Biased(problem="smooth")
-    source: ClassVar[str] = "Xu and others 2021"
-    sends: ClassVar[str] = "x_K - x_0"
-    traffic: ClassVar[str] = "2 / 1"
-    no_psi: ClassVar[str | None] = "its local steps are plain gradient steps"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            **PrimalAveraging.refuses,
+            "regularizer": "its local steps are plain gradient steps",
+            "server_lr": "its clients' steps follow the last mean too",
+        }
+    )
 
-    mix: float = field(default=0.1, metadata={"range": (lambda alpha: 0.0 < alpha <= 1.0, "0 < mix <= 1")})
+    mix: float = 0.1
 
     def init(self, problem: Problem, primal: Vector) -> FedCMState:
         """Return the state before round 1."""
         return FedCMState(primal, np.zeros(primal.size))
 
-    def vectors(self, state: FedCMState) -> dict[str, Vector]:
+    def downlink(self, problem: Problem, state: FedCMState, to: To | None) -> Downlink:
         """Return the model, and the direction if it is used."""
-        return {"primal": state.primal} if self.mix == 1.0 else {"primal": state.primal, "direction": state.direction}
+        message = super().downlink(problem, state, to)
+        if self.mix == 1.0:
+            return message
+        return message._replace(vectors={"primal": state.primal, "direction": state.direction})
 
-    def numbers(self, state: FedCMState) -> dict[str, float]:
+    def numbers(self, problem: Problem, state: FedCMState) -> dict[str, float]:
         """Return alpha."""
         return {"mix": self.mix}
 

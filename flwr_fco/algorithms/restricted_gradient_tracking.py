@@ -32,20 +32,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.algorithms.contract import Problem, Replies, Setting, Vector
+from flwr_fco.algorithms.gradient_tracking import GradientTracking
+from flwr_fco.core.layout import largest_entries
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
-from flwr_fco.server.algorithm import Problem
-from flwr_fco.server.options import AT_LEAST_ONE
-from flwr_fco.server.replies.replies import Replies
-from flwr_fco.server.rounds.averaging import largest_entries
-from flwr_fco.strategies.gradient_tracking.fed_da_gt import FedDAGT, TrackingState
-from flwr_fco.work import FirstOrder, Work
+from flwr_fco.work import FirstOrder
 
 
 def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: float | None) -> PNorm:
@@ -87,51 +84,33 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
     return PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class ReFedDAGT(FedDAGT):
-    """Restricted FedDA-GT, algorithm 2: around the start point, within a ball of the map's norm.
-
-    The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``. The paper's output is
-    ``output="average", sparsity=s``: the s largest entries of the mean over the rounds r = 0 .. R-1 of their initial
-    primals.
+@dataclass(frozen=True, kw_only=True)
+class RestrictedGradientTracking(GradientTracking):
+    """Gradient tracking around the start point, within a ball of the map's norm.
 
     Parameters
     ----------
     radius_squared : float, optional
-        Q: the primal points stay within sqrt(Q) of the start point, the reference; no limit by default.
+        Q.
 
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
-
-    Examples
-    --------
-    >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output="average", sparsity=16).tracker_start
-    'zero'
     """
 
-    source: ClassVar[str] = "[2], algorithm 2"
-
-    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
     radius_squared: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
-
-    def geometry(self, mirror_map: MirrorMap, primal: Vector) -> MirrorMap:
+    def setting(self, given: Setting, state: Any) -> Setting:
         """Return the mirror map around the start point, within the ball."""
-        return restricted_map(mirror_map, primal, self.radius_squared)
+        return given._replace(mirror_map=restricted_map(given.mirror_map, given.start, self.radius_squared))
 
-    def averaged_points(
-        self, problem: Problem, before: TrackingState, after: TrackingState, replies: Replies
-    ) -> Iterable[Vector]:
+    def points(self, problem: Problem, before: Any, after: Any, replies: Replies) -> Iterable[Vector]:
         """Return the primal at the beginning of the round."""
         return (self.retrieve(problem, before),)
 
-    def describe(self) -> list[tuple[str, str]]:
+    def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the restriction and the trackers."""
-        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().describe()]
+        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().describe(state)]
 
 
 def _ball_text(radius_squared: float | None) -> str:
@@ -268,76 +247,52 @@ class MultistepState(NamedTuple):
     stage_points: Vector
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class MultistepReFedDAGT(ReFedDAGT):
-    """Multistep ReFedDA-GT, algorithm 3: stages of ReFedDA-GT, each from the sparsified mean of the previous one.
-
-    The trackers start at 0 in every stage. The mirror map must be ``PNorm`` or ``Euclidean``. A rate that is a function
-    gets the round of the whole run; a stage's own rate takes precedence. For the authors' plateau rule see
-    :class:`flwr_fco.strategies.Plateau`.
+@dataclass(frozen=True, kw_only=True)
+class MultistepGradientTracking(RestrictedGradientTracking):
+    """Stages of restricted gradient tracking, each from the sparsified mean of the previous one.
 
     Parameters
     ----------
-    stages : sequence of Stage, optional
-        The schedule; :func:`theorem_stages` returns the theoretical one. The settings of the last stage stay in force
-        after it. By default one stage without an end.
-    radius_squared : float, optional
-        Q_0, the first radius; without it and without radii in the stages there is no ball.
+    stages : sequence of Stage
     sparsity : int, optional
-        s: number of entries kept in a reference and in an averaged output; ``output="last"`` keeps all entries.
+        s: number of entries kept in a reference.
+    output : str
+    window : int
+        Number of rounds in a moving average, and then in a reference.
     restart_window : int, optional
-        Number of last rounds of a stage that the reference averages. By default all rounds of the stage, or `window`
-        with ``output="moving-average"``. The authors' experiments use 100.
-    restart_newest : bool, default False
-        Whether the reference averages the points in which rounds end, as in the authors' code, which includes the
-        newest one; by default the points in which rounds begin, as printed.
+        Number of last rounds of a stage that the reference averages.
+    restart_newest : bool
+        Whether the reference averages the points in which rounds end.
+    batch_size : int or None
+        Of a stage with its own number of steps.
 
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 3.
-
-    Examples
-    --------
-    >>> stages = [Stage(300), Stage(300), Stage(300, local_steps=20)]
-    >>> strategy = MultistepReFedDAGT(stages=stages, mirror_map=PNorm(12.0), radius_squared=25_000.0, sparsity=16)
-    >>> strategy.radius_of(2)
-    6250.0
     """
 
-    source: ClassVar[str] = "[2], algorithm 3"
-    #: `sparsity` applies to references; ``output="last"`` keeps all entries, so it is sparse only right after a
-    #: restart.
-    sparse_last: ClassVar[bool] = False
-
-    stages: Sequence[Stage] | None = None
-    restart_window: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    restart_newest: bool = False
-
-    def __post_init__(self) -> None:
-        self.stages = tuple(self.stages or ())
-        super().__post_init__()
-        for n, stage in enumerate(self.stages):
-            values = {name: value for name, value in stage._asdict().items() if value is not None}
-            if any(not value > 0 for value in values.values()) or stage.rounds != int(stage.rounds):
-                raise ConfigurationError(f"stage {n} is {stage}; expected positive numbers")
+    stages: Sequence[Stage]
+    sparsity: int | None
+    output: str
+    window: int
+    restart_window: int | None
+    restart_newest: bool
+    batch_size: int | None
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
-    @property
-    def stage(self) -> int:
-        """Index of the current stage, from 0."""
-        return 0 if self.state is None else int(self.state.stage)
-
-    def radius_of(self, stage: int) -> float | None:
-        """Return Q of a stage: its own, or half of the previous stage's."""
-        radius, stages = self.radius_squared, self.stages or ()
-        for n in range(stage + 1):
-            own = stages[n].radius_squared if n < len(stages) else None
-            if own is not None:
-                radius = own
-            elif n > 0 and radius is not None:
-                radius /= 2.0
-        return radius
+    def setting(self, given: Setting, state: MultistepState | None) -> Setting:
+        """Return the map around the reference of the state's stage, within its ball, and the stage's work and rates."""
+        number = 0 if state is None else state.stage
+        reference = given.start if state is None else state.reference
+        mirror_map = restricted_map(given.mirror_map, reference, radius_of(self.stages, self.radius_squared, number))
+        found = given._replace(mirror_map=mirror_map, stage=number)
+        if not self.stages:
+            return found
+        stage = self.stages[number]
+        if stage.local_steps is not None:
+            found = found._replace(work=FirstOrder(steps=stage.local_steps, batch_size=self.batch_size))
+        return found._replace(client_lr=stage.client_lr, server_lr=stage.server_lr)
 
     @property
     def _restart_rounds(self) -> int | None:
@@ -345,36 +300,6 @@ class MultistepReFedDAGT(ReFedDAGT):
         if self.restart_window is None and self.output == "moving-average":
             return self.window
         return self.restart_window
-
-    def _settings_of(self, state: MultistepState | None) -> Stage | None:
-        return self.stages[0 if state is None else state.stage] if self.stages else None
-
-    def work_at(self, state: MultistepState | None) -> Work:
-        """Return a client's work in a round of the state's stage."""
-        stage = self._settings_of(state)
-        if stage is None or stage.local_steps is None:
-            return self.work()
-        return FirstOrder(steps=stage.local_steps, batch_size=self.batch_size)
-
-    def at(self, problem: Problem, state: MultistepState) -> Problem:
-        """Return the problem with the rates of the state's stage."""
-        stage = self._settings_of(state)
-        if stage is None:
-            return problem
-        client_lr, server_lr = stage.client_lr or problem.client_lr, stage.server_lr or problem.server_lr
-        return problem._replace(client_lr=client_lr, server_lr=server_lr)
-
-    def geometry(self, mirror_map: MirrorMap, primal: Vector) -> MirrorMap:
-        """Return the mirror map of the first stage, around the start point."""
-        return restricted_map(mirror_map, primal, self.radius_of(0))
-
-    def stage_geometry(self, mirror_map: MirrorMap, state: MultistepState) -> MirrorMap:
-        """Return the mirror map around the reference of the state's stage, within its ball."""
-        return restricted_map(mirror_map, state.reference, self.radius_of(state.stage))
-
-    def begins_stage(self, before: MultistepState, after: MultistepState) -> bool:
-        """Return whether a new stage begins."""
-        return after.stage > before.stage
 
     # --- the mathematics ------------------------------------------------------------------------------------------
 
@@ -388,7 +313,7 @@ class MultistepReFedDAGT(ReFedDAGT):
     def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state of ReFedDA-GT, or the first state of the next stage if a stage ends."""
         following: Any = super().aggregate(problem, state, replies)
-        if self.stages is None or state.stage + 1 >= len(self.stages):
+        if problem.round == 0 or state.stage + 1 >= len(self.stages):
             return following
         point, rounds = self.retrieve(problem, following if self.restart_newest else state), self._restart_rounds
         if rounds is None:
@@ -420,9 +345,36 @@ class MultistepReFedDAGT(ReFedDAGT):
         """Return the metrics of FedDA-GT and the stage."""
         return {**super().metrics(problem, state), "stage": int(state.stage)}
 
-    def describe(self) -> list[tuple[str, str]]:
+    def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the stages, the restriction and the trackers."""
-        lengths = ", ".join(str(stage.rounds) for stage in self.stages or ())
+        lengths = ", ".join(str(stage.rounds) for stage in self.stages)
         stages = f"{len(self.stages)}, of {lengths} rounds" if self.stages else "one, without an end"
-        reference = f"the start point of the stage, primals {_ball_text(self.radius_of(self.stage))}"
-        return [("Stages", stages), ("Reference", reference), *FedDAGT.describe(self)]
+        radius = radius_of(self.stages, self.radius_squared, 0 if state is None else state.stage)
+        reference = f"the start point of the stage, primals {_ball_text(radius)}"
+        return [("Stages", stages), ("Reference", reference), *GradientTracking.describe(self, state)]
+
+
+def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int) -> float | None:
+    """Return Q of a stage: its own, or half of the previous stage's.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+    radius_squared : float or None
+        Q_0.
+    number : int
+        Of the stage, from 0.
+
+    Examples
+    --------
+    >>> radius_of([Stage(300), Stage(300), Stage(300, local_steps=20)], 25_000.0, 2)
+    6250.0
+    """
+    radius = radius_squared
+    for n in range(number + 1):
+        own = stages[n].radius_squared if n < len(stages) else None
+        if own is not None:
+            radius = own
+        elif n > 0 and radius is not None:
+            radius /= 2.0
+    return radius

@@ -41,23 +41,31 @@ the strength, as FedMid does; ``server_prox=False`` counts psi once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from flwr_fco.core.layout import Vector
-from flwr_fco.mirror_maps import MirrorMap
-from flwr_fco.server.algorithm import Problem
-from flwr_fco.server.clients.graph import Graph, Matrix
-from flwr_fco.server.convergence import Biased, DoubledStrength, Exact, Limit
-from flwr_fco.server.options import GraphOptions, RateOptions, TrackerOptions, WorkOptions
-from flwr_fco.server.replies.replies import Replies
-from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.gradient_tracking.re_fed_da_gt import restricted_map
+from flwr_fco.algorithms.contract import (
+    Algorithm,
+    Change,
+    Downlink,
+    LossFacts,
+    Memory,
+    Option,
+    Problem,
+    Replies,
+    Setting,
+    Start,
+    To,
+    Vector,
+)
+from flwr_fco.algorithms.contract.graph import Graph, Matrix
+from flwr_fco.algorithms.dual_averaging import DualAveraging
+from flwr_fco.algorithms.mirror_descent import MirrorDescent
+from flwr_fco.algorithms.restricted_gradient_tracking import restricted_map
 from flwr_fco.topology import consensus_error, root_mean_square_norm
-from flwr_fco.wire.protocol import Downlink, Node, Option
 
 _State = TypeVar("_State")
 
@@ -101,27 +109,27 @@ class PrimalGraphState(NamedTuple):
     round: int = 0
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class GraphStrategy(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
-    """A strategy without a central model; the first field of its state has a row for each node."""
+@dataclass(frozen=True, kw_only=True)
+class OnGraph(Algorithm):
+    """A method without a central model; the first field of its state has a row for each node.
 
-    personal: ClassVar[bool] = True
-    exact_elapsed: ClassVar[bool] = True
-    needs_mean: ClassVar[str] = "gossip mixes with a doubly stochastic matrix, which keeps nothing but the mean"
-    source: ClassVar[str] = "[2], on a graph"
-    #: Whether the relay keeps trackers.
-    tracking: ClassVar[bool] = False
+    Parameters
+    ----------
+    normalize_local_work : bool, default True
+        Whether all nodes are scaled to the same work.
+    """
 
-    @property
-    def topology(self) -> Any:
-        """The graph; None while only its name is known."""
-        return None if self.graph is None else self.graph.topology
+    reads: ClassVar[Any] = "rows"
+    #: Power of the mixing time in the theory's rate.
+    _power: ClassVar[int] = 1
 
-    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
+    normalize_local_work: bool = True
+
+    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return 1/(tau L K), or 1/(tau^2 L K) with tracking; tau is the graph's mixing time, at least 1."""
-        time, power = _graph(problem).mixing_time(len(problem.asked)), 2 if self.tracking else 1
-        formula = f"1/(tau{'^2' if self.tracking else ''} L K), tau = {time:.4g}"
-        return 1.0 / (time**power * smoothness * steps), formula
+        time = _graph(problem).mixing_time(len(problem.asked))
+        formula = f"1/(tau{'^2' if self._power == 2 else ''} L K), tau = {time:.4g}"
+        return {"client_lr": (1.0 / (time**self._power * facts.curvature * facts.steps), formula)}
 
     def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
         """Return the nodes' disagreement."""
@@ -142,30 +150,20 @@ def with_rows(state: _State, num_nodes: int, *names: str) -> _State:
     return state._replace(**rows)  # type: ignore[attr-defined,no-any-return]
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class DFedDA(GraphStrategy):
-    """Decentralised federated dual averaging, algorithm 1 without tracking.
+@dataclass(frozen=True, kw_only=True)
+class DecentralizedDualAveraging(OnGraph):
+    """Dual averaging over a graph, algorithm 1 without tracking; a client does what it does without a graph."""
 
-    On a graph it is biased even with one local step, the more the nodes' gradients differ; :class:`DFedDAGT` is not.
+    name: ClassVar[str] = "decentralized_dual_averaging"
+    sparse: ClassVar[bool] = True
+    begin = staticmethod(DualAveraging.begin)
 
-    References
-    ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
-
-    Examples
-    --------
-    >>> from flwr_fco.mirror_maps import PNorm
-    >>> from flwr_fco.topology import chain
-    >>> DFedDA(mixing=chain(16), mirror_map=PNorm(12.0), client_lr=0.1, local_steps=10).topology.num_nodes
-    16
-    """
-
-    local_solver: ClassVar[str] = "dual_averaging"
-    limit: ClassVar[Limit] = Biased("near the solution")
+    #: Whether the relay keeps trackers.
+    _tracking: ClassVar[bool] = False
 
     def init(self, problem: Problem, primal: Vector) -> GraphState:
         """Return the state before round 1: every dual = grad h(primal), trackers 0."""
-        trackers = np.zeros((1 if self.tracking else 0, primal.size))
+        trackers = np.zeros((1 if self._tracking else 0, primal.size))
         state = GraphState(problem.h.gradient(primal)[None, :], np.zeros(1), trackers)
         return self._expanded(state, _graph(problem).num_rows)
 
@@ -173,25 +171,27 @@ class DFedDA(GraphStrategy):
         """Return a state with a row for each node."""
         if state.dual.shape[0] == num_nodes:
             return state
-        trackers = np.zeros((num_nodes if self.tracking else 0, state.dual.shape[1]))
+        trackers = np.zeros((num_nodes if self._tracking else 0, state.dual.shape[1]))
         return with_rows(state._replace(trackers=trackers), num_nodes, "dual", "elapsed")
 
-    def downlink(self, problem: Problem, state: GraphState, node: Node | None) -> Downlink:
+    def downlink(self, problem: Problem, state: GraphState, to: To | None) -> Downlink:
         """Return a node's own mixture, and its tracker."""
-        row = 0 if node is None else _graph(problem).rows[node.key]
+        row = 0 if to is None else _graph(problem).rows[to.key]
         vectors = {"dual": state.dual[row]}
-        if self.tracking and problem.round > 0 and (state.round > 0 or state.trackers[row].any()):
+        if self._tracking and problem.round > 0 and (state.round > 0 or state.trackers[row].any()):
             vectors["tracker"] = state.trackers[row]
         numbers = {"gradient": 1.0} if problem.round == 0 else {}
         return Downlink(problem.plan, vectors, problem.client_lr, float(state.elapsed[row]), numbers)
 
     def aggregate(self, problem: Problem, state: GraphState, replies: Replies) -> GraphState:
-        """Return Z = U (Z + server_lr increments), C = C + moves - U moves."""
+        """Return Z = U (Z + server_lr increments), C = C + moves - U moves; after round 0, C = U G - G."""
+        if problem.round == 0:
+            return self._started(problem, state, replies)
         graph, server_lr = _graph(problem), problem.server_lr
-        rows, mixing = graph.places(replies)
+        rows, mixing = graph.rows_of(replies)
         state = self._expanded(state, mixing.shape[0])
         increments, moves, elapsed = graph.increments(
-            replies, rows, normalize=self.normalize_local_work, moves=self.tracking
+            replies, rows, normalize=self.normalize_local_work, moves=self._tracking
         )
         # In place: these two matrices are our own.
         if server_lr != 1.0:
@@ -202,7 +202,7 @@ class DFedDA(GraphStrategy):
             elapsed=mixing @ (state.elapsed + server_lr * elapsed),
             round=state.round + 1,
         )
-        if self.tracking:
+        if self._tracking:
             moves -= mixing @ moves
             moves += state.trackers
             following = following._replace(trackers=moves)
@@ -217,141 +217,108 @@ class DFedDA(GraphStrategy):
         """Return the primal points of all nodes, shape (M, d), in the order of their rows."""
         return np.array([problem.retrieve(z, float(t)) for z, t in zip(state.dual, state.elapsed, strict=True)])
 
-    def nodes_changed(self, problem: Problem, state: GraphState, left: Sequence[int]) -> GraphState:
+    def restart(self, problem: Problem, state: GraphState, change: Change) -> GraphState:
         """Return the state with a row for each node; nodes that have left hand on their trackers."""
         graph = _graph(problem)
         state = self._expanded(state, graph.num_rows)
-        return state._replace(trackers=graph.handed_on(state.trackers, left)) if left and self.tracking else state
+        if not (change.left and self._tracking):
+            return state
+        return state._replace(trackers=graph.handed_on(state.trackers, change.left))
 
-    def start_trackers(self, problem: Problem, state: GraphState, replies: Replies) -> GraphState:
-        """Return the state after round 0: C = U G - G."""
+    def _started(self, problem: Problem, state: GraphState, replies: Replies) -> GraphState:
         state = state._replace(started=1)
         if not replies:
             return state
-        rows, mixing = _graph(problem).places(replies)
+        rows, mixing = _graph(problem).rows_of(replies)
         answers = [uplink._replace(elapsed=1.0) for uplink in replies]
         gradients = _graph(problem).increments(answers, rows, normalize=False).increments
         return state._replace(trackers=mixing @ gradients - gradients)
 
-    def solver_options(self) -> dict[str, Option]:
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return the options of local dual averaging; tracked dual averaging finds everything in the message."""
-        return {} if self.tracking else {"client-prox": True, "trajectory": False}
+        return {} if self._tracking else {"client-prox": True, "trajectory": False}
 
     def metrics(self, problem: Problem, state: GraphState) -> dict[str, float | int]:
         """Return the nodes' disagreement and, with tracking, the root mean square norm of their trackers."""
         metrics = super().metrics(problem, state)
-        if self.tracking and state.trackers.shape[0]:
+        if self._tracking and state.trackers.shape[0]:
             metrics["tracker-norm"] = root_mean_square_norm(_graph(problem).here(state.trackers))
         return metrics
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class DFedDAGT(TrackerOptions, DFedDA):
-    """Decentralised federated dual averaging with gradient tracking, algorithm 1: exact on any connected graph.
+@dataclass(frozen=True, kw_only=True)
+class DecentralizedGradientTracking(DecentralizedDualAveraging):
+    """Local steps z <- z - client_lr (g(retrieve(z, t)) + tracker), with a tracker that the relay stores.
+
+    Parameters
+    ----------
+    tracker_start : {"gradient", "zero"}, default "zero"
+    radius_squared : float, optional
+        Q, of a ball around the start point (ReFedDA-GT on a graph).
+    restricted : bool, default False
+        Whether the map is around the start point.
 
     References
     ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
-
-    Examples
-    --------
-    >>> DFedDAGT(mixing="ring", tracker_start="zero").local_solver
-    'tracked_dual_averaging'
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 1 and 2.
     """
 
-    local_solver: ClassVar[str] = "tracked_dual_averaging"
-    limit: ClassVar[Limit] = Exact("the solution, on any connected graph")
-    tracking: ClassVar[bool] = True
-    traffic: ClassVar[str] = "2 / 1"
+    name: ClassVar[str] = "tracked_dual_averaging"
+    sparse: ClassVar[bool] = False
+    _tracking: ClassVar[bool] = True
+    _power: ClassVar[int] = 2
 
-    def describe(self) -> list[tuple[str, str]]:
+    tracker_start: str = "zero"
+
+    @staticmethod
+    def begin(downlink: Downlink, memory: Memory) -> Start:
+        """Begin at the node's dual; a tracker that is 0 is not in the message."""
+        return Start(downlink.vectors["dual"], downlink.vectors.get("tracker"))
+
+    def describe(self, state: GraphState | None) -> list[tuple[str, str]]:
         """Return the line about the trackers."""
         return [("Trackers", f"start at {self.tracker_start}")]
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class DScaffold(DFedDA):
-    """SCAFFOLD on a graph: :class:`DFedDAGT` with trackers that start at 0, in the Euclidean geometry by default.
-
-    psi and other mirror maps are extensions: SCAFFOLD has none.
-
-    References
-    ----------
-    Karimireddy and others: SCAFFOLD (ICML 2020), with gossip instead of the server's mean.
-
-    Examples
-    --------
-    >>> DScaffold(mixing="ring").local_solver
-    'tracked_dual_averaging'
-    """
-
-    local_solver: ClassVar[str] = "tracked_dual_averaging"
-    limit: ClassVar[Limit] = Exact("the solution, on any connected graph")
-    tracking: ClassVar[bool] = True
-    traffic: ClassVar[str] = "2 / 1"
-
-
-@dataclass(repr=False, eq=False, kw_only=True)
-class DReFedDAGT(DFedDA):
-    """ReFedDA-GT on a graph: :class:`DFedDAGT` around a reference point, within a ball of the map's norm.
-
-    The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``.
+@dataclass(frozen=True, kw_only=True)
+class DecentralizedRestricted(DecentralizedGradientTracking):
+    """Decentralised gradient tracking around the start point, within a ball of the map's norm.
 
     Parameters
     ----------
     radius_squared : float, optional
-        Q: the primal points stay within sqrt(Q) of the start point, the reference; no limit by default.
+        Q.
 
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2 with general U.
-
-    Examples
-    --------
-    >>> from flwr_fco.mirror_maps import PNorm
-    >>> DReFedDAGT(mixing="ring", mirror_map=PNorm(12.0), radius_squared=25_000.0).radius_squared
-    25000.0
     """
-
-    local_solver: ClassVar[str] = "tracked_dual_averaging"
-    limit: ClassVar[Limit] = Exact("the solution, on any connected graph")
-    tracking: ClassVar[bool] = True
-    traffic: ClassVar[str] = "2 / 1"
 
     radius_squared: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
-
-    def geometry(self, mirror_map: MirrorMap, primal: Vector) -> MirrorMap:
+    def setting(self, given: Setting, state: Any) -> Setting:
         """Return the mirror map around the start point, within the ball."""
-        return restricted_map(mirror_map, primal, self.radius_squared)
+        return given._replace(mirror_map=restricted_map(given.mirror_map, given.start, self.radius_squared))
 
 
-@dataclass(repr=False, eq=False, kw_only=True)
-class DFedMid(GraphStrategy):
-    """Federated mirror descent on a graph: local proximal steps, mixing of primal points, and a proximal step.
+@dataclass(frozen=True, kw_only=True)
+class DecentralizedMirrorDescent(OnGraph):
+    """Mirror descent over a graph: local proximal steps, mixing of primal points, and a proximal step.
 
     Parameters
     ----------
     client_prox, server_prox : bool, default True
-        Where psi acts; with both, as printed, psi counts twice.
+        Where psi acts.
 
     References
     ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, section 7; Yuan, Zaheer, Reddi:
-    Federated Composite Optimization (ICML 2021), algorithm 2.
-
-    Examples
-    --------
-    >>> str(DFedMid(mixing="ring").limit)
-    'doubled strength'
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, section 7.
     """
 
-    local_solver: ClassVar[str] = "mirror_descent"
-    limit: ClassVar[Limit] = DoubledStrength("near the solution for twice the strength, as printed")
-    sends: ClassVar[str] = "w_K - w_0"
+    name: ClassVar[str] = "decentralized_mirror_descent"
+    engine: ClassVar[str | None] = MirrorDescent.engine
+    begin = staticmethod(MirrorDescent.begin)
+    local_step = staticmethod(MirrorDescent.local_step)
 
     client_prox: bool = True
     server_prox: bool = True
@@ -361,15 +328,15 @@ class DFedMid(GraphStrategy):
         problem.h.gradient(primal)  # raises where the map has no gradient, before any node starts there
         return with_rows(PrimalGraphState(primal[None, :]), _graph(problem).num_rows, "primal")
 
-    def downlink(self, problem: Problem, state: PrimalGraphState, node: Node | None) -> Downlink:
+    def downlink(self, problem: Problem, state: PrimalGraphState, to: To | None) -> Downlink:
         """Return a node's own point."""
-        row = 0 if node is None else _graph(problem).rows[node.key]
+        row = 0 if to is None else _graph(problem).rows[to.key]
         return Downlink(problem.plan, {"primal": state.primal[row]}, problem.client_lr)
 
     def aggregate(self, problem: Problem, state: PrimalGraphState, replies: Replies) -> PrimalGraphState:
         """Return W = retrieve(U (grad h(W) + server_lr increments), server_lr elapsed), row by row."""
         graph, h, server_lr = _graph(problem), problem.h, problem.server_lr
-        rows, mixing = graph.places(replies)
+        rows, mixing = graph.rows_of(replies)
         state = with_rows(state, mixing.shape[0], "primal")
         increments, _, elapsed = graph.increments(replies, rows, normalize=self.normalize_local_work)
         duals = mixing @ (np.array([h.gradient(point) for point in state.primal]) + server_lr * increments)
@@ -391,14 +358,14 @@ class DFedMid(GraphStrategy):
         """Return the primal points of all nodes, shape (M, d), in the order of their rows."""
         return np.array(state.primal)
 
-    def nodes_changed(self, problem: Problem, state: PrimalGraphState, left: Sequence[int]) -> PrimalGraphState:
+    def restart(self, problem: Problem, state: PrimalGraphState, change: Change) -> PrimalGraphState:
         """Return the state with a row for each node."""
         return with_rows(state, _graph(problem).num_rows, "primal")
 
-    def solver_options(self) -> dict[str, Option]:
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return whether psi acts in the local steps."""
         return {"client-prox": self.client_prox}
 
-    def describe(self) -> list[tuple[str, str]]:
+    def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the line about where psi acts."""
         return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]

@@ -127,8 +127,9 @@ class ClientHalf:
     #: Name of the vector that is added to every client's gradients. A client with sparse features leaves its effect
     #: out, because the server can add it.
     common: ClassVar[str | None] = None
-    #: What restricts the engine to sparse features: the plan's option of this name, and its default.
-    sparse: ClassVar[tuple[str, bool] | None] = None
+    #: Whether a client may do its round on the coordinates of its sparse features alone; the plan's option
+    #: ``sparse-wire`` forbids it.
+    sparse: ClassVar[bool] = False
 
     @staticmethod
     def hear(downlink: Downlink, memory: Memory | None) -> Downlink:
@@ -166,7 +167,7 @@ class ClientHalf:
         raise NotImplementedError
 
     @staticmethod
-    def step(client: Client, downlink: Downlink, start: Start) -> Step:
+    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
         """Return a step of the engine ``"primal steps"`` and of those that fall back to it.
 
         Parameters
@@ -251,17 +252,56 @@ class ClientHalf:
         super().__init_subclass__(**arguments)
         name = cls.__dict__.get("name", "")
         if not name:
+            changed = sorted(_OF_A_CLIENT & cls.__dict__.keys())
+            if cls.name and changed:
+                raise ConfigurationError(
+                    f"{cls.__module__}.{cls.__name__} changes {', '.join(changed)} of the method {cls.name!r}: clients "
+                    f"find their half by its name, and would run {_HALVES[cls.name].__name__}'s; give yours a `name`"
+                )
             return
-        known = _HALVES.get(name)
-        if known is not None and known.__module__ != cls.__module__:
-            raise ConfigurationError(
-                f"{cls.__module__}.{cls.__name__}: a method called {name!r} exists already, {known.__module__}."
-                f"{known.__name__}; give yours another name"
-            )
-        _HALVES[name] = cls
+        register(cls)
 
 
+#: What clients read of a method's class.
+_OF_A_CLIENT = frozenset(
+    [
+        "engine",
+        "memory",
+        "common",
+        "sparse",
+        "hear",
+        "fresh",
+        "begin",
+        "step",
+        "send",
+        "local",
+        "remember",
+        "change",
+        "keep",
+    ]
+)
 _HALVES: dict[str, type[ClientHalf]] = {}
+
+
+def register(half: type[ClientHalf]) -> None:
+    """Make a client half known by its name.
+
+    Parameters
+    ----------
+    half : type of ClientHalf
+
+    Raises
+    ------
+    ConfigurationError
+        If another module has a method of this name.
+    """
+    known = _HALVES.get(half.name)
+    if known is not None and known.__module__ != half.__module__:
+        raise ConfigurationError(
+            f"{half.__module__}.{half.__name__}: a method called {half.name!r} exists already, {known.__module__}."
+            f"{known.__name__}; give yours another name"
+        )
+    _HALVES[half.name] = half
 
 
 def halves() -> Mapping[str, type[ClientHalf]]:

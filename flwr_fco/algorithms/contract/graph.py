@@ -14,8 +14,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.options import Mixing
-from flwr_fco.topology import TOPOLOGIES, Topology, effective_mixing, from_matrix
+from flwr_fco.topology import TOPOLOGIES, Mixing, Topology, effective_mixing, from_matrix
 from flwr_fco.wire.protocol import Node, Uplink
 
 Matrix = NDArray[np.float64]
@@ -180,7 +179,7 @@ class Graph:
 
     # --- a round ----------------------------------------------------------------------------------------------
 
-    def places(self, uplinks: Sequence[Uplink]) -> tuple[list[int], Matrix]:
+    def rows_of(self, uplinks: Sequence[Uplink]) -> tuple[list[int], Matrix]:
         """Return the rows of the uplinks, and the gossip matrix without the nodes that have not answered.
 
         A missing node keeps its state, and its neighbours keep the weight that they give it: the matrix is symmetric
@@ -247,18 +246,3 @@ class Graph:
 
     def __str__(self) -> str:
         return str(self.topology or f"{self.mixing}, of the nodes that are there before round 1")
-
-
-def uniform_weighting(name: str, weighting: str) -> None:
-    """Reject weights that gossip cannot produce.
-
-    Raises
-    ------
-    ConfigurationError
-        If the weights are not uniform.
-    """
-    if weighting != "uniform":
-        raise ConfigurationError(
-            f"weighting={weighting!r}: gossip with a symmetric matrix agrees on the plain mean of the nodes, so "
-            f'{name} needs weighting="uniform", or let a centralised strategy weigh by examples'
-        )

@@ -1,4 +1,4 @@
-"""A density of the model instead of a strength: how many entries of each array stay in a round, and in the end.
+"""Dual averaging with a density instead of a strength: how many entries of each array stay in a round, and in the end.
 
 psi is the indicator of at most so many entries that are not 0. It is not convex, so dual averaging with it is, in
 effect, iterative hard thresholding on a dual: the largest entries of the dual are the model, as they are. Those that
@@ -16,9 +16,14 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from flwr_fco.algorithms.contract import Option, Problem, Replies, Setting
+from flwr_fco.algorithms.dual_averaging import DualAveraging, DualState
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
@@ -308,3 +313,57 @@ def smaller_side(shape: tuple[int, ...]) -> int:
         return min(1, math.prod(shape))
     outs = max(shape[0], shape[-1])
     return min(outs, math.prod(shape) // outs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparseDualAveraging(DualAveraging):
+    """Dual averaging of a model that becomes sparse: psi allows so many entries, fewer from round to round.
+
+    psi is not convex and changes from round to round; the dual fades where the model is 0, and what stays of it goes
+    further or is lengthened. No theory covers it.
+
+    Parameters
+    ----------
+    density : float
+        Share of the regularized entries that are not 0 in the end.
+    density_rounds : int, optional
+        Number of rounds in which the density is reached; by default three quarters of the run.
+    density_scope : {"layers", "global"}
+        For the line about it.
+    scope : {"each", "joint"}
+        Whether each array is sure of a share.
+    """
+
+    density: float
+    density_rounds: int | None
+    density_scope: str
+    scope: Scope
+
+    def setting(self, given: Setting, state: DualState | None) -> Setting:
+        """Return psi of the state: at most as many entries that are not 0 as the round is to have."""
+        rounds = rounds_of(self.density_rounds, given.num_rounds)
+        number, dual = (0.0, np.zeros(given.layout.size)) if state is None else (state.elapsed, state.dual)
+        way = min(1.0, number / rounds)
+        psi = psi_of(given.layout, given.regularizer, self.density, way, self.scope, dual)
+        return given._replace(regularizer=psi)
+
+    def aggregate(self, problem: Problem, state: DualState, replies: Replies) -> DualState:
+        """Return the dual after the step, faded and lengthened, and the number of rounds that have gone by."""
+        following = super().aggregate(problem, state, replies)
+        primal = problem.retrieve(state.dual, state.elapsed)
+        further = FURTHER if self.client == "unmodified" else 1.0
+        sparse_step(problem.psi, primal, state.dual, following.dual, further=further)
+        following = following._replace(elapsed=float(problem.round))
+        assert problem.given is not None
+        psi = self.setting(problem.given, following).regularizer
+        keep_gain(psi.bind(problem.layout, scope=self.scope), primal, following.dual)
+        return following
+
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+        """Return the options of dual averaging, and the density."""
+        return {**super().options(numbers), "density": self.density}
+
+    def describe(self, state: DualState | None) -> list[tuple[str, str]]:
+        """Return the lines about the clients and the density."""
+        when = "three quarters of the rounds" if self.density_rounds is None else f"round {self.density_rounds}"
+        return [*super().describe(state), ("Density", f"{self.density:g} from {when} on, {self.density_scope}")]

@@ -1,0 +1,248 @@
+"""What an algorithm sees of a run, apart from its state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from flwr_fco.algorithms.contract.graph import Graph
+from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import MirrorMap
+from flwr_fco.regularizers.base import BoundRegularizer, Regularizer
+from flwr_fco.wire.protocol import Node, Plan, Uplink
+from flwr_fco.work import Work
+
+#: How many times the clients' median a claim of smoothness may be.
+LARGEST_CLAIM = 10.0
+
+
+class Memories(Protocol):
+    """The server's record of clients with memories."""
+
+    @property
+    def present(self) -> AbstractSet[tuple[int, int]]:
+        """Keys of the current clients."""
+
+    @property
+    def ledger(self) -> bool:
+        """Whether the server keeps copies of the clients' memories."""
+
+    def memory(self, key: tuple[int, int]) -> Mapping[str, Any]:
+        """Return a client's memory from the ledger."""
+
+    def weight_of(self, uplink: Uplink) -> float:
+        """Return a client's weight in sums over all clients."""
+
+    def population(self, uplinks: Sequence[Uplink] = ()) -> float:
+        """Return the total weight of all current clients."""
+
+    def everybody(self, uplinks: Sequence[Uplink]) -> bool:
+        """Whether all current clients have answered."""
+
+
+class To(NamedTuple):
+    """The client that a message goes to: all that a shorter message may depend on.
+
+    Parameters
+    ----------
+    key : (int, int)
+        :attr:`Node.key` of the client.
+    begins : bool, default False
+        Whether it has no memory yet: none of its replies has counted in this epoch.
+    lost : bool, default False
+        Whether it has lost its memory, and is sent it again.
+    answered_opening : bool, default False
+        Whether it has answered round 0 for the state of this round.
+    """
+
+    key: tuple[int, int]
+    begins: bool = False
+    lost: bool = False
+    answered_opening: bool = False
+
+
+class Setting(NamedTuple):
+    """Geometry, regularizer, work and rates: the user's, or those of a state's stage.
+
+    Parameters
+    ----------
+    layout : Layout
+        The model's arrays.
+    start : ndarray of float64, shape (d,)
+        Start point of the run.
+    num_rounds : int or None
+        Total number of rounds, if known.
+    mirror_map : MirrorMap
+    regularizer : Regularizer
+    work : Work or None
+        A client's work in a round; None if no group of options says it, and the algorithm must.
+    client_lr, server_lr : float, optional
+        Rates of a stage; None: the user's of the round.
+    stage : int, default 0
+        Number of the stage. With a new one, memories and averages begin anew.
+    """
+
+    layout: Layout
+    start: Vector
+    num_rounds: int | None
+    mirror_map: MirrorMap
+    regularizer: Regularizer
+    work: Work | None
+    client_lr: float | None = None
+    server_lr: float | None = None
+    stage: int = 0
+
+
+class Problem(NamedTuple):
+    """The context of a run for an algorithm's functions, apart from the state.
+
+    Parameters
+    ----------
+    plan : Plan
+        Settings that all messages of the run share.
+    layout : Layout
+        The model's arrays.
+    h : MirrorMap
+        Mirror map on the flat vector.
+    psi : BoundRegularizer
+        Regularizer on the flat vector.
+    client_lr, server_lr : float
+        Learning rates of this round; NaN for a method without them.
+    round : int
+        Current round, from 1; 0 before round 1, and in a round 0 that asks for first gradients.
+    asked : sequence of Node
+        Clients that are asked in this round, sorted by partition id.
+    memories : Memories or None
+        The server's record of clients with memories.
+    graph : Graph or None
+        The communication graph.
+    numbers : mapping of str to float
+        Values in this round of the options that may be ``"auto"`` or a function of the round.
+    given : Setting or None
+        The user's geometry, regularizer and work, for methods that change them from state to state.
+    """
+
+    plan: Plan
+    layout: Layout
+    h: MirrorMap
+    psi: BoundRegularizer
+    client_lr: float = math.nan
+    server_lr: float = math.nan
+    round: int = 0
+    asked: Sequence[Node] = ()
+    memories: Memories | None = None
+    graph: Graph | None = None
+    numbers: Mapping[str, float] = MappingProxyType({})
+    given: Setting | None = None
+
+    @classmethod
+    def of(cls, plan: Plan, **others: Any) -> Problem:
+        """Return the problem of a plan.
+
+        Parameters
+        ----------
+        plan : Plan
+        **others
+            The fields after `psi`.
+        """
+        return cls(plan, plan.layout, plan.h, plan.psi, **others)
+
+    def with_plan(self, plan: Plan) -> Problem:
+        """Return the problem with another plan."""
+        return self._replace(plan=plan, layout=plan.layout, h=plan.h, psi=plan.psi)
+
+    def retrieve(self, dual: Vector, elapsed: float) -> Vector:
+        """Return argmin_w -<dual, w> + elapsed psi(w) + h(w).
+
+        Parameters
+        ----------
+        dual : ndarray of float64, shape (d,)
+        elapsed : float
+            The weight of psi.
+        """
+        return self.plan.point(dual, elapsed)
+
+
+class Change(NamedTuple):
+    """A change of the federation that the state must follow.
+
+    Parameters
+    ----------
+    reason : str or None
+        Why all clients restart; None if none does, but clients have joined or left.
+    means : mapping of str to ndarray, or None
+        Weighted means of the memories of the current clients; None if unchanged up to the weights.
+    population : float
+        Sum of the weights of the current clients.
+    left : sequence of int, default ()
+        On a graph: rows of the nodes that have left since the last round.
+    """
+
+    reason: str | None
+    means: Mapping[str, Vector] | None
+    population: float
+    left: Sequence[int] = ()
+
+
+class LossFacts(NamedTuple):
+    """The clients' reports about their losses, as the server uses them.
+
+    Parameters
+    ----------
+    smoothness : float
+        L, for the minibatch gradients of all clients, in the norm of the mirror map.
+    norm : str
+        Name of that norm.
+    convexity : float
+        mu, of all clients' losses in the Euclidean norm; 0 if unknown.
+    steps : int
+        K, the largest number of steps among the clients.
+    probed : bool
+        Whether L was probed at the start point, because a client's loss does not know it.
+    clients : int
+        Number of clients that have answered.
+    clipped : int
+        Number of claims clipped to ten times the median.
+
+    Examples
+    --------
+    >>> str(LossFacts(2.0, "l2", 0.0, 5, False, 3, 0))
+    'L = 2 (l2 norm), K = 5, as 3 clients say'
+    """
+
+    smoothness: float
+    norm: str
+    convexity: float
+    steps: int
+    probed: bool
+    clients: int
+    clipped: int
+
+    @property
+    def curvature(self) -> float:
+        """L, above 0.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is 0.
+        """
+        if not self.smoothness > 0.0:
+            raise ConfigurationError(
+                "the clients' gradients do not change, or jump as those of a hinge loss do: no rate follows from their "
+                "smoothness; give the rates by hand"
+            )
+        return self.smoothness
+
+    def __str__(self) -> str:
+        convexity = f", mu = {self.convexity:.4g}" if self.convexity > 0.0 else ""
+        probed = ", probed at the start point" if self.probed else ""
+        clipped = f"; {self.clipped} said more than {LARGEST_CLAIM:g} times the median, as which it counts"
+        return (
+            f"L = {self.smoothness:.4g} ({self.norm} norm){convexity}, K = {self.steps}, as {self.clients} clients "
+            f"say{probed}{clipped if self.clipped else ''}"
+        )

@@ -1,0 +1,186 @@
+"""Methods whose state is the model itself, which clients receive and the user sees; among them FedAvg.
+
+FedAvg on this package's objectives, known in theory as local SGD: McMahan, Moore, Ramage, Hampson, y Arcas (AISTATS
+2017), algorithm 1; their symbols in brackets::
+
+    each client of the sample: start at primal [w_t]; for each minibatch:  primal <- primal - client_lr [eta] gradient
+        send the increment
+    server: primal <- primal + server_lr mean(increment)
+
+and with subgradients of psi ('FedAvg (d)' of Yuan, Zaheer, Reddi 2021, section 5), the baseline that never produces
+exact zeros::
+
+        primal <- primal - client_lr (gradient + s)      s in the subdifferential of psi, sign(0) = 0
+
+Differs from the papers in: 1. a server rate (1.0 is the papers'); 2. clients with more steps do not weigh more
+(``normalize_local_work``); 3. constraints contribute no subgradient, so the iterates may leave the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from flwr_fco.algorithms.contract import (
+    Algorithm,
+    Batch,
+    Client,
+    Downlink,
+    Memory,
+    Option,
+    Problem,
+    Replies,
+    Start,
+    Step,
+    To,
+    Vector,
+    Work,
+)
+
+
+class PrimalState(NamedTuple):
+    """State of a method that averages primal points.
+
+    Parameters
+    ----------
+    primal : ndarray of float64, shape (d,)
+        The model, w_r.
+    round : int
+        Number of successful rounds, r.
+    """
+
+    primal: Vector
+    round: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrimalAveraging(Algorithm):
+    """A method whose state holds the model itself as `primal`; Euclidean unless a subclass says otherwise."""
+
+    engine: ClassVar[str | None] = "primal steps"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({"mirror_map": "averages primal points"})
+
+    @staticmethod
+    def begin(downlink: Downlink, memory: Memory) -> Start:
+        """Begin at the server's model."""
+        return Start(downlink.vectors["primal"])
+
+    def init(self, problem: Problem, primal: Vector) -> Any:
+        """Return the state before round 1."""
+        problem.h.gradient(primal)  # raises where the map has no gradient, before any client starts there
+        return PrimalState(primal)
+
+    def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
+        """Return the model and the numbers that the clients need."""
+        work = self.work_of_round(problem, state)
+        return Downlink(
+            problem.plan, {"primal": state.primal}, problem.client_lr, 0.0, self.numbers(problem, state), work=work
+        )
+
+    def numbers(self, problem: Problem, state: Any) -> dict[str, float]:
+        """Return the numbers sent to the clients in this round.
+
+        Parameters
+        ----------
+        problem : Problem
+        state : NamedTuple
+        """
+        return {}
+
+    def work_of_round(self, problem: Problem, state: Any) -> Work | None:
+        """Return the clients' work in this round; None means the plan's.
+
+        Parameters
+        ----------
+        problem : Problem
+        state : NamedTuple
+        """
+        return None
+
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the state with primal + server_lr mean(increment)."""
+        increment, _ = replies.mean()
+        return PrimalState(state.primal + problem.server_lr * increment, state.round + 1)
+
+    def retrieve(self, problem: Problem, state: Any) -> Vector:
+        """Return the model."""
+        return np.asarray(state.primal)
+
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+        """Return the method's own options; a state saved with other values is not resumed."""
+        own = {option.name: getattr(self, option.name) for option in fields(self)}
+        return {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientSteps(PrimalAveraging):
+    """Steps x <- x - client_lr (alpha g(x) + (1 - alpha) direction); alpha = 1 (the default) is FedAvg.
+
+    The message may have the number ``mix`` (alpha) and then the vector ``direction``, as that of FedCM has.
+
+    References
+    ----------
+    McMahan, Moore, Ramage, Hampson, y Arcas: Communication-efficient learning of deep networks from decentralized data
+    (AISTATS 2017), algorithm 1.
+    """
+
+    name: ClassVar[str] = "client_momentum"
+    engine: ClassVar[str | None] = "gradient steps"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            **PrimalAveraging.refuses,
+            "regularizer": "its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)",
+        }
+    )
+
+    @staticmethod
+    def begin(downlink: Downlink, memory: Memory) -> Start:
+        """Begin at the server's model, with the part of the steps that is the same in each of them."""
+        mix = downlink.numbers.get("mix", 1.0)
+        drift = None if mix == 1.0 else downlink.client_lr * (1.0 - mix) * downlink.vectors["direction"]
+        return Start(downlink.vectors["primal"], drift)
+
+    @staticmethod
+    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
+        """Return a gradient step."""
+        rate, drift, gradient_of = (
+            client.rate * downlink.numbers.get("mix", 1.0),
+            start.shift,
+            client.objective.gradient,
+        )
+        gradient = np.empty_like(start.point)
+
+        def step(point: Vector, batch: Batch) -> None:
+            point -= rate * gradient_of(point, batch, gradient)
+            if drift is not None:
+                point -= drift
+
+        return step
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubgradientSteps(PrimalAveraging):
+    """Subgradient steps w <- w - client_lr (g(w) + s(w)), s in the subdifferential of psi, sign(0) = 0.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), section 5, 'FedAvg'.
+    """
+
+    name: ClassVar[str] = "subgradient"
+
+    @staticmethod
+    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
+        """Return a subgradient step."""
+        psi, rate, add_gradient = client.plan.psi, client.rate, client.objective.add_gradient
+
+        def step(primal: Vector, batch: Batch) -> None:
+            direction = psi.subgradient(primal)
+            add_gradient(primal, batch, 1.0, direction)
+            primal -= rate * direction
+
+        return step

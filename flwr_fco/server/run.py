@@ -1,0 +1,823 @@
+"""A run of a strategy: its state, and what a round does to it, step by step."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property, partial
+from logging import INFO, WARNING
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from numpy.typing import NDArray
+
+from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting
+from flwr_fco.algorithms.contract.graph import Graph, Matrix
+from flwr_fco.core.layout import Layout, Vector, all_finite
+from flwr_fco.core.logs import log
+from flwr_fco.errors import ConfigurationError, MagnitudeError
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.regularizers import Zero
+from flwr_fco.results import Result
+from flwr_fco.server.assembly import assemble
+from flwr_fco.server.clients.memory import ClientMemories
+from flwr_fco.server.clients.nodes import Nodes, listed
+from flwr_fco.server.method import algorithm_class, algorithm_of
+from flwr_fco.server.options import AUTOMATIC, EveryoneOptions, RateOptions, number_at, rate_text, rates_of, work_of
+from flwr_fco.server.parts import Letter, Part, StartRound
+from flwr_fco.server.questions.inquiry import extrapolation
+from flwr_fco.server.replies import checks
+from flwr_fco.server.replies.checks import LeftOut, Reply, Round
+from flwr_fco.server.replies.momentum import Momentum
+from flwr_fco.server.replies.private import PrivateMean
+from flwr_fco.server.rounds import saving
+from flwr_fco.server.rounds.hooks import RoundHooks
+from flwr_fco.server.rounds.output import Output
+from flwr_fco.server.rounds.resuming import Progress
+from flwr_fco.server.rounds.sparse_training import watches_of
+from flwr_fco.server.rounds.structure import structure
+from flwr_fco.wire.delivery import send_and_receive
+from flwr_fco.wire.envelope import addressed
+from flwr_fco.wire.metrics import joined_metrics
+from flwr_fco.wire.model import layout_of, primal_request, primal_vector, same_arrays, shared_arrays
+from flwr_fco.wire.protocol import Node, Plan, Uplink
+
+_TRAIN_SAMPLE, _EVALUATE_SAMPLE = 2, 3
+#: Key of the current run in a saved state, next to the parts.
+_RUN = "run"
+
+
+class Run:
+    """The run behind a strategy: algorithm, parts, state.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        Its options and hooks.
+
+    Attributes
+    ----------
+    state : NamedTuple or None
+        The server's state, float64 arrays and numbers; None before the first round.
+    parts : dict of str to Part
+        The parts that the options select, by name.
+    mail, inquiry : Part
+        Messages of the rounds, and questions to all clients.
+    result : Result or None
+        Result so far of the last run begun by ``start``.
+    num_rounds : int or None
+        Number of rounds that ``start`` was called with, if it was.
+    """
+
+    def __init__(self, strategy: Any) -> None:
+        self.strategy = strategy
+        kind = algorithm_class(strategy)
+        _check_choices(strategy, kind)
+        #: Number of rounds that `start` was called with, if it was.
+        self.num_rounds: int | None = None
+        #: Result so far of the last run begun by `start`, also if an error ended it.
+        self.result: Result | None = None
+        self._assembly = assemble(strategy, kind, self)
+        self.parts = self._assembly.parts
+        #: Parts by hook: most parts act in one or two places of a round.
+        self._acting = {
+            hook: [part for part in self.parts.values() if getattr(type(part), hook) is not getattr(Part, hook)]
+            for hook in ("nodes_needed", "before_round", "after_round", "end_round", "metrics")
+        }
+        self.mail, self.inquiry = self._assembly.mail, self._assembly.inquiry
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        #: The server's state, float64 arrays and numbers; None before the first round.
+        self.state: Any = None
+        for part in self.parts.values():
+            part.forget()
+        self.answered_start: set[int] = set()
+        # Options are attributes, which may be set between runs.
+        self.__dict__.pop("algorithm", None)
+        self._problem: Problem | None = None
+        self._given: Setting | None = None
+        self._setting: Setting | None = None
+        self._output: Output | None = None
+        self._settings_digest = ""
+        self._initial = ArrayRecord()
+        self.overflowed = self._loaded = False
+        self.progress: Progress | None = None
+        self._kept: saving.Saved | None = None
+
+    def begin(self, num_rounds: int, timeout: float, *, resumes: bool) -> None:
+        """Prepare for ``start``.
+
+        Parameters
+        ----------
+        num_rounds : int
+        timeout : float
+            Seconds to wait for the replies of a round.
+        resumes : bool
+            Whether a saved run goes on.
+
+        Raises
+        ------
+        ConfigurationError
+            If a state was loaded that ``start`` would forget.
+        """
+        if not resumes and self._loaded:
+            raise ConfigurationError(
+                "`start` begins anew and would forget the state that `load` has restored. To go on with a run give "
+                "`start` or `simulate` a file of flwr_fco.callbacks.Checkpoint as `resume`; to begin anew call "
+                "`prepare(initial_arrays)` first"
+            )
+        self.mail.timeout, self.num_rounds = timeout, num_rounds
+
+    # --- what the run is about ------------------------------------------------------------------------------------
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The algorithm, with the strategy's options."""
+        return algorithm_of(self.strategy)
+
+    @property
+    def problem(self) -> Problem:
+        """The context of the current round for the algorithm's functions."""
+        if self._problem is None:
+            self.mail.plan  # noqa: B018 (raises an error in words)
+            raise AssertionError("a plan without a problem")
+        return self._problem
+
+    @property
+    def plan(self) -> Plan:
+        """The settings that all messages of this run share."""
+        return self.mail.plan
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout of the model's arrays; None before they are known."""
+        return None if self._problem is None else self._problem.layout
+
+    @property
+    def nodes(self) -> Nodes:
+        """The connected nodes."""
+        return self.mail.nodes
+
+    @property
+    def current(self) -> Round:
+        """The current round: the nodes that were asked and the messages sent to them."""
+        return self.mail.current
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The replies of this run that were left out, with round, node, partition and reason."""
+        return self.mail.left_out
+
+    @property
+    def pass_through_arrays(self) -> dict[str, NDArray[Any]]:
+        """The model's arrays that are not optimised."""
+        return self.mail.pass_through_arrays
+
+    @property
+    def chosen(self) -> dict[str, float]:
+        """The values chosen for options that are ``"auto"``."""
+        return self.inquiry.chosen
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """The reasons for the values in :attr:`chosen`."""
+        return self.inquiry.reasons
+
+    @property
+    def memories(self) -> ClientMemories | None:
+        """The server's record of clients with memories; None if clients have none."""
+        return self._assembly.memories
+
+    @property
+    def graph(self) -> Graph | None:
+        """The communication graph; None without a graph."""
+        return self._assembly.graph
+
+    @property
+    def private_mean(self) -> PrivateMean | None:
+        """The part that makes one noisy mean of a round's replies; None without differential privacy."""
+        return self._assembly.privacy
+
+    def number(self, name: str, server_round: int = 1) -> float:
+        """Return the value of an option that may be ``"auto"``: the chosen value, or the default before the choice.
+
+        Parameters
+        ----------
+        name : str
+        server_round : int, default 1
+            Where a function of the round is evaluated; :attr:`problem` has the values of the current round.
+        """
+        return number_at(name, getattr(self.strategy, name), server_round, self.chosen)
+
+    def _numbers(self, server_round: int = 1) -> dict[str, float]:
+        names = (name for name in rates_of(self.strategy) if hasattr(self.strategy, name))
+        return {name: self.number(name, server_round) for name in names}
+
+    def _constants(self) -> dict[str, float]:
+        """Return the values of options that may be ``"auto"`` but are no functions, which may keep a count."""
+        given = {name: getattr(self.strategy, name, None) for name in AUTOMATIC}
+        return {name: self.number(name) for name, value in given.items() if value is not None and not callable(value)}
+
+    def rates(self) -> tuple[float, float]:
+        """Return the learning rates of client and server in the current round; NaN for a method without them."""
+        if self._problem is not None and self._problem.round > 0:
+            return self._problem.client_lr, self._problem.server_lr
+        numbers = self._numbers()
+        return numbers.get("client_lr", math.nan), numbers.get("server_lr", math.nan)
+
+    def asked_partitions(self) -> list[int | None]:
+        """Return the partition ids of the nodes that were asked last, in the order in which replies are summed."""
+        return [node.partition_id for node in self.current.nodes.values()]
+
+    def node_primals(self) -> Matrix | None:
+        """Return the primal points of all nodes of a graph, shape (M, d); None if all nodes share one model."""
+        points: Any = getattr(self.algorithm, "node_points", None)
+        return None if points is None or self._problem is None else points(self._problem, self.state)
+
+    # --- life cycle -----------------------------------------------------------------------------------------------
+
+    def prepare(self, initial_arrays: ArrayRecord) -> None:
+        """Start a new run from a model: derive the layout, check that psi and h fit it, set the state.
+
+        Parameters
+        ----------
+        initial_arrays : ArrayRecord
+            The start point, in the user's names, shapes and dtypes.
+
+        Raises
+        ------
+        ConfigurationError
+            If psi cannot act on an array, or h and psi cannot be combined.
+        """
+        self.forget()
+        options = self.strategy
+        try:
+            layout = layout_of(initial_arrays, apply_to=options.apply_to, pass_through=options.pass_through)
+            primal, self.mail.pass_through_arrays = primal_vector(layout, initial_arrays)
+        except ValueError as error:
+            raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
+        work = work_of(options)
+        self._given = Setting(layout, primal, self.num_rounds, options.mirror_map, options.regularizer, work)
+        self._adopt(self.algorithm.setting(self._given, None))
+        # Includes the privacy settings: a private run must not resume from another run's state without its noise.
+        self._settings_digest = self.mail.digest + (f" {self.private_mean.privacy!r}" if self.private_mean else "")
+        self._initial = initial_arrays
+        self.mail.take_model(primal)
+        self.mail.num_needed = self._nodes_needed()
+        self._assembly.average.start(primal.size)
+        if isinstance(self._assembly.direction, Momentum):
+            self._assembly.direction.size = primal.size
+        if self.memories is not None:
+            self.memories.forget(primal.size)
+        self.state = self.algorithm.init(self.problem, primal)
+
+    def _plan_of(self, setting: Setting) -> Plan:
+        options, layout = self.strategy, setting.layout
+        if setting.work is None:
+            raise ConfigurationError(
+                f"{type(options).__name__} does not say what a client does: take WorkOptions or MinimiseOptions among "
+                f"its base classes, or return the work from {type(self.algorithm).__name__}.setting"
+            )
+        return Plan(
+            solver=self.algorithm.name,
+            layout=layout,
+            regularizer=setting.regularizer,
+            mirror_map=setting.mirror_map,
+            scope=options.scope,
+            work=setting.work,
+            seed=options.seed,
+            wire_dtype=options.wire_dtype or ("auto" if layout.single_network else "float64"),
+            options=self.algorithm.options(self._constants()),
+        )
+
+    def _adopt(self, setting: Setting, plan: Plan | None = None) -> None:
+        """Adopt a setting; its plan goes to every node with the next message."""
+        self._setting, plan = setting, self._plan_of(setting) if plan is None else plan
+        self.mail.announce(plan)
+        plan.h.require(plan.psi)
+        if self._problem is None:
+            self._problem = Problem.of(plan, memories=self.memories, graph=self.graph, given=self._given)
+        else:
+            self._problem = self._problem.with_plan(plan)
+
+    def _setting_of(self, state: Any) -> Setting:
+        assert self._given is not None
+        return self.algorithm.setting(self._given, state)
+
+    def _open_problem(self, server_round: int) -> Problem:
+        """Return the problem of a round; rates are evaluated once, because functions may keep a count."""
+        numbers, setting = self._numbers(server_round), self._setting
+        assert setting is not None
+        self._problem = self.problem._replace(
+            round=server_round,
+            numbers=numbers,
+            client_lr=setting.client_lr or numbers.get("client_lr", math.nan),
+            server_lr=setting.server_lr or numbers.get("server_lr", math.nan),
+        )
+        return self._problem
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Save the state and the current run to an ``.npz`` file; see :mod:`flwr_fco.server.rounds.saving`."""
+        if self.state is None:
+            raise ConfigurationError("there is no state to save before the first round; call `prepare` or `start`")
+        saved = self._saved()
+        if self.progress is not None:
+            saved.parts[_RUN] = self.progress.to_arrays()
+        secret = self.private_mean is not None
+        saving.write(path, self._settings_digest, saved, saving.options_text(self.strategy), secret=secret)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Restore a state that :meth:`save` wrote; call :meth:`prepare` with the same model first.
+
+        Use it for evaluation, and for rounds run by hand; to continue a run, use ``start(..., resume=path)``.
+
+        Raises
+        ------
+        ConfigurationError
+            If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged;
+            the strategy is then unchanged.
+        """
+        self._restore(path, self.read_state(path))
+        self._loaded = True
+
+    def resume(self, path: str | os.PathLike[str], progress: Progress) -> None:
+        """Restore an unfinished run that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : path-like
+        progress : Progress
+            Progress of the resumed run; modified.
+        """
+        saved = self.read_state(path)
+        if not saved.parts[_RUN]:
+            raise ConfigurationError(
+                f"{os.fspath(path)} holds a state without the run that it is of, so there is nothing to go on with; "
+                "expected a file of flwr_fco.callbacks.Checkpoint"
+            )
+        self._restore(path, saved, progress)
+
+    def read_state(self, path: str | os.PathLike[str]) -> saving.Saved:
+        """Read a file that :meth:`save` wrote for this strategy and model; nothing changes.
+
+        Parameters
+        ----------
+        path : path-like
+
+        Raises
+        ------
+        ConfigurationError
+            If the file is damaged, or comes from another strategy or model.
+        """
+        if self.state is None:
+            raise ConfigurationError("call `prepare(initial_arrays)` before `load`: it sets the model's layout")
+        like = self._saved()
+        like.parts[_RUN] = {}
+        return saving.read(path, self._settings_digest, like, saving.options_text(self.strategy))
+
+    def keep_state(self) -> None:
+        """Keep a copy of the state, for :meth:`roll_back`."""
+        kept = self._saved()
+        parts = {name: {key: np.array(value) for key, value in own.items()} for name, own in kept.parts.items()}
+        self._kept = kept._replace(pass_through=dict(kept.pass_through), parts=parts)
+
+    def roll_back(self) -> ArrayRecord:
+        """Restore the state that was kept last, and return its model."""
+        assert self._kept is not None
+        kept = self._kept
+        parts = {name: {key: np.array(value) for key, value in own.items()} for name, own in kept.parts.items()}
+        self._take(kept._replace(parts=parts))
+        return self.primal_arrays()
+
+    def _saved(self) -> saving.Saved:
+        parts = {name: part.to_arrays() for name, part in self.parts.items()}
+        return saving.Saved(self.state, self.pass_through_arrays, parts)
+
+    def _restore(self, path: str | os.PathLike[str], saved: saving.Saved, progress: Progress | None = None) -> None:
+        before = self._saved()
+        try:
+            self._take(saved)
+            if progress is not None:
+                progress.from_arrays(saved.parts[_RUN])
+        except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
+            self._take(before)
+            raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
+
+    def _take(self, saved: saving.Saved) -> None:
+        self.state, self.mail.pass_through_arrays = saved.state, dict(saved.pass_through)
+        for name, part in self.parts.items():
+            part.from_arrays(saved.parts[name])
+        self._adopt(self._setting_of(self.state))
+        self.mail.take_model(self.algorithm.retrieve(self.problem, self.state))
+
+    # --- training rounds ------------------------------------------------------------------------------------------
+
+    def choose_rates(self, grid: Grid) -> None:
+        """Choose the ``"auto"`` options by asking the clients about their losses, once per run.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        """
+        if self.inquiry.due:
+            self.inquiry.choose(self, grid)
+            self._adopt(self._setting_of(self.state))
+
+    def _nodes_needed(self) -> int:
+        needed = int(self.strategy.min_available_nodes)
+        for part in self._acting["nodes_needed"]:
+            needed = part.nodes_needed(needed)
+        return needed
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Run a training round: what ``configure_train``, sending and ``aggregate_train`` do.
+
+        Parameters
+        ----------
+        server_round : int
+            From 1.
+        arrays : ArrayRecord
+            The model; the start point if a new run begins.
+        config : ConfigRecord
+            The user's train config.
+        grid : flwr.serverapp.Grid
+
+        Returns
+        -------
+        ArrayRecord
+            The primal model.
+        MetricRecord or None
+            None if no client was asked.
+        """
+        if has_own_hooks(self.strategy):
+            # A subclass overrides hooks, which Flower would call.
+            strategy: FedAvg = self.strategy
+            messages = strategy.configure_train(server_round, arrays, config, grid)
+            return strategy.aggregate_train(server_round, send_and_receive(grid, messages, self.mail.timeout))
+        letters = self.open_round(server_round, arrays, config, grid)
+        return self.close_round(self.mail.exchange(letters, server_round) if letters else [])
+
+    def open_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Letter]:
+        """Begin a training round: choose its nodes and return the message for each of them.
+
+        Parameters
+        ----------
+        server_round : int
+        arrays : ArrayRecord
+            The model; the start point if a new run begins.
+        config : ConfigRecord
+            The user's train config.
+        grid : flwr.serverapp.Grid
+        """
+        mail, options = self.mail, self.strategy
+        if self.state is None or (server_round == 1 and mail.current.number > 0):
+            self.prepare(arrays)
+        mail.grid, mail.config = grid, config
+        self.choose_rates(grid)
+        self._open_problem(server_round)
+        if options.fraction_train == 0.0:
+            if server_round == 1:
+                log(WARNING, "configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
+            self._problem = mail.open(server_round, [], config, self.problem, self.state)
+            return []
+        nodes = self._sample(grid, server_round, _TRAIN_SAMPLE, options.fraction_train, options.min_train_nodes)
+        if options.choose_nodes is not None:
+            nodes = self.nodes.chosen(options.choose_nodes, server_round)
+        asked: Sequence[Node] = nodes
+        for part in self._acting["before_round"]:
+            asked = part.before_round(self, asked)
+        if asked is not nodes:
+            asked = sorted(asked, key=lambda node: node.order)
+        log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(asked), len(self.nodes.ordered))
+        self._problem = mail.open(server_round, asked, config, self.problem, self.state)
+        return mail.letters(mail.current.nodes.values())
+
+    def _sample(self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int) -> Sequence[Node]:
+        self.mail.num_needed = self._nodes_needed()
+        return self.nodes.sample(grid, server_round, purpose, fraction, minimum, self.mail.num_needed)
+
+    def look_again(self) -> None:
+        """Update the list of connected nodes."""
+        grid = self.mail.grid
+        assert grid is not None
+        self.nodes.meet(grid, listed(grid))
+
+    def run_start_round(self) -> StartRound:
+        """Run a training round 0 with all connected nodes; the state does not change."""
+        mail = self.mail
+        problem = mail.open(0, self.nodes.ordered, mail.config, self.problem._replace(round=0), self.state)
+        good = mail.exchange(mail.letters(self.nodes.ordered), 0)
+        bytes_down, bytes_up = mail.current.bytes_down, mail.bytes_up(good)
+        text = "Round 0: %s of %s nodes answered, %s bytes down, %s up"
+        log(INFO, text, len(good), len(mail.current.nodes), bytes_down, bytes_up)
+        return StartRound(problem, mail.weighted(good), bytes_down, bytes_up)
+
+    def close_round(self, good: Sequence[Reply[Uplink]]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Update the state with the good replies; return the primal arrays and the round's metrics.
+
+        Parameters
+        ----------
+        good : sequence of Reply
+        """
+        current = self.current
+        if not current.nodes and self.private_mean is None:
+            everyone = self._assembly.everyone
+            missing = None if everyone is None else everyone.metrics_of_absence()
+            arrays, metrics = self.primal_arrays(), None if missing is None else MetricRecord(dict(missing))
+        else:
+            arrays, metrics = self._concluded(good)
+        for part in reversed(self._acting["end_round"]):
+            part.end_round(self)
+        return arrays, metrics
+
+    def _concluded(self, good: Sequence[Reply[Uplink]]) -> tuple[ArrayRecord, MetricRecord]:
+        current = self.current
+        least = len(current.nodes) if self.algorithm.everyone else self.strategy.min_replies
+        if self.private_mean is not None:
+            return self._released(self.private_mean.release(self.mail.weighted(good)))
+        uplinks = self.mail.weighted(good)
+        skipped = len(good) < least or not uplinks or not self._update(uplinks)
+        if skipped:
+            text = "aggregate_train: round %s is skipped: %s good replies, at least %s needed"
+            log(WARNING, text, current.number, len(good), least)
+        # Nothing else was wrong: the numbers were too large.
+        self.overflowed = skipped and len(good) >= least and bool(uplinks)
+        contents = [reply.content for reply in good]
+        missing = len(current.nodes) - len(good)
+        surplus = current.rows - current.refused - missing
+        own: dict[str, int | float] = {
+            "num-replies": len(good),
+            "num-left-out": missing + current.refused,
+            **({"num-surplus": surplus} if surplus else {}),
+            "skipped": int(skipped),
+            "bytes-down": current.bytes_down,
+            "bytes-up": self.mail.bytes_up(good),
+        }
+        arrays = self.primal_arrays()
+        averaged = contents if uplinks else []
+        theirs = checks.average_metrics(self.strategy.train_metrics_aggr_fn, averaged, self.strategy.weighted_by_key)
+        own.update(self._structure(arrays))
+        own.update(self.round_metrics())
+        return arrays, joined_metrics(theirs, own)
+
+    def _released(self, mean: Uplink) -> tuple[ArrayRecord, MetricRecord]:
+        """Take the server's step along a noisy mean, all that is known of the replies; no round is skipped."""
+        self.overflowed = not self._update([mean])
+        arrays = self.primal_arrays()
+        own: dict[str, float | int] = {"skipped": int(self.overflowed)}
+        own.update(self._structure(arrays))
+        return arrays, MetricRecord(dict(own | self.round_metrics()))
+
+    def replies(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Replies:
+        """Return a round's replies as the algorithm reads them.
+
+        Parameters
+        ----------
+        problem : Problem
+        state : NamedTuple
+            The state of the messages that they answer.
+        uplinks : sequence of Uplink
+        """
+        whole = partial(self.algorithm.downlink, problem, state, None)
+        return Replies(uplinks, self._assembly.direction, self.memories, type(self.algorithm), whole)
+
+    def _structure(self, arrays: ArrayRecord) -> dict[str, int | float]:
+        return structure(self.problem.psi, self.problem.layout, self.as_vector(arrays))
+
+    def round_metrics(self) -> dict[str, float | int]:
+        """Return the metrics that the method and its parts add to the current round."""
+        found: dict[str, float | int] = {}
+        for part in self._acting["metrics"]:
+            found.update(part.metrics(self))
+        found.update(self.algorithm.metrics(self.problem, self.state))
+        return found
+
+    def _update(self, uplinks: Sequence[Uplink]) -> bool:
+        """Take the server's step; return whether its result is finite; otherwise the state does not change."""
+        algorithm, problem, before = self.algorithm, self.problem, self.state
+        average, done = self._assembly.average, False
+        if self.inquiry.extrapolates:
+            problem = problem._replace(server_lr=extrapolation(uplinks))
+        overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
+        average.begin_round()
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                passed = checks.averaged_pass_through(
+                    self.pass_through_arrays, uplinks, aggregation=self.strategy.aggregation, trim=self.strategy.trim
+                )
+                replies = self.replies(problem, before, uplinks)
+                after = algorithm.aggregate(problem, before, replies)
+                if not all(all_finite(value) for value in after):
+                    log(WARNING, overflows)
+                    return False
+                assert self._setting is not None
+                setting = self._setting_of(after)
+                stage = setting.stage != self._setting.stage
+                if stage:
+                    average.start(problem.layout.size)
+                elif average.averages:
+                    average.add(algorithm.points(problem, before, after, replies))
+                # A new stage has its own geometry and a state may have its own psi; both determine the state's point.
+                changed = stage or setting.regularizer is not problem.plan.regularizer
+                own = problem.with_plan(self._plan_of(setting)) if changed else problem
+                last = algorithm.retrieve(own, after)
+                point = last if average.idle else average.point(lambda: last)
+                output = Output.of(after, own.plan, point, passed, takes=average.idle)
+                done = output.finite()
+            if not done:
+                log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)
+                return False
+        except MagnitudeError as error:
+            log(WARNING, "%s %s", overflows, error)
+            return False
+        finally:
+            if not done:
+                average.take_back()
+        if self.inquiry.extrapolates:
+            self.chosen["server_lr"], self._problem = problem.server_lr, problem
+        self.mail.take_model(last)
+        self.state, self.mail.pass_through_arrays, self._output = after, passed, output
+        self.mail.output = output if average.idle else None
+        for part in reversed(self._acting["after_round"]):
+            part.after_round(self, before, uplinks)
+        if stage:
+            if self.memories is not None:
+                self.memories.new_epoch("a new stage")
+            log(INFO, "A new stage begins: %s", own.plan.mirror_map)
+        if changed:
+            self._adopt(setting, own.plan)
+        return True
+
+    def primal_arrays(self) -> ArrayRecord:
+        """Return the primal model of the present state in the user's names, shapes and dtypes.
+
+        Before the first successful round, these are the initial arrays as given, feasible or not.
+        """
+        if self.state.round == 0:
+            return self._initial
+        known = self._output
+        # A method may change its state and geometry after a round, when a client leaves or a stage begins.
+        if known is None or known.state is not self.state or known.plan is not self.plan:
+            point = self._point(self.problem, self.state)
+            known = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
+        return shared_arrays(known.arrays)
+
+    def _point(self, problem: Problem, state: Any) -> Vector:
+        """Return the point that evaluation and the user see."""
+        average = self._assembly.average
+        last = partial(self.algorithm.retrieve, problem, state)
+        return last() if average.idle else average.point(last)
+
+    def as_vector(self, arrays: ArrayRecord) -> Vector:
+        """Return a primal model as one vector; free for the model that :meth:`primal_arrays` returned last.
+
+        Parameters
+        ----------
+        arrays : ArrayRecord
+        """
+        known = self._known(arrays)
+        return primal_vector(self.plan.layout, arrays)[0] if known is None else known.point
+
+    def _known(self, arrays: ArrayRecord) -> Output | None:
+        """Return the output that these arrays come from, if :meth:`primal_arrays` returned them last."""
+        known = self._output
+        fits = known is not None and known.plan is self.plan and same_arrays(known.arrays, arrays)
+        return known if fits else None
+
+    def certificate(self, server_round: int, grid: Grid, arrays: ArrayRecord) -> dict[str, float]:
+        """Return the metrics of a round's certificate, if one is due.
+
+        Parameters
+        ----------
+        server_round : int
+        grid : flwr.serverapp.Grid
+        arrays : ArrayRecord
+            The round's model.
+        """
+        certifier = self._assembly.certifier
+        if certifier is None or server_round % certifier.every:
+            return {}
+        return certifier.certified(self, grid, self.as_vector(arrays))
+
+    # --- evaluation rounds ----------------------------------------------------------------------------------------
+
+    def ask_to_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Return the messages of a federated evaluation: the primal arrays, as ``FedAvg`` sends them."""
+        options = self.strategy
+        if options.fraction_evaluate == 0.0 or self.private_mean is not None:
+            return []
+        fraction, minimum = options.fraction_evaluate, options.min_evaluate_nodes
+        nodes = self._sample(grid, server_round, _EVALUATE_SAMPLE, fraction, minimum)
+        log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))
+        self.mail.current = current = Round(server_round, left_out=self.left_out, kind="evaluate")
+        current.nodes = {node.node_id: node for node in nodes}
+        config = config.copy()
+        config["server-round"] = server_round
+        keys = {"arrayrecord_key": options.arrayrecord_key, "configrecord_key": options.configrecord_key}
+        contents = ((node.node_id, primal_request(arrays, config, **keys)) for node in nodes)
+        current.messages = addressed(grid, contents, "evaluate", str(server_round))
+        return current.messages
+
+    def evaluated(self, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the good replies' metrics; bad ones are left out, logged and counted."""
+        asked = len(self.current.messages)
+        if not asked:
+            return None
+        contents, options = self.mail.collect_metrics("aggregate_evaluate", replies), self.strategy
+        metrics = checks.average_metrics(options.evaluate_metrics_aggr_fn, contents, options.weighted_by_key)
+        metrics["num-replies"] = len(contents)
+        metrics["num-left-out"] = asked - len(contents)
+        return metrics
+
+    # --- the look -------------------------------------------------------------------------------------------------
+
+    def watches(self) -> Sequence[RoundHooks]:
+        """Return the callbacks that watch a network which becomes sparse, and log what is wrong."""
+        return watches_of(self.strategy)
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the settings as pairs of a title and a text."""
+        options = self.strategy
+        where = "" if self.layout is None else f" on {', '.join(self.layout.regularized_names) or 'nothing'}"
+        normalized = ", local work normalised" if getattr(options, "normalize_local_work", False) else ""
+        return [
+            ("Regularizer", f"{options.regularizer}{where} (scope: {options.scope})"),
+            ("Mirror map", f"{options.mirror_map}"),
+            *self._lines_of_work(),
+            ("Weights", f"{options.weighting}{normalized}"),
+            ("Output", f"{self._assembly.average}"),
+            ("Seed", f"{options.seed}"),
+            *self.algorithm.describe(self.state),
+            *(line for part in self.parts.values() for line in part.describe()),
+            ("Minimum replies", f"{options.min_replies}"),
+        ]
+
+    def _lines_of_work(self) -> list[tuple[str, str]]:
+        options: Any = self.strategy
+        unmodified = getattr(options, "client", "") == "unmodified"
+        planned = work_of(options) if self._setting is None else self._setting.work
+        work = "the clients' own" if unmodified else "the method's" if planned is None else f"{planned}"
+        if not isinstance(options, RateOptions):
+            return [("Local work", work)]
+        # Unmodified clients ignore it; with `local_steps` it sets how fast the weight of psi grows.
+        theirs = unmodified and getattr(options, "local_steps", None) is None
+        client_lr = "the clients' own" if theirs else rate_text(options.client_lr)
+        rates = f"client ({client_lr}) | server ({rate_text(options.server_lr)})"
+        return [("Learning rates", rates), ("Local work", work)]
+
+
+def has_own_hooks(strategy: Any) -> bool:
+    """Whether a subclass overrides ``configure_train`` or ``aggregate_train``.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+    """
+    names = ("configure_train", "aggregate_train")
+    ours = all(getattr(type(strategy), name).__module__.startswith("flwr_fco.server.") for name in names)
+    return not ours or not strategy.__dict__.keys().isdisjoint(names)
+
+
+def _check_choices(options: Any, kind: type[Algorithm]) -> None:
+    name, refuses = type(options).__name__, kind.refuses
+    if options.aggregation != "mean" and kind.reads != "mean":
+        rows, sums = (
+            "gossip reads each reply by itself",
+            "its sums (trackers, duals) hold only with the clients' weights",
+        )
+        why = rows if kind.reads == "rows" else sums
+        raise ConfigurationError(
+            f"aggregation={options.aggregation!r}: {name} needs the mean: {why}. Take FedDualAvg, FedMid or "
+            "FedAvgSubgradient for robust aggregation, or tighter bounds (max_ratio, max_increment_norm)"
+        )
+    if "regularizer" in refuses and not isinstance(options.regularizer, Zero):
+        raise ConfigurationError(
+            f"regularizer={options.regularizer!r}: {name} has no place for psi, because {refuses['regularizer']}. Put "
+            "a smooth psi (an l2 term) into the clients' losses, or take FedDR, FedDualAvg or FedDAGT"
+        )
+    if "mirror_map" in refuses and not isinstance(options.mirror_map, Euclidean):
+        raise ConfigurationError(
+            f"mirror_map={options.mirror_map!r}: {name} {refuses['mirror_map']}, so it is Euclidean; use Euclidean(), "
+            "or FedMid or FedDualAvg for other geometries"
+        )
+    if options.mirror_map.never_supports(options.regularizer):
+        options.mirror_map.require(options.regularizer)
+    if kind.everyone and options.fraction_train != 1.0:
+        raise ConfigurationError(
+            f"fraction_train={options.fraction_train}: {name} needs every client in every round; "
+            "leave fraction_train=1.0, or take a strategy that samples clients, such as Scaffold"
+        )
+    if isinstance(options, EveryoneOptions) and not kind.everyone:
+        raise ConfigurationError(
+            f"{name} takes EveryoneOptions, but {kind.__name__}.everyone is False: set it, or leave EveryoneOptions out"
+        )

@@ -1,0 +1,244 @@
+"""Dual averaging: FedDualAvg, FedDA, and the methods with quadratic lower models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from flwr_fco.algorithms.dual_averaging import DualAveraging
+from flwr_fco.algorithms.fast_dual_averaging import (
+    ConstrainedFastDualAveraging,
+    FastDualAveraging,
+    ModelStage,
+    StagedFastDualAveraging,
+)
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.convergence import Biased, Shifted, ToZero, Vanishing
+from flwr_fco.server.options import (
+    POSITIVE,
+    GraphOptions,
+    MomentumOptions,
+    PrivacyOptions,
+    RateOptions,
+    UnmodifiedOptions,
+    WorkOptions,
+    check_local_points,
+    one_of,
+)
+from flwr_fco.server.strategy import CompositeStrategy
+from flwr_fco.topology import Mixing
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedDualAvg(
+    PrivacyOptions,
+    MomentumOptions,
+    UnmodifiedOptions,
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=DualAveraging,
+    limit=Biased(),
+    source="[1], algorithm 3",
+):
+    """Federated dual averaging, algorithm 3: an exactly sparse (low-rank, feasible) global model.
+
+    Parameters
+    ----------
+    client_prox : bool, default True
+        Whether psi acts in the local steps; False is :class:`FedDualAvgOSP`.
+    sparse_wire : {"auto", False}, default "auto"
+        ``"auto"``: a client with sparse features sends only the coordinates that occur in its rows when that takes
+        fewer bytes, which tells the server which features the client has. False: whole vectors, whose form does not
+        reveal this (their zeros still do; see docs/sparse.md).
+    output : {"last", "average", "moving-average", "shadow"}, default "last"
+        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
+        last `window` rounds (an average is neither sparse nor of low rank). ``"shadow"``: the mean over rounds r and
+        local steps k of retrieve(mean_m z_{r,k}^m, t_r + client_lr k), which the theory analyses. For research: the
+        uplink holds all local steps, so it needs `local_steps`.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 3.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> strategy = FedDualAvg(fraction_train=0.5, regularizer=L1(0.01), client_lr=0.1, server_lr=1.0)
+    >>> strategy
+    FedDualAvg(fraction_train=0.5, regularizer=L1(strength=0.01))
+    """
+
+    client_prox: bool = True
+    sparse_wire: Literal["auto", False] = "auto"
+    output: str = field(default="last", metadata=one_of("last", "average", "moving-average", "shadow"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_local_points(self)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedDualAvgOSP(FedDualAvg, limit=ToZero(), source="[1], algorithm 5"):
+    """Federated dual averaging, only server proximal, algorithm 5: psi acts in retrieval alone.
+
+    Erratum: psi never acts on the dual, which is therefore FedAvg's iterate while the weight of psi grows, and the
+    output tends to exactly 0. Only an early window of rounds is useful.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 5.
+
+    Examples
+    --------
+    >>> FedDualAvgOSP().client_prox
+    False
+    """
+
+    client_prox: bool = field(init=False, default=False)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedDA(FedDualAvg, limit=Biased("as `FedDualAvg`, which it is"), source="[2], algorithm 1 without tracking"):
+    """Federated dual averaging as run by Liang, Peng and Zhang: :class:`FedDualAvg` under their name.
+
+    Without tracking, unequal clients and several local steps leave a bias of order client_lr times the local work;
+    :class:`FedDAGT` removes it. The paper uses the mirror map ``PNorm(p)`` and ``"uniform"`` weights; psi is
+    FedDualAvg's.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1 without tracking and
+    with U = 11'/M.
+
+    Examples
+    --------
+    >>> from flwr_fco.mirror_maps import PNorm
+    >>> FedDA(mirror_map=PNorm(12.0), client_lr=0.1, local_steps=10, batch_size=10).client_prox
+    True
+    """
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FastFedDA(
+    GraphOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=FastDualAveraging,
+    limit=Shifted(),
+    source="Bao and others 2022; as run by [2]",
+    sends="sums of gradients and points",
+    traffic="3 / 2",
+):
+    """Fast-FedDA: every local point enters the model.
+
+    Parameters
+    ----------
+    variant : {"bao", "liang"}, default "bao"
+        Algorithm of Bao and others, or of Liang and others; see the module docstring.
+    convexity : float, default 0.1
+        mu. Bao's LASSO experiments use 0.1, EMNIST 1e-3, Liang's linear regression 8.
+    anchor_weight : float or "auto", default 10.0
+        gamma, Bao only: at least the losses' curvature. Bao's experiments use 550 (LASSO) and 25 (EMNIST). ``"auto"``:
+        the smoothness L that the clients report before round 1.
+    last_point : bool, default True
+        Bao only: whether a client's last local point enters the model, as in the authors' code. No gradient is taken
+        there, so a round adds K + 1 points for K gradients, and the limit is not the optimum but the minimiser of
+        F + psi - mu/(4K) ||w||^2. False leaves that point out: the limit is the optimum.
+    mixing : Topology, array of shape (M, M), str or None, default None
+        Liang only: the graph; with None the server takes the mean.
+    weighting : {"examples", "uniform"}, optional
+        Client weights p_m: numbers of examples (the default without a graph) or equal (the default and only choice on a
+        graph).
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+
+    Examples
+    --------
+    >>> FastFedDA(convexity=0.1, anchor_weight=550.0, local_steps=10).variant
+    'bao'
+    """
+
+    variant: Literal["bao", "liang"] = "bao"
+    convexity: float = field(default=0.1, metadata=POSITIVE)
+    anchor_weight: float | Literal["auto"] = field(default=10.0, metadata=POSITIVE)
+    last_point: bool = True
+    mixing: Mixing | None = None  # type: ignore[assignment]
+    weighting: Literal["examples", "uniform"] | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.weighting is None:
+            self.weighting = "examples" if self.mixing is None else "uniform"
+        super().__post_init__()
+        if self.variant == "bao" and self.mixing is not None:
+            raise ConfigurationError('variant="bao" has no form on a graph; take variant="liang", or mixing=None')
+        if self.variant == "liang" and self.local_steps is None:
+            raise ConfigurationError(
+                'variant="liang" counts its steps, so all clients must take the same number: give local_steps'
+            )
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class CFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging, limit=Vanishing(), traffic="3 / 1; Liang's 3 / 2"):
+    """C-FedDA: only the server's points enter the model, and an l1 ball may bound them.
+
+    Bao's LASSO experiments use anchor_weight 600.
+
+    Parameters
+    ----------
+    smoothness : float or "auto", default 10.0
+        L, Liang only. ``"auto"``: the value that the clients report before round 1.
+    radius : float, optional
+        Radius of the l1 ball around the start point; no ball by default, as in Bao's experiments.
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+
+    Examples
+    --------
+    >>> CFedDA(radius=30.0, anchor_weight=600.0).radius
+    30.0
+    """
+
+    smoothness: float | Literal["auto"] = field(default=10.0, metadata=POSITIVE)
+    radius: float | None = field(default=None, metadata=POSITIVE)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class MCFedDA(CFedDA, algorithm=StagedFastDualAveraging):
+    """MC-FedDA: C-FedDA in stages, each around the previous stage's point, with a smaller ball and a weaker psi.
+
+    Parameters
+    ----------
+    stages : sequence of ModelStage, optional
+        The schedule; the last stage has no end. Bao's LASSO experiments: rounds 250, 250, 1500, radius 1e4 / 2^s,
+        strengths 1/8, 1/16, 1/32 for s = 1, 2, 3. By default one stage, which is C-FedDA.
+    smoothness : float or "auto", default 10.0
+        L, Liang only. ``"auto"``: the value that the clients report before round 1.
+    radius : float, optional
+        Radius of the l1 ball of the default stage.
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+
+    Examples
+    --------
+    >>> len(MCFedDA(stages=[ModelStage(250, 5e3, 1 / 8), ModelStage(250, 2.5e3, 1 / 16)]).stages)
+    2
+    """
+
+    stages: Sequence[ModelStage] | None = None
+
+    def __post_init__(self) -> None:
+        self.stages = tuple(self.stages or ())
+        super().__post_init__()
+        for n, stage in enumerate(self.stages):
+            if stage.rounds < 1 or stage.rounds != int(stage.rounds) or not (stage.radius > 0 and stage.strength > 0):
+                raise ConfigurationError(
+                    f"stage {n} is {stage}; expected a whole number of rounds and a radius and a strength > 0"
+                )

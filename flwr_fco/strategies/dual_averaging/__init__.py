@@ -1,1 +1,0 @@
-"""Dual averaging: the server half."""

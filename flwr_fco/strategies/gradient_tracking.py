@@ -1,0 +1,329 @@
+"""Gradient tracking: FedDA-GT, its restricted and multistep forms, SCAFFOLD, and all of them on graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from flwr_fco.algorithms.decentralized import (
+    DecentralizedDualAveraging,
+    DecentralizedGradientTracking,
+    DecentralizedMirrorDescent,
+    DecentralizedRestricted,
+)
+from flwr_fco.algorithms.gradient_tracking import GradientTracking
+from flwr_fco.algorithms.restricted_gradient_tracking import (
+    MultistepGradientTracking,
+    RestrictedGradientTracking,
+    Stage,
+    restricted_map,
+)
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.convergence import Biased, DoubledStrength, Exact
+from flwr_fco.server.options import (
+    AT_LEAST_ONE,
+    GraphOptions,
+    MemoryOptions,
+    RateOptions,
+    TrackerOptions,
+    WorkOptions,
+)
+from flwr_fco.server.strategy import CompositeStrategy
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedDAGT(
+    TrackerOptions,
+    MemoryOptions,
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=GradientTracking,
+    limit=Exact(),
+    source="[2], algorithm 1",
+    remembers="a tracker",
+    traffic="1 / 1; with a sample 2 / 1",
+):
+    """Federated dual averaging with gradient tracking: no bias from unequal clients, at FedAvg's traffic.
+
+    Parameters
+    ----------
+    sparse_wire : {"auto", False}, default "auto"
+        As in :class:`FedDualAvg`: whether a client with sparse features sends, and stores, only the coordinates that
+        occur in its rows.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1 with U = 11'/M, and
+    equation (4) with its erratum for partial participation.
+
+    Examples
+    --------
+    >>> from flwr_fco.mirror_maps import PNorm
+    >>> strategy = FedDAGT(mirror_map=PNorm(12.0), client_lr=0.1, local_steps=10, batch_size=10)
+    >>> strategy.tracker_start
+    'gradient'
+    """
+
+    sparse_wire: Literal["auto", False] = "auto"
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class Scaffold(
+    FedDAGT,
+    source="Karimireddy and others 2020",
+    remembers="a control variate",
+    traffic="1 / 1; with a sample 2 / 1; option 1: 2 / 2",
+):
+    """SCAFFOLD, with control variates that start at 0; psi and non-Euclidean mirror maps are extensions.
+
+    Parameters
+    ----------
+    variate : {"average", "gradient"}, default "average"
+        A client's new control variate: the mean of its gradients in the round (option 2), or its full gradient at the
+        model that it was sent (option 1: one more pass over its data, and one more vector up).
+
+    References
+    ----------
+    Karimireddy and others: SCAFFOLD (ICML 2020), algorithm 1.
+
+    Examples
+    --------
+    >>> Scaffold(client_lr=0.1, local_steps=5).variate
+    'average'
+    """
+
+    variate: Literal["average", "gradient"] = "average"
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algorithm 2"):
+    """Restricted FedDA-GT, algorithm 2: around the start point, within a ball of the map's norm.
+
+    The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``. The paper's output is
+    ``output="average", sparsity=s``: the s largest entries of the mean over the rounds r = 0 .. R-1 of their initial
+    primals.
+
+    Parameters
+    ----------
+    radius_squared : float, optional
+        Q: the primal points stay within sqrt(Q) of the start point, the reference; no limit by default.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
+
+    Examples
+    --------
+    >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output="average", sparsity=16).tracker_start
+    'zero'
+    """
+
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
+    radius_squared: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source="[2], algorithm 3"):
+    """Multistep ReFedDA-GT, algorithm 3: stages of ReFedDA-GT, each from the sparsified mean of the previous one.
+
+    The trackers start at 0 in every stage. The mirror map must be ``PNorm`` or ``Euclidean``. A rate that is a function
+    gets the round of the whole run; a stage's own rate takes precedence. For the authors' plateau rule see
+    :class:`flwr_fco.strategies.Plateau`.
+
+    Parameters
+    ----------
+    stages : sequence of Stage, optional
+        The schedule; :func:`theorem_stages` returns the theoretical one. The settings of the last stage stay in force
+        after it. By default one stage without an end.
+    radius_squared : float, optional
+        Q_0, the first radius; without it and without radii in the stages there is no ball.
+    sparsity : int, optional
+        s: number of entries kept in a reference and in an averaged output; ``output="last"`` keeps all entries.
+    restart_window : int, optional
+        Number of last rounds of a stage that the reference averages. By default all rounds of the stage, or `window`
+        with ``output="moving-average"``. The authors' experiments use 100.
+    restart_newest : bool, default False
+        Whether the reference averages the points in which rounds end, as in the authors' code, which includes the
+        newest one; by default the points in which rounds begin, as printed.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 3.
+
+    Examples
+    --------
+    >>> stages = [Stage(300), Stage(300), Stage(300, local_steps=20)]
+    >>> strategy = MultistepReFedDAGT(stages=stages, mirror_map=PNorm(12.0), radius_squared=25_000.0, sparsity=16)
+    >>> len(strategy.stages)
+    3
+    """
+
+    stages: Sequence[Stage] | None = None
+    restart_window: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    restart_newest: bool = False
+
+    def __post_init__(self) -> None:
+        self.stages = tuple(self.stages or ())
+        super().__post_init__()
+        for n, stage in enumerate(self.stages):
+            values = {name: value for name, value in stage._asdict().items() if value is not None}
+            if any(not value > 0 for value in values.values()) or stage.rounds != int(stage.rounds):
+                raise ConfigurationError(f"stage {n} is {stage}; expected positive numbers")
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class DFedDA(
+    GraphOptions,
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=DecentralizedDualAveraging,
+    limit=Biased("near the solution"),
+    source="[2], on a graph",
+):
+    """Decentralised federated dual averaging, algorithm 1 without tracking.
+
+    On a graph it is biased even with one local step, the more the nodes' gradients differ; :class:`DFedDAGT` is not.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+
+    Examples
+    --------
+    >>> from flwr_fco.mirror_maps import PNorm
+    >>> from flwr_fco.topology import chain
+    >>> DFedDA(mixing=chain(16), mirror_map=PNorm(12.0), client_lr=0.1, local_steps=10).mixing.num_nodes
+    16
+    """
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class DFedDAGT(
+    TrackerOptions,
+    GraphOptions,
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=DecentralizedGradientTracking,
+    limit=Exact("the solution, on any connected graph"),
+    source="[2], on a graph",
+    traffic="2 / 1",
+):
+    """Decentralised federated dual averaging with gradient tracking, algorithm 1: exact on any connected graph.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+
+    Examples
+    --------
+    >>> DFedDAGT(mixing="ring", tracker_start="zero").weighting
+    'uniform'
+    """
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class DScaffold(
+    GraphOptions,
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=DecentralizedGradientTracking,
+    limit=Exact("the solution, on any connected graph"),
+    source="[2], on a graph",
+    traffic="2 / 1",
+):
+    """SCAFFOLD on a graph: :class:`DFedDAGT` with trackers that start at 0, in the Euclidean geometry by default.
+
+    psi and other mirror maps are extensions: SCAFFOLD has none.
+
+    References
+    ----------
+    Karimireddy and others: SCAFFOLD (ICML 2020), with gossip instead of the server's mean.
+
+    Examples
+    --------
+    >>> DScaffold(mixing="ring").weighting
+    'uniform'
+    """
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class DReFedDAGT(
+    GraphOptions,
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=DecentralizedRestricted,
+    limit=Exact("the solution, on any connected graph"),
+    source="[2], on a graph",
+    traffic="2 / 1",
+):
+    """ReFedDA-GT on a graph: :class:`DFedDAGT` around a reference point, within a ball of the map's norm.
+
+    The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``.
+
+    Parameters
+    ----------
+    radius_squared : float, optional
+        Q: the primal points stay within sqrt(Q) of the start point, the reference; no limit by default.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2 with general U.
+
+    Examples
+    --------
+    >>> from flwr_fco.mirror_maps import PNorm
+    >>> DReFedDAGT(mixing="ring", mirror_map=PNorm(12.0), radius_squared=25_000.0).radius_squared
+    25000.0
+    """
+
+    radius_squared: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class DFedMid(
+    GraphOptions,
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=DecentralizedMirrorDescent,
+    limit=DoubledStrength("near the solution for twice the strength, as printed"),
+    source="[2], on a graph",
+    sends="w_K - w_0",
+):
+    """Federated mirror descent on a graph: local proximal steps, mixing of primal points, and a proximal step.
+
+    Parameters
+    ----------
+    client_prox, server_prox : bool, default True
+        Where psi acts; with both, as printed, psi counts twice.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, section 7; Yuan, Zaheer, Reddi:
+    Federated Composite Optimization (ICML 2021), algorithm 2.
+
+    Examples
+    --------
+    >>> DFedMid(mixing="ring").server_prox
+    True
+    """
+
+    client_prox: bool = True
+    server_prox: bool = True

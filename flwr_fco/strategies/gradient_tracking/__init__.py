@@ -1,1 +1,0 @@
-"""Gradient tracking: the server half."""

@@ -1,1 +1,0 @@
-"""Local minimisations: the server half."""

@@ -1,1 +1,0 @@
-"""Methods on graphs: the server half."""

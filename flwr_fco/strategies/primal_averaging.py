@@ -1,0 +1,210 @@
+"""Averaging of primal points, and saddle points: FedMid, FedAvg with subgradients, local SGD, FeDualEx, FedMiP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from flwr_fco.algorithms.mirror_descent import MirrorDescent
+from flwr_fco.algorithms.primal_averaging import GradientSteps, SubgradientSteps
+from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
+from flwr_fco.server.convergence import (
+    Biased,
+    DoubledStrength,
+    ExtrapolationBias,
+    NearDoubledStrength,
+    Subgradient,
+)
+from flwr_fco.server.options import PrivacyOptions, RateOptions, WorkOptions, check_local_points, one_of
+from flwr_fco.server.strategy import CompositeStrategy
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class LocalSGD(
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=GradientSteps,
+    limit=Biased(problem="smooth"),
+    source="McMahan and others 2017",
+    sends="w_K - w_0",
+):
+    """FedAvg (local SGD): gradient steps on the clients, averaged by the server.
+
+    References
+    ----------
+    McMahan, Moore, Ramage, Hampson, y Arcas: Communication-efficient learning of deep networks from decentralized data
+    (AISTATS 2017), algorithm 1.
+
+    Examples
+    --------
+    >>> LocalSGD(client_lr=0.1, local_epochs=5)
+    LocalSGD(local_epochs=5)
+    """
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedAvgSubgradient(
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=SubgradientSteps,
+    limit=Subgradient(),
+    source="[1], 'FedAvg'",
+    sends="w_K - w_0",
+):
+    """FedAvg on F_m + psi by subgradients: w <- w - client_lr (g + s), s in the subdifferential of psi.
+
+    The model is dense: an average of points that are almost zero is almost zero, never exactly zero.
+
+    Parameters
+    ----------
+    mirror_map : MirrorMap, default Euclidean()
+        h; only the Euclidean map is possible.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), section 5, 'FedAvg'.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> FedAvgSubgradient(regularizer=L1(0.01), client_lr=0.1, local_epochs=1).regularizer
+    L1(strength=0.01)
+    """
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedMid(
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=MirrorDescent,
+    limit=DoubledStrength(),
+    source="[1], algorithm 2",
+    sends="w_K - w_0",
+):
+    """Federated mirror descent, algorithm 2: local proximal steps, primal averaging, a server proximal step.
+
+    Parameters
+    ----------
+    client_prox : bool, default True
+        Whether psi acts in the local steps.
+    server_prox : bool, default True
+        Whether psi acts in the server's step. With both, as printed in the paper, psi counts twice: the limit is the
+        solution for 2 * strength.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 2.
+
+    Examples
+    --------
+    >>> FedMid(0.5, server_prox=False)
+    FedMid(fraction_train=0.5, server_prox=False)
+    """
+
+    client_prox: bool = True
+    server_prox: bool = True
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedMidOSP(FedMid, limit=Biased("near the solution; not as sparse"), source="[1], algorithm 4"):
+    """Federated mirror descent, only server proximal, algorithm 4: psi acts only in the server's step.
+
+    Parameters
+    ----------
+    server_prox : bool, default True
+        Whether psi acts at all.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 4.
+
+    Examples
+    --------
+    >>> FedMidOSP().client_prox
+    False
+    """
+
+    client_prox: bool = field(init=False, default=False)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FeDualEx(
+    PrivacyOptions,
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=DualExtrapolation,
+    limit=ExtrapolationBias(),
+    source="[3], algorithm 1",
+):
+    """Federated dual extrapolation, algorithm 1: composite saddle points with exact sparsity, low rank or feasibility.
+
+    Parameters
+    ----------
+    output : {"last", "average", "moving-average", "ergodic"}, default "last"
+        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
+        last `window` rounds (an average is neither sparse nor of low rank). ``"ergodic"``: the mean over rounds r and
+        local steps k of retrieve(mean_m omega_{r,k+1/2}^m, t_r + client_lr (k + 1)), which the theorems are about. For
+        research: clients also send the duals of all half steps, so the uplink is K + 1 times as large and the server
+        computes K more proximal maps a round. It needs `local_steps`.
+
+    References
+    ----------
+    Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 1.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1, PerParameter
+    >>> psi = PerParameter({"x": L1(0.1, bound=0.05), "y": L1(0.1, bound=0.05)})
+    >>> FeDualEx(regularizer=psi, client_lr=0.1, server_lr=0.1, local_steps=10, batch_size=1).output
+    'last'
+    """
+
+    output: str = field(default="last", metadata=one_of("last", "average", "moving-average", "ergodic"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_local_points(self)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedMiP(
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=MirrorProx,
+    limit=NearDoubledStrength(),
+    source="[3], algorithm 2",
+    sends="z_K - z_0",
+):
+    """Federated mirror prox, algorithm 2 of appendix H: saddle points by primal averaging.
+
+    Parameters
+    ----------
+    server_prox : bool, default True
+        Whether psi also acts in the server's step. If so, as printed in the paper, psi counts twice: the limit is near
+        the solution for 2 * strength.
+    output : {"last", "average", "moving-average", "ergodic"}, default "last"
+        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
+        last `window` rounds. ``"ergodic"``: the mean over rounds, local steps and clients of the half steps. For
+        research: the uplink is K + 1 times as large, and `local_steps` is required.
+
+    References
+    ----------
+    Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 2 (appendix H).
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> FedMiP(regularizer=L1(0.01), server_prox=False)
+    FedMiP(regularizer=L1(strength=0.01), server_prox=False)
+    """
+
+    server_prox: bool = True
+    output: str = field(default="last", metadata=one_of("last", "average", "moving-average", "ergodic"))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_local_points(self)

@@ -1,1 +1,0 @@
-"""Averaging of primal points: the server half."""

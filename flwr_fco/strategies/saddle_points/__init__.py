@@ -1,1 +1,0 @@
-"""Saddle points: the server half."""
