@@ -83,7 +83,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     name = type(options).__name__
     privacy = None
     if isinstance(own, PrivacyOptions) and own.privacy is not None:
-        privacy = PrivateMean(own.privacy, options)
+        privacy = PrivateMean(own.privacy, options, host)
     mail = Mail(options, kind, host)
     inquiry = Inquiry(options, kind, mail)
     # An option that the algorithm takes is the algorithm's: the multistep method keeps its last point whole.

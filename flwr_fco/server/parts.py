@@ -43,10 +43,13 @@ class Host(Protocol):
         The server's state; None before the first round.
     answered_start : set of int
         Ids of nodes that have answered round 0 just before this round.
+    num_rounds : int or None
+        Total number of rounds, if known.
     """
 
     state: Any
     answered_start: set[int]
+    num_rounds: int | None
 
     @property
     def algorithm(self) -> Algorithm:

@@ -88,7 +88,7 @@ class Recorder:
         return settings.plateau if settings.plateau_node < 0 else f"{settings.plateau}-node-{settings.plateau_node}"
 
     def _require_watched_node(self) -> None:
-        own = self.task.over_nodes and getattr(self.strategy, "graph", None) is not None
+        own = self.task.over_nodes and run_of(self.strategy).graph is not None
         nodes = self.task.dataset.num_clients if own else 0
         if self.settings.plateau_node >= nodes > 0:
             expected = f"a node from 0 to {nodes - 1}"

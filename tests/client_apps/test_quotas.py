@@ -44,7 +44,7 @@ class Hostile:
             run_of(strategy).prepare(start_arrays())
             strategy.configure_train(1, start_arrays(), ConfigRecord(), self.grid)
             # Whoever has a round 0 knows the plan by now: it travels again when it is renewed.
-            strategy._announce(strategy._plan_at(strategy.state))
+            run_of(strategy)._adopt(run_of(strategy)._setting_of(strategy.state))
             self.message = strategy.configure_train(2, start_arrays(), ConfigRecord(), self.grid)[0]
         content = self.message.content
         self.fco = dict(content["fco"])

@@ -196,7 +196,7 @@ def make_node(strategy):
     with _flower.identity(grid.run_id), _flower.quiet(50):
         run_of(strategy).prepare(start_arrays())
         strategy.configure_train(1, start_arrays(), ConfigRecord(), grid)
-        strategy._announce(strategy._plan_at(strategy.state))
+        run_of(strategy)._adopt(run_of(strategy)._setting_of(strategy.state))
         return grid, strategy.configure_train(2, start_arrays(), ConfigRecord(), grid)[0]
 
 

@@ -8,7 +8,7 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.server.clients.nodes import Numbered
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDAGT, FedDualAvg
+from flwr_fco.strategies import FedDAGT, FedDualAvg, run_of
 from flwr_fco.wire import flower
 from flwr_fco.wire.protocol import Node
 from tests.problems import app_of, clients, start_arrays
@@ -35,7 +35,7 @@ def test_nothing_is_made_for_nodes_that_are_not_asked(options):
     assert 10 < len(grid.contexts.made) <= 30
     assert len(grid.partition_ids.made) == 0
     assert len(grid.states()) == len(grid.contexts.made)
-    assert isinstance(chosen.nodes.ordered, Numbered)
+    assert isinstance(run_of(chosen).nodes.ordered, Numbered)
     if chosen.memories is not None:
         assert len(chosen.memories.members) <= 30
         assert len(chosen.memories.present) == MILLION
@@ -67,4 +67,4 @@ def test_a_node_that_goes_or_comes_is_seen():
     chosen = FedDualAvg(regularizer=L1(0.1), client_lr=0.02, fraction_evaluate=0.0)
     with flower.identity(grid.run_id), flower.quiet(50):
         chosen.start(grid, start_arrays(), 1)
-    assert sorted(chosen.nodes.ordered) == [(2, 0), (4, 2), (5, 3), (90, 1)]
+    assert sorted(run_of(chosen).nodes.ordered) == [(2, 0), (4, 2), (5, 3), (90, 1)]

@@ -51,14 +51,16 @@ class PrivateMean(Part):
     privacy : GaussianDP
     options : CommonOptions
         Options of the strategy.
+    host : Host
+        The run.
     """
 
-    def __init__(self, privacy: GaussianDP, options: CommonOptions) -> None:
+    def __init__(self, privacy: GaussianDP, options: CommonOptions, host: Host) -> None:
         # Set silently, because it is a default; the other options may be a user's choice, and are checked.
         options.max_ratio = None
         _check(options)
         library()
-        self.privacy, self._options = privacy, options
+        self.privacy, self._options, self._host = privacy, options, host
         # 1e-9: a fraction of 1 / 49 gives 49 blocks, not 48.
         separation = 1 if privacy.noise == "independent" else math.floor(1.0 / options.fraction_train + 1e-9)
         bands = (privacy.bands or separation) if privacy.noise == "banded" else 1
@@ -79,7 +81,7 @@ class PrivateMean(Part):
     @property
     def rounds(self) -> int | None:
         """Number of rounds in the privacy accounting; None before it is known."""
-        known: int | None = self.privacy.rounds or getattr(self._options, "num_rounds", None)
+        known: int | None = self.privacy.rounds or self._host.num_rounds
         return known if self._run is None else self._run.rounds
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
