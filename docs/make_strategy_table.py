@@ -40,7 +40,7 @@ REGULARIZERS = {**_LOCAL, "Adapter": Adapter(name="half-square-of-the-table")}
 STRATEGIES: dict[str, type[CompositeStrategy]] = {
     name: value
     for name, value in ((name, getattr(strategies, name)) for name in strategies.__all__)
-    if inspect.isclass(value) and issubclass(value, CompositeStrategy) and not inspect.isabstract(value)
+    if inspect.isclass(value) and issubclass(value, CompositeStrategy) and method_of(value).algorithm
 }
 
 
@@ -85,7 +85,7 @@ def own_table() -> str:
     vectors = "vectors down / up a round"
     head = ["strategy", "from", "a client sends", vectors, "a client remembers", "what it converges to"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for name, cls in sorted(STRATEGIES.items(), key=lambda item: (item[1].source, item[0])):
+    for name, cls in sorted(STRATEGIES.items(), key=lambda item: (method_of(item[1]).source, item[0])):
         cells = [
             f"`{name}`",
             method_of(cls).source,

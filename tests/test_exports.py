@@ -81,7 +81,10 @@ def test_the_version_is_that_of_pyproject():
 
 
 @pytest.mark.parametrize(
-    "part", sorted(path.stem for path in (ROOT / "flwr_fco").iterdir() if path.stem[0] not in "_.")
+    "part",
+    sorted(
+        path.stem for path in (ROOT / "flwr_fco").iterdir() if path.stem[0] not in "_." and path.suffix in ("", ".py")
+    ),
 )
 def test_no_public_name_is_hidden_by_a_module_of_the_same_name(part):
     if part == "torch":

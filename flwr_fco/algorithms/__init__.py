@@ -32,7 +32,7 @@ from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import GradientSteps, PrimalAveraging, SubgradientSteps
 from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, RestrictedGradientTracking
-from flwr_fco.algorithms.rivals import (
+from flwr_fco.algorithms.rivals import (  # noqa: F401 (clients find them by name)
     apda_inexact,
     client_momentum,
     fed_pd,
@@ -78,11 +78,5 @@ __all__ = [
     "Start",
     "SubgradientSteps",
     "To",
-    "apda_inexact",
-    "client_momentum",
-    "fed_pd",
-    "five_gcs",
-    "saddle_baselines",
-    "sharpness_aware",
     "trackers",
 ]

@@ -28,8 +28,8 @@ increment, which on a real graph only neighbours would see.
 
 psi is an extension: of the paper's methods only DFedMid has one. It composes through `retrieve` as in FedDualAvg.
 
-The user sees the primal point of the nodes' mean dual (`strategy.node_primals()` returns all primal points, also for
-callbacks).
+The user sees the primal point of the nodes' mean dual (`run_of(strategy).node_primals()` returns all
+primal points, also for callbacks).
 
 Differs from the paper in: 1. the relay, see above; 2. nodes with more steps do not weigh more
 (``normalize_local_work``); 3. psi, see above; 4. DFedMid's second proximal map acts after mixing in the dual, which

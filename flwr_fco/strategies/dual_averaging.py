@@ -66,8 +66,8 @@ class FedDualAvg(
     --------
     >>> from flwr_fco.regularizers import L1
     >>> strategy = FedDualAvg(fraction_train=0.5, regularizer=L1(0.01), client_lr=0.1, server_lr=1.0)
-    >>> strategy
-    FedDualAvg(fraction_train=0.5, regularizer=L1(strength=0.01))
+    >>> strategy.regularizer.strength
+    0.01
     """
 
     client_prox: bool = True

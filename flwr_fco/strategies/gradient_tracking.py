@@ -119,6 +119,7 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
 
     Examples
     --------
+    >>> from flwr_fco.mirror_maps import PNorm
     >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output="average", sparsity=16).tracker_start
     'zero'
     """
@@ -161,6 +162,7 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
 
     Examples
     --------
+    >>> from flwr_fco.mirror_maps import PNorm
     >>> stages = [Stage(300), Stage(300), Stage(300, local_steps=20)]
     >>> strategy = MultistepReFedDAGT(stages=stages, mirror_map=PNorm(12.0), radius_squared=25_000.0, sparsity=16)
     >>> len(strategy.stages)

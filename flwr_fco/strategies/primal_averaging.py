@@ -68,8 +68,8 @@ class FedAvgSubgradient(
     Examples
     --------
     >>> from flwr_fco.regularizers import L1
-    >>> FedAvgSubgradient(regularizer=L1(0.01), client_lr=0.1, local_epochs=1).regularizer
-    L1(strength=0.01)
+    >>> FedAvgSubgradient(regularizer=L1(0.01), client_lr=0.1, local_epochs=1).regularizer.strength
+    0.01
     """
 
 
@@ -198,8 +198,8 @@ class FedMiP(
     Examples
     --------
     >>> from flwr_fco.regularizers import L1
-    >>> FedMiP(regularizer=L1(0.01), server_prox=False)
-    FedMiP(regularizer=L1(strength=0.01), server_prox=False)
+    >>> FedMiP(regularizer=L1(0.01), server_prox=False).server_prox
+    False
     """
 
     server_prox: bool = True

@@ -76,7 +76,7 @@ def needs_everyone(strategy: str) -> bool:
     >>> needs_everyone("DualFL"), needs_everyone("FedDualAvg"), needs_everyone("centralized")
     (True, False, False)
     """
-    return strategy not in BASELINES and "evict_after" in option_names(strategy)
+    return strategy not in BASELINES and "evict_after" in _arguments(STRATEGIES[strategy])
 
 
 def automatic_options(strategy: str) -> list[str]:
@@ -109,7 +109,7 @@ def extrapolates(strategy: str) -> bool:
     >>> extrapolates("FedMid"), extrapolates("FedDAGT"), extrapolates("centralized")
     (True, False, False)
     """
-    if strategy in BASELINES or "server_lr" not in option_names(strategy):
+    if strategy in BASELINES or "server_lr" not in _arguments(STRATEGIES[strategy]):
         return False
     algorithm = method_of(STRATEGIES[strategy]).algorithm
     return algorithm is not None and algorithm.reads == "mean" and "server_lr" not in algorithm.refuses

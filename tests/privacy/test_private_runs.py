@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord, MetricRecord
 from problems import app_of, flat, problem, start_arrays
 
 from flwr_fco import FedDAGT, FedDualAvg, FedDualAvgOSP, FeDualEx, GaussianDP, fit_path
+from flwr_fco.algorithms import DualAveraging
 from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.errors import ConfigurationError, DivergedError, UnknownOptionError
 from flwr_fco.regularizers import L1
@@ -270,8 +271,8 @@ def test_the_state_is_on_the_disk_before_anything_is_said_of_a_round(tmp_path, m
     monkeypatch.setattr(os, "fsync", lambda number: (order.append("saved"), synced(number)))
     strategy = make(fraction_train=1.0)
     grid = InProcessGrid(app_of(problem()), 5)
-    told = type(strategy).downlink
-    monkeypatch.setattr(type(strategy), "downlink", lambda *given: (order.append("told"), told(*given))[1])
+    told = DualAveraging.downlink
+    monkeypatch.setattr(DualAveraging, "downlink", lambda *given: (order.append("told"), told(*given))[1])
     looked = DivergenceWatch.look
     monkeypatch.setattr(DivergenceWatch, "look", lambda *given: (order.append("looked"), looked(*given))[1])
     start_on(

@@ -293,7 +293,7 @@ def test_the_same_seed_gives_the_same_bits_also_with_a_shuffling_loader():
     [
         (
             lambda: CFedDA(regularizer=L1(0.1), smoothness=1.0, convexity=1.0),
-            "local solver 'fast_dual_averaging' has no",
+            "method 'fast_dual_averaging' has no",
         ),
         (lambda: FedDualAvg(**{**OPTIONS, "output": "shadow", "local_steps": 2}), "asks for all local points"),
         (

@@ -180,7 +180,7 @@ def test_a_counter_that_no_run_reaches_is_no_number_of_ours():
         arrays = ArrayRecord({**start(), "1.num_batches_tracked": Array(np.array(given))})
         strategy = FedDualAvg(client="unmodified", **OFF)
         run_of(strategy).prepare(arrays)
-        found = strategy.pass_through_arrays["1.num_batches_tracked"]
+        found = run_of(strategy).pass_through_arrays["1.num_batches_tracked"]
         assert (found, found.dtype, found.shape) == (kept, np.int64, ())
 
 

@@ -46,7 +46,7 @@ class Reply(NamedTuple, Generic[_Read]):
 
 
 class LeftOut(NamedTuple):
-    """A reply that did not count: a row of ``strategy.left_out`` and of the result's ``left_out``.
+    """A reply that did not count: a row of the result's ``left_out``.
 
     Parameters
     ----------

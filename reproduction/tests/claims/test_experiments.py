@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
-from flwr_fco.strategies import run_of
 from reproduction import (
     EXPERIMENTS,
     Claim,
@@ -169,7 +168,7 @@ def test_the_printed_settings():
         definition = load_definition(name)
         line = next(line for line in definition.runs if line.strategy == "FedDualAvg")
         own = definition.run_settings(line, 0)
-        assert (run_of(own).num_rounds, own.clients_per_round, own.batch_size, own.local_epochs) == numbers
+        assert (own.num_rounds, own.clients_per_round, own.batch_size, own.local_epochs) == numbers
     own = load_definition("fco-fig13")
     settings = own.run_settings(own.runs[0], 0)
     assert (settings.clients_per_round, settings.batch_size, settings.local_epochs) == (10, 10, 10)
@@ -223,7 +222,7 @@ def test_settings_are_replaced_in_every_run():
     for line in definition.runs:
         own = definition.run_settings(line, 1)
         assert own.problem_options == {"num-clients": 7}
-        assert run_of(own).num_rounds == 3
+        assert own.num_rounds == 3
         if line.strategy != "centralized":
             assert own.client_lr == "auto"
             assert line.rates.startswith("(auto, ")
@@ -250,7 +249,7 @@ def test_another_problem_keeps_the_settings_that_it_has():
     own = changed.run_settings(changed.runs[0], 0)
     # The digits have no num-examples; they have an alpha.
     assert own.problem_options == {"num-clients": 30, "alpha": 1.0, "train-fraction": 0.5}
-    assert (own.problem, own.client_lr, run_of(own).num_rounds, own.local_epochs) == ("digits", 0.03, 2, 10)
+    assert (own.problem, own.client_lr, own.num_rounds, own.local_epochs) == ("digits", 0.03, 2, 10)
     # A run with a problem of its own too.
     mixed = load_definition("spp-fig6").with_settings({"problem": "adversarial-digits", "num-clients": 5})
     assert {mixed.run_settings(line, 0).problem for line in mixed.runs} == {"adversarial-digits"}
@@ -423,7 +422,7 @@ def test_the_second_papers_printed_settings():
             own = definition.run_settings(line, 0)
             data = own.load().dataset
             assert (data.num_clients, data.dimension, data.sparsity) == (16, 1024, 16)
-            assert (own.local_steps, own.clients_per_round, run_of(own).num_rounds) == (10, 0, 3000)
+            assert (own.local_steps, own.clients_per_round, own.num_rounds) == (10, 0, 3000)
             # D.1.2 can be read in two ways.
             assert own.batch_size == (160 if line.label.endswith("M x batch") else 10)
             assert own.stretch == (16 if line.label.endswith("M x batch and rounds") else 1)

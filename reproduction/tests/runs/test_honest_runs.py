@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from flwr_fco.errors import DataNotFoundError, NotInstalledError
-from flwr_fco.strategies import run_of
 from reproduction import EXPERIMENTS, load_definition
 from reproduction.problems.baselines import BASELINES
 from reproduction.runs.run import run
@@ -39,7 +38,7 @@ def test_nothing_is_left_out_in_the_first_rounds_of_an_experiment(name):
     # One of each method: rates make no reply longer per unit of time.
     for line in {line.strategy: line for line in federated(definition)}.values():
         own = definition.run_settings(line, definition.seeds[0])
-        hold_nothing_against_anybody(replace(own, num_rounds=min(run_of(own).num_rounds, 2 * own.stretch)))
+        hold_nothing_against_anybody(replace(own, num_rounds=min(own.num_rounds, 2 * own.stretch)))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.server.options import WorkOptions
-from flwr_fco.strategies import method_of
+from flwr_fco.strategies import method_of, run_of
 from reproduction.runs import methods
 from reproduction.runs.methods import STRATEGIES, equal_stages, make_strategy, option_names
 from reproduction.runs.recorder import build_strategy
@@ -62,5 +62,5 @@ def test_stages_outlast_the_run():
 
 
 def test_only_a_method_on_a_graph_has_points_of_its_nodes():
-    assert build_strategy(RunSettings.of("lasso-small", "FedDualAvg"), 16, L1(0.5)).node_primals() is None
-    assert build_strategy(RunSettings.of("lasso-small", "FedDAGT"), 16, L1(0.5)).node_primals() is None
+    assert run_of(build_strategy(RunSettings.of("lasso-small", "FedDualAvg"), 16, L1(0.5))).node_primals() is None
+    assert run_of(build_strategy(RunSettings.of("lasso-small", "FedDAGT"), 16, L1(0.5))).node_primals() is None

@@ -114,4 +114,4 @@ def test_a_run_that_is_killed_has_the_state_of_the_last_round_that_it_has_told_o
     result = run(settings, folder=tmp_path / "run", resume=True, on_round=rounds.append)
     assert rounds == [5, 6, 7, 8]
     costs = [line["epsilon"] for line in result.history]
-    assert costs == [strategy_of(settings).private_mean.accountant.epsilon(0.5, t, 0.01) for t in range(9)]
+    assert costs == [run_of(strategy_of(settings)).private_mean.accountant.epsilon(0.5, t, 0.01) for t in range(9)]

@@ -60,7 +60,7 @@ def test_what_was_left_out_is_in_the_run_folder_also_after_a_stop(tmp_path, monk
     rows = read_run(tmp_path / "run").left_out
     assert len(rows) > 10
     assert [(int(row["round"]), int(row["partition_id"]), row["reason"], row["kind"]) for row in rows] == [
-        (row.round, row.partition_id, row.reason, row.kind) for row in run_of(whole).left_out
+        (row.round, row.partition_id, row.reason, row.kind) for row in whole.left_out
     ]
     # As many as the rounds' metrics say.
     told = [json.loads(line) for line in (tmp_path / "run" / "exchanges.jsonl").read_text().splitlines()]
