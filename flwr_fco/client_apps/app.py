@@ -148,19 +148,15 @@ def client_app(
 def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
     """Return a client's mods as a list.
 
-    Parameters
-    ----------
-    mods : sequence of callable, optional
-
     Raises
     ------
     ConfigurationError
         If it is not a sequence of functions, or a mod clips replies or masks them.
     """
-    given: Any = () if mods is None else mods
-    if not isinstance(given, Sequence) or not all(map(callable, given)):
+    functions: Any = () if mods is None else mods
+    if not isinstance(functions, Sequence) or not all(map(callable, functions)):
         raise ConfigurationError(f"mods={mods!r}; expected a list of functions (message, context, call_next)")
-    for mod in given:
+    for mod in functions:
         name = getattr(mod, "__name__", type(mod).__name__)
         if name in _PRIVACY_MODS:
             raise ConfigurationError(
@@ -172,7 +168,7 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
                 f"the mod {name} speaks with SecAggPlusWorkflow of Flower's legacy API, which runs no strategy of the "
                 "Message API, this package's among them: every message would end in a KeyError. Leave it out"
             )
-    return list(given)
+    return list(functions)
 
 
 def _read_model(message: Message, objective: Objective) -> Vector:

@@ -38,12 +38,7 @@ class LocalSolver(Protocol):
 
 
 def solver_of(half: type[ClientHalf]) -> LocalSolver:
-    """Return the local solver of a method's client half.
-
-    Parameters
-    ----------
-    half : type of ClientHalf
-    """
+    """Return the local solver of a method's client half."""
     solver: Any = partial(answer, half)
     solver.__module__ = half.__module__
     return cast(LocalSolver, solver)
@@ -64,8 +59,8 @@ def local_solver(name: str) -> Callable[[_Solver], _Solver]:
     """
 
     def register(function: _Solver) -> _Solver:
-        known = SOLVERS.get(name)
-        if known is not None and getattr(known, "__module__", "") != function.__module__:
+        other = SOLVERS.get(name)
+        if other is not None and getattr(other, "__module__", "") != function.__module__:
             raise ConfigurationError(f"a local solver called {name!r} exists already; give yours another name")
         SOLVERS[name] = function
         return function
@@ -83,7 +78,7 @@ def find_solver(name: str) -> LocalSolver:
     """
     if name not in SOLVERS:
         # Of modules that were imported later.
-        SOLVERS.update({own: solver_of(half) for own, half in halves().items() if own not in SOLVERS})
+        SOLVERS.update({method: solver_of(half) for method, half in halves().items() if method not in SOLVERS})
     if name not in SOLVERS:
         raise ConfigurationError(
             f"the server asks for the local solver {name!r}; this client knows {', '.join(sorted(SOLVERS))}. "
