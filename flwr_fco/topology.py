@@ -130,10 +130,12 @@ def check_mixing(mixing: ArrayLike) -> Matrix:
     Parameters
     ----------
     mixing : array of shape (M, M)
+        The gossip matrix U.
 
     Returns
     -------
     ndarray of float64, shape (M, M)
+        The same matrix.
 
     Raises
     ------
@@ -193,6 +195,7 @@ def spectral_gap(mixing: Matrix) -> float:
     Parameters
     ----------
     mixing : ndarray, shape (M, M)
+        The gossip matrix U.
     """
     if mixing.shape[0] == 1:
         return 1.0
@@ -207,6 +210,7 @@ def mixing_time(mixing: Matrix) -> float:
     Parameters
     ----------
     mixing : ndarray, shape (M, M)
+        The gossip matrix U.
 
     Returns
     -------
@@ -228,6 +232,7 @@ def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
     Parameters
     ----------
     mixing : ndarray, shape (M, M)
+        The gossip matrix U.
     missing : collection of int
         Numbers of the nodes.
 
@@ -259,6 +264,7 @@ def root_mean_square_norm(rows: ArrayLike) -> float:
     Parameters
     ----------
     rows : array-like of shape (M, d)
+        A vector per row.
 
     Examples
     --------
@@ -328,7 +334,9 @@ def from_matrix(mixing: ArrayLike, name: str = "matrix") -> Topology:
     Parameters
     ----------
     mixing : array of shape (M, M)
+        The gossip matrix U.
     name : str, default "matrix"
+        The topology's name.
     """
     return Topology(name, check_mixing(mixing))
 
@@ -341,7 +349,9 @@ def from_edges(edges: Iterable[tuple[int, int]], num_nodes: int, name: str = "ed
     edges : iterable of pairs of int
         Nodes are numbered from 0.
     num_nodes : int
+        M, the number of nodes.
     name : str, default "edges"
+        The topology's name.
 
     Raises
     ------
@@ -360,6 +370,7 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
         Or any object with ``nodes`` and ``edges``. Node m of the federation is the m-th of ``graph.nodes``, sorted if
         they can be sorted. Directions, weights and self-loops are ignored.
     name : str, default "graph"
+        The topology's name.
 
     Raises
     ------
@@ -413,6 +424,7 @@ def ring(num_nodes: int) -> Topology:
     Parameters
     ----------
     num_nodes : int
+        M, the number of nodes.
 
     Examples
     --------
@@ -456,9 +468,9 @@ def torus(rows: int, columns: int) -> Topology:
     (1, 2, 3, 6)
     """
     rows, columns = _count("rows", rows), _count("columns", columns)
-    places = [(i, j) for i in range(rows) for j in range(columns)]
-    edges = [(i * columns + j, i * columns + (j + 1) % columns) for i, j in places]
-    edges += [(i * columns + j, (i + 1) % rows * columns + j) for i, j in places]
+    nodes = [(i, j) for i in range(rows) for j in range(columns)]
+    edges = [(i * columns + j, i * columns + (j + 1) % columns) for i, j in nodes]
+    edges += [(i * columns + j, (i + 1) % rows * columns + j) for i, j in nodes]
     return from_edges(_without_loops(edges), rows * columns, "torus")
 
 
@@ -468,6 +480,7 @@ def star(num_nodes: int) -> Topology:
     Parameters
     ----------
     num_nodes : int
+        M, the number of nodes.
 
     Examples
     --------
@@ -484,6 +497,7 @@ def complete(num_nodes: int) -> Topology:
     Parameters
     ----------
     num_nodes : int
+        M, the number of nodes.
 
     Examples
     --------
@@ -500,6 +514,7 @@ def exponential(num_nodes: int) -> Topology:
     Parameters
     ----------
     num_nodes : int
+        M, the number of nodes.
 
     Examples
     --------
@@ -518,6 +533,7 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
     Parameters
     ----------
     num_nodes : int
+        M, the number of nodes.
     probability : float
         Probability of each edge, 0 < probability <= 1. Well above log(M)/M, almost every draw is connected.
     seed : int, default 0

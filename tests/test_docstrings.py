@@ -16,11 +16,7 @@ PUBLIC = sorted(
 )
 PARTS = [path.stem for path in ROOT.iterdir() if path.name[0] != "_" and path.name != "py.typed"]
 #: Parts whose docstrings are not yet in this form.
-LATER = {
-    *("algorithms", "server", "strategies"),
-    *("callbacks", "errors", "models"),
-    *("results", "sklearn", "topology", "torch", "work"),
-}
+LATER = {"algorithms", "server", "strategies"}
 NEXT = re.compile(r"\n[A-Z][A-Za-z ]+\n-{3,}\n")
 
 

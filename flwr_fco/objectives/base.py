@@ -315,7 +315,8 @@ class Objective(ABC):
         Raises
         ------
         ConfigurationError
-            If names are missing or unknown; an objective without buffers accepts only an empty mapping.
+            If names are missing or unknown, or a shape differs; an objective without buffers accepts only an empty
+            mapping.
         """
         if buffers:
             raise ConfigurationError(
