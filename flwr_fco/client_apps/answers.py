@@ -62,7 +62,7 @@ def find_answer(kind: str) -> AnswerFunction:
 
 
 @contextmanager
-def own_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> Iterator[None]:
+def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> Iterator[None]:
     """Temporarily replace an objective's arrays that are not optimised with the server's.
 
     Parameters

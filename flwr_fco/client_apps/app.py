@@ -13,7 +13,7 @@ from uuid import uuid4
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fco.client_apps.answers import find_answer, own_buffers
+from flwr_fco.client_apps.answers import find_answer, server_buffers
 from flwr_fco.client_apps.quotas import Limits, clear_errors
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import (
@@ -130,12 +130,12 @@ def client_app(
         held_out = asked.kind == "validation"
         objective = (evaluation if held_out else training).objective(context, partition_of(context))
         check_layout(objective.layout, asked.layout)
-        with allowed.clock(single_threaded=True), own_buffers(objective, asked.pass_through):
+        with allowed.clock(single_threaded=True), server_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)
         objective.take_training_loss()
         if held_out:
-            own_data = evaluation is not training
-            answer = answer._replace(numbers={**answer.numbers, "held-out": float(own_data)})
+            separate = evaluation is not training
+            answer = answer._replace(numbers={**answer.numbers, "held-out": float(separate)})
         return reply(message, answer_records(answer, num_examples=objective.num_examples))
 
     @app.query("partition")

@@ -142,7 +142,7 @@ class SparseGraphProblem(FederatedDataset):
         return Layout.from_arrays({"coefficients": np.empty(self.dimension)})
 
     @cached_property
-    def _own(self) -> NDArray[np.float64]:
+    def _models(self) -> NDArray[np.float64]:
         """The models of all clients, shape (M, d)."""
         effects = stream(self.seed, _EFFECT)
         common = stream(self.seed, _TRUTH).standard_normal(self.sparsity)
@@ -162,7 +162,7 @@ class SparseGraphProblem(FederatedDataset):
     def own_model(self, index: int) -> Vector:
         """Return the model of one client."""
         self._check_index(index)
-        return np.array(self._own[index])
+        return np.array(self._models[index])
 
     @cached_property
     def optimum(self) -> Vector:
@@ -172,7 +172,7 @@ class SparseGraphProblem(FederatedDataset):
         optimum = np.zeros(self.dimension)
         if self.kind == "linear":
             # Off the support the effects sum to 0 only up to rounding; the exact value is 0.
-            optimum[: self.sparsity] = self._own[:, : self.sparsity].mean(axis=0)
+            optimum[: self.sparsity] = self._models[:, : self.sparsity].mean(axis=0)
             return optimum
         pull = self._pull[: self.sparsity]
         size = float(np.linalg.norm(pull))
@@ -183,13 +183,13 @@ class SparseGraphProblem(FederatedDataset):
     @cached_property
     def _pull(self) -> Vector:
         """mean_m own_m kappa(||own_m||): minus the mean gradient of the logistic losses at 0."""
-        slopes = [_mean_slope(float(np.linalg.norm(model))) for model in self._own]
-        return np.asarray(np.mean(self._own * np.array(slopes)[:, None], axis=0))
+        slopes = [_mean_slope(float(np.linalg.norm(model))) for model in self._models]
+        return np.asarray(np.mean(self._models * np.array(slopes)[:, None], axis=0))
 
     def value(self, w: Vector) -> float:
         """Return the mean of the clients' expected losses at a point of shape (d,)."""
         if self.kind == "linear":
-            return 0.5 * (self.noise**2 + float(((self._own - w) ** 2).sum()) / self.num_clients)
+            return 0.5 * (self.noise**2 + float(((self._models - w) ** 2).sum()) / self.num_clients)
         softplus = float(_WEIGHTS @ np.logaddexp(0.0, float(np.linalg.norm(w)) * _NODES))
         return softplus - float(w @ self._pull)
 
@@ -220,8 +220,8 @@ class SparseGraphProblem(FederatedDataset):
         features = self._covariates(rng, count)
         if self.kind == "linear":
             features[:, 0] = 1.0
-            return Samples(features, features @ self._own[index] + self.noise * rng.standard_normal(count))
-        hit = rng.random(count) < expit(features @ self._own[index])
+            return Samples(features, features @ self._models[index] + self.noise * rng.standard_normal(count))
+        hit = rng.random(count) < expit(features @ self._models[index])
         return Samples(features, np.where(hit, 1.0, -1.0))
 
     def _covariates(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
@@ -250,7 +250,7 @@ class SparseGraphProblem(FederatedDataset):
         if batch_size is None:
             return 0.0
         # The variance of <x, v> x_j with x = (1, normal), v = -own is ||v||^2 + v_j^2.
-        squares = self._own**2
+        squares = self._models**2
         largest = squares.sum(axis=1) + squares[:, 1:].max(axis=1, initial=0.0)
         return float(np.sqrt((largest + self.noise**2).max() / batch_size))
 

@@ -312,13 +312,13 @@ def _whole_groups(groups: Groups, columns: NDArray[np.int64], outputs: int, numb
 
 
 #: The last plan for which dense steps were logged.
-_told: list[Plan] = []
+_logged: list[Plan] = []
 
 
 def tell_dense(plan: Plan, reason: str) -> None:
     """Log once per plan that local steps on sparse features cost as much as on dense ones."""
-    if not _told or _told[0] is not plan:
-        _told[:] = [plan]
+    if not _logged or _logged[0] is not plan:
+        _logged[:] = [plan]
         log(
             logging.WARNING,
             "sparse features, but each local step of %s reads all %s coordinates: %s (docs/sparse.md)",

@@ -45,7 +45,7 @@ class Groups(NamedTuple):
 
 
 #: Cached results of :func:`groups_of`.
-_known: WeakKeyDictionary[BoundRegularizer, Groups | None] = WeakKeyDictionary()
+_groups: WeakKeyDictionary[BoundRegularizer, Groups | None] = WeakKeyDictionary()
 
 
 def groups_of(geometry: MirrorMap, regularizer: BoundRegularizer) -> Groups | None:
@@ -58,9 +58,9 @@ def groups_of(geometry: MirrorMap, regularizer: BoundRegularizer) -> Groups | No
     """
     if type(geometry) is not Euclidean:
         return None
-    if regularizer not in _known:
-        _known[regularizer] = _split(regularizer)
-    return _known[regularizer]
+    if regularizer not in _groups:
+        _groups[regularizer] = _split(regularizer)
+    return _groups[regularizer]
 
 
 def _split(regularizer: BoundRegularizer) -> Groups | None:

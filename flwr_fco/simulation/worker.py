@@ -226,18 +226,18 @@ class SharedMemory:
         """Begin at the start again: what was put here has been read."""
         self._end = 0
         # The arrays are kept too: an id is unique only as long as its object lives.
-        self._known: dict[int, tuple[Any, tuple[int, int]]] = {}
+        self._written: dict[int, tuple[Any, tuple[int, int]]] = {}
 
     def put(self, buffers: Sequence[pickle.PickleBuffer]) -> Spans:
         """Write arrays, each of them once until :meth:`clear`."""
         spans = []
         for buffer in buffers:
             whose = memoryview(buffer).obj
-            entry = self._known.get(id(whose))
+            entry = self._written.get(id(whose))
             if entry is None:
                 raw = buffer.raw()
                 entry = whose, (self._end, raw.nbytes)
-                self._known[id(whose)] = entry
+                self._written[id(whose)] = entry
                 done = 0
                 while done < raw.nbytes:
                     done += os.pwrite(self.descriptor, raw[done:], self._end + done)
