@@ -93,7 +93,7 @@ class Client:
         shard = shard_of(plan, self.objective)
         assert shard is not None
         self.shard, self.dual = shard, dual
-        self.own = np.append(dual, 0.0)[shard.places]
+        self.own = np.append(dual, 0.0)[shard.indices]
         self.downlink = Downlink(plan, {"dual": self.own}, client_lr=1e-6, elapsed=0.3)
 
     def _asked(self, number: int) -> list[Any]:
@@ -136,7 +136,7 @@ def main() -> int:
         for zipf in (False, True):
             for count in (100, 1000):
                 clients = {size: Client(count, size, zipf) for size in sizes}
-                columns = ", ".join(f"{client.shard.places.size:,}" for client in clients.values())
+                columns = ", ".join(f"{client.shard.indices.size:,}" for client in clients.values())
                 print(f"\n{'Zipf' if zipf else 'uniform'}, {count} rows a client; coordinates of its shard: {columns}")
                 tables = {
                     "epoch": {size: own.epoch for size, own in clients.items()},

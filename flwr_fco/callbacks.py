@@ -67,7 +67,9 @@ class Callback:
         Parameters
         ----------
         strategy : CompositeStrategy
+            The strategy of the run.
         num_rounds : int
+            Number of rounds in the whole run.
         """
 
     def on_round_begin(self, server_round: int, arrays: ArrayRecord) -> None:
@@ -87,9 +89,11 @@ class Callback:
         Parameters
         ----------
         server_round : int
+            The round, from 1.
         arrays : ArrayRecord
             The model after the round.
         metrics : mapping of str to number
+            All numbers of the round.
         """
         return None
 
@@ -114,6 +118,7 @@ class Callback:
         Parameters
         ----------
         result : Result
+            The result so far.
         """
 
 
@@ -220,10 +225,10 @@ class EarlyStopping(Callback):
         if self.validation is not None:
             stop = self._no_longer_improves(self._look(self.validation, arrays, metrics), arrays)
         elif self.certificate is not None:
-            found = self._look(self.certificate, arrays, metrics)
-            stop = found is not None and found <= float(self.tol or 0.0)
-            if found is not None and callable(self.certificate):
-                added["certificate"] = found
+            value = self._look(self.certificate, arrays, metrics)
+            stop = value is not None and value <= float(self.tol or 0.0)
+            if value is not None and callable(self.certificate):
+                added["certificate"] = value
         else:
             change = self._change(arrays)
             if metrics.get("train/skipped"):
@@ -358,7 +363,6 @@ class Csv(_File):
         write_csv(self._rows, self.path)
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Restore the file as it was when the run was saved."""
         super().from_arrays(arrays)
         self._rows = list(csv.DictReader(StringIO(self.path.read_text(encoding="utf-8"), newline="")))
         self._names = list(self._rows[0]) if self._rows else []
@@ -577,6 +581,7 @@ class MLflow(Callback):
     experiment : str, default "flwr-fco"
         Name of the experiment; created if it does not exist.
     run_name : str, optional
+        Name of the run; MLflow's choice by default.
 
     Attributes
     ----------
@@ -601,8 +606,8 @@ class MLflow(Callback):
         """Begin a run."""
         # A separate client: the module's functions would share the active run with the user's code.
         self._client = self._library.MlflowClient(tracking_uri=self.tracking_uri)
-        known = self._client.get_experiment_by_name(self.experiment)
-        experiment = self._client.create_experiment(self.experiment) if known is None else known.experiment_id
+        earlier = self._client.get_experiment_by_name(self.experiment)
+        experiment = self._client.create_experiment(self.experiment) if earlier is None else earlier.experiment_id
         self.run_id = self._client.create_run(experiment, run_name=self.run_name).info.run_id
         # MLflow cuts or refuses long parameters; a tag may be longer.
         self._client.set_tag(self.run_id, "strategy", repr(strategy)[:5000])

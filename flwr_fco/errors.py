@@ -145,6 +145,7 @@ class RunInterrupted(KeyboardInterrupt):
     Parameters
     ----------
     message : str
+        What happened.
     result : Any
         The result so far.
     """

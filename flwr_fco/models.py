@@ -79,10 +79,6 @@ def save_npz(
 def load_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     """Read a model that :func:`save_npz` wrote: dense arrays in their shapes and dtypes.
 
-    Parameters
-    ----------
-    path : path-like
-
     Raises
     ------
     ConfigurationError
@@ -116,6 +112,7 @@ def state_dict(source: FlowerResult | ArrayRecord | Mapping[str, ArrayLike]) -> 
     Parameters
     ----------
     source : Result, ArrayRecord or mapping of str to array
+        A run's result, or arrays under their names.
 
     Returns
     -------
@@ -143,10 +140,6 @@ def arrays_from(source: Any) -> ArrayRecord:
     source : Result, ArrayRecord, mapping of str to array or tensor, object with ``state_dict()``, or path-like
         An earlier run's result, arrays under their names, a PyTorch module or its state dict, or a file that
         :func:`save_npz` wrote.
-
-    Returns
-    -------
-    ArrayRecord
 
     Raises
     ------

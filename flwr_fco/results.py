@@ -63,13 +63,13 @@ class Result(FlowerResult):
         >>> Result(train_metrics_clientapp={1: MetricRecord({"skipped": 0})}).rows()
         [{'round': 1, 'train/skipped': 0}]
         """
-        found: dict[int, dict[str, Number]] = {}
+        rounds: dict[int, dict[str, Number]] = {}
         for prefix, history in self._histories():
             for number, metrics in history.items():
-                found.setdefault(number, {}).update(numbers_of(prefix, metrics))
-        for number, own in self.callback_metrics.items():
-            found.setdefault(number, {}).update(own)
-        return [{"round": number, **found[number]} for number in sorted(found)]
+                rounds.setdefault(number, {}).update(numbers_of(prefix, metrics))
+        for number, added in self.callback_metrics.items():
+            rounds.setdefault(number, {}).update(added)
+        return [{"round": number, **rounds[number]} for number in sorted(rounds)]
 
     def table(self) -> Any:
         """Return all rounds as a pandas ``DataFrame`` (without pandas, a dict of lists); missing values are NaN.
@@ -83,21 +83,11 @@ class Result(FlowerResult):
         return columns_of(self.rows())
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write all rounds to a CSV file with a header; missing values are empty cells.
-
-        Parameters
-        ----------
-        path : path-like
-        """
+        """Write all rounds to a CSV file with a header; missing values are empty cells."""
         write_csv(self.rows(), path)
 
     def to_jsonl(self, path: str | os.PathLike[str]) -> None:
-        """Write all rounds to a JSON Lines file: one object per line.
-
-        Parameters
-        ----------
-        path : path-like
-        """
+        """Write all rounds to a JSON Lines file: one object per line."""
         write_jsonl(self.rows(), path)
 
     def _histories(self) -> tuple[tuple[str, dict[int, MetricRecord]], ...]:
@@ -130,12 +120,7 @@ class Result(FlowerResult):
 
 
 def columns_of(rows: Sequence[Mapping[str, Number]]) -> Any:
-    """Return rows as a pandas ``DataFrame`` (without pandas, a dict of lists); missing values are NaN.
-
-    Parameters
-    ----------
-    rows : sequence of mapping of str to number
-    """
+    """Return rows as a pandas ``DataFrame`` (without pandas, a dict of lists); missing values are NaN."""
     columns = {name: [row.get(name, math.nan) for row in rows] for name in _names(rows)}
     try:
         pandas = import_module("pandas")
@@ -147,11 +132,6 @@ def columns_of(rows: Sequence[Mapping[str, Number]]) -> Any:
 def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
     """Return the numbers among metrics under prefixed names; lists are left out.
 
-    Parameters
-    ----------
-    prefix : str
-    metrics : mapping of str to number or list
-
     Examples
     --------
     >>> numbers_of("train", {"loss": 0.5, "histogram": [1, 2]})
@@ -161,13 +141,7 @@ def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
 
 
 def write_csv(rows: Sequence[Mapping[str, Number]], path: str | os.PathLike[str]) -> None:
-    """Write rows that may have different names to a CSV file, with the union of the names as header.
-
-    Parameters
-    ----------
-    rows : sequence of mapping of str to number
-    path : path-like
-    """
+    """Write rows that may have different names to a CSV file, with the union of the names as header."""
     with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, _names(rows), restval="")
         writer.writeheader()
@@ -175,13 +149,7 @@ def write_csv(rows: Sequence[Mapping[str, Number]], path: str | os.PathLike[str]
 
 
 def write_jsonl(rows: Iterable[Mapping[str, Number]], path: str | os.PathLike[str]) -> None:
-    """Write rows to a JSON Lines file.
-
-    Parameters
-    ----------
-    rows : iterable of mapping of str to number
-    path : path-like
-    """
+    """Write rows to a JSON Lines file."""
     with Path(path).open("w", encoding="utf-8") as file:
         for row in rows:
             file.write(json.dumps(dict(row)) + "\n")

@@ -100,10 +100,12 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
             f"{type(objective).__name__} has no estimator; LeastSquares, Logistic and MultinomialLogistic have one"
         )
     arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in result.arrays.items()}
-    own = dict(objective.layout.shapes)
-    given = {name: array.shape for name, array in arrays.items()}
-    if given != own:
-        raise ConfigurationError(f"the result's arrays are {given}, the objective's {own}: they are of different runs")
+    expected = dict(objective.layout.shapes)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if shapes != expected:
+        raise ConfigurationError(
+            f"the result's arrays are {shapes}, the objective's {expected}: they are of different runs"
+        )
     coefficients = arrays["coefficients"]
     intercept = arrays.get("intercept", np.zeros(coefficients.shape[1:] or 1))
     if isinstance(objective, LeastSquares):
@@ -148,31 +150,31 @@ class _Parts(NamedTuple):
 def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[np.intp], NDArray[Any] | None]:
     """Return the clients' rows as one array, with columns in the first frame's order, and the client of each row."""
     beside = {"y": y} if sample_weight is None else {"y": y, "sample_weight": sample_weight}
-    for name, given in beside.items():
-        if not isinstance(given, list | tuple) or len(given) != len(X):
+    for name, parts in beside.items():
+        if not isinstance(parts, list | tuple) or len(parts) != len(X):
             raise ConfigurationError(
-                f"X has {len(X)} parts, {name} is {type(given).__name__} of {0 if given is None else len(given)}; "
+                f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}; "
                 "expected a list of as many parts"
             )
     X, first = list(X), _columns(X[0])
     for number, features in enumerate(X):
-        width, expected, own = np.shape(features)[-1], np.shape(X[0])[-1], _columns(features)
+        width, expected, names = np.shape(features)[-1], np.shape(X[0])[-1], _columns(features)
         if width != expected:
             raise ConfigurationError(
                 f"part {number} has {width} columns in X and part 0 has {expected}; expected the same features of "
                 "every client"
             )
-        if own != first:
-            if sorted(own) != sorted(first) or len(set(own)) < len(own):
+        if names != first:
+            if sorted(names) != sorted(first) or len(set(names)) < len(names):
                 raise ConfigurationError(
-                    f"part {number} has the columns {own or 'of an array'}, part 0 has {first or 'those of an array'}; "
-                    "expected the same names, in any order"
+                    f"part {number} has the columns {names or 'of an array'}, part 0 has {first or 'those of an array'}"
+                    "; expected the same names, in any order"
                 )
             X[number] = features[first]
-        for name, given in beside.items():
-            if features.shape[0] != len(given[number]):
+        for name, parts in beside.items():
+            if features.shape[0] != len(parts[number]):
                 raise ConfigurationError(
-                    f"part {number} has {features.shape[0]} rows in X and {len(given[number])} in {name}; expected as "
+                    f"part {number} has {features.shape[0]} rows in X and {len(parts[number])} in {name}; expected as "
                     "many"
                 )
         if not features.shape[0]:
@@ -198,15 +200,15 @@ def _columns(features: Any) -> list[str]:
 class _Weighted(Objective):
     """sum_i v_i loss_i / sum_i v_i + l2/2 ||W||^2: a linear model with example weights, on full batches."""
 
-    def __init__(self, own: Logistic | MultinomialLogistic | LeastSquares, weights: Vector) -> None:
-        self.layout, self.num_examples, self._own = own.layout, own.num_examples, own
+    def __init__(self, plain: Logistic | MultinomialLogistic | LeastSquares, weights: Vector) -> None:
+        self.layout, self.num_examples, self._plain = plain.layout, plain.num_examples, plain
         self._shares = weights / weights.sum()
 
     def value(self, w: Vector) -> float:
-        self._own._does_not_know("its value", "ask for its gradient")
+        self._plain._does_not_know("its value", "ask for its gradient")
 
     def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
-        data = self._own.linear_data()
+        data = self._plain.linear_data()
         assert data is not None
         matrix = w[: data.design.shape[1] * data.num_outputs].reshape(-1, data.num_outputs)
         scores = data.design.matrix @ matrix
@@ -220,8 +222,8 @@ class _Weighted(Objective):
             slopes = softmax(scores, axis=1)
             slopes[np.arange(len(slopes)), data.targets] -= 1.0
         slopes *= self._shares[:, None]
-        found = data.design.matrix.T @ slopes + data.l2 * matrix
-        parts = [found.reshape(-1), slopes.sum(axis=0)] if data.intercept else [found.reshape(-1)]
+        gradient = data.design.matrix.T @ slopes + data.l2 * matrix
+        parts = [gradient.reshape(-1), slopes.sum(axis=0)] if data.intercept else [gradient.reshape(-1)]
         return np.concatenate(parts, out=out)
 
 
@@ -302,8 +304,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             _, owner = np.unique(column_or_1d(groups), return_inverse=True)
         weights = np.ones(X.shape[0])
         if sample_weight is not None:
-            found = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
-            weights = column_or_1d(found)
+            checked = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+            weights = column_or_1d(checked)
             check_consistent_length(X, weights)
             counts = weights > 0.0
             if weights.min() < 0.0 or not counts.any():
@@ -312,33 +314,33 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
         if is_sparse(X) and math.prod(X.shape) <= _SMALL:
             X = X.toarray()
-        parts = [X[own] if is_sparse(X) else np.ascontiguousarray(X[own]) for own in rows]
+        parts = [X[part] if is_sparse(X) else np.ascontiguousarray(X[part]) for part in rows]
         return _Parts(parts, y, weights, rows, sample_weight is not None)
 
     def _run(
-        self, make: Any, given: _Parts, outputs: int, curvature: float, l1: float, l2: float
+        self, make: Any, split: _Parts, outputs: int, curvature: float, l1: float, l2: float
     ) -> tuple[Vector, Vector]:
         """Train; return coefficients of shape (d, outputs) and intercepts of shape (outputs,).
 
         `make` builds a client's objective from its rows and its features; `curvature` is the largest second
         derivative of the loss with respect to a prediction.
         """
-        parts, d = given.features, given.features[0].shape[1]
-        own_weights = [given.weights[own] for own in given.rows]
-        masses = [float(own.sum()) for own in own_weights]
+        parts, d = split.features, split.features[0].shape[1]
+        row_weights = [split.weights[rows] for rows in split.rows]
+        masses = [float(weights.sum()) for weights in row_weights]
         total = math.fsum(masses)
         # The clients send these before round 1: sums of features and of their products.
         centre = np.zeros(d)
         if any(is_sparse(part) for part in parts):
             metric, largest = _sparse_curvature(
-                stacked(parts), np.concatenate(own_weights) * (curvature / total), l2, self.fit_intercept
+                stacked(parts), np.concatenate(row_weights) * (curvature / total), l2, self.fit_intercept
             )
         else:
-            centre = sum((own @ part for own, part in zip(own_weights, parts, strict=True)), centre) / total
+            centre = sum((weights @ part for weights, part in zip(row_weights, parts, strict=True)), centre) / total
             if self.fit_intercept:
                 parts = [part - centre for part in parts]
             second = sum(
-                (part.T @ (own[:, None] * part) for own, part in zip(own_weights, parts, strict=True)),
+                (part.T @ (weights[:, None] * part) for weights, part in zip(row_weights, parts, strict=True)),
                 np.zeros((d, d)),
             )
             hessian = curvature / total * second + l2 * np.eye(d)
@@ -347,9 +349,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             largest = np.linalg.eigvalsh(hessian / np.sqrt(np.outer(metric, metric)))[-1] if d else 1.0
         rate = 1.0 / max(float(largest), 1.0)
         weights = [np.repeat(metric, outputs)] + ([np.full(outputs, curvature)] if self.fit_intercept else [])
-        objectives = [make(given.rows[m], part) for m, part in enumerate(parts)]
-        if given.weighted:
-            objectives = [_Weighted(*pair) for pair in zip(objectives, own_weights, strict=True)]
+        objectives = [make(split.rows[m], part) for m, part in enumerate(parts)]
+        if split.weighted:
+            objectives = [_Weighted(*pair) for pair in zip(objectives, row_weights, strict=True)]
         shape = (d, outputs) if outputs > 1 else (d,)
         start = {"coefficients": np.zeros(shape)}
         if self.fit_intercept:
@@ -364,13 +366,15 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             fraction_evaluate=0.0,
             min_train_nodes=1,
             min_available_nodes=1,
-            client_weights=dict(enumerate(masses)) if given.weighted else None,
+            client_weights=dict(enumerate(masses)) if split.weighted else None,
         )
         run, shares = run_of(strategy), [mass / total for mass in masses]
         rounds, first = 0, 0.0
 
         def gradient_at(w: Vector) -> Vector:
-            return sum((s * own.gradient(w) for s, own in zip(shares, objectives, strict=True)), np.zeros_like(w))
+            return sum(
+                (s * objective.gradient(w) for s, objective in zip(shares, objectives, strict=True)), np.zeros_like(w)
+            )
 
         def is_solved(number: int, arrays: Any, metrics: Any) -> bool:
             nonlocal rounds, first
@@ -429,7 +433,9 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     Attributes
     ----------
     coef_ : ndarray, shape (d,)
+        Coefficients.
     intercept_ : float
+        Intercept; 0 without one.
     n_iter_ : int
         Number of rounds.
 
@@ -480,12 +486,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the predictions.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix, shape (n, d)
-        """
+        """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
         return np.asarray(self._features(X) @ self.coef_ + self.intercept_)
 
 
@@ -510,7 +511,9 @@ class FederatedLasso(FederatedElasticNet):
     Attributes
     ----------
     coef_ : ndarray, shape (d,)
+        Coefficients.
     intercept_ : float
+        Intercept; 0 without one.
     n_iter_ : int
         Number of rounds.
 
@@ -550,8 +553,11 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     Attributes
     ----------
     classes_ : ndarray, shape (k,)
+        The classes, sorted.
     coef_ : ndarray, shape (k, d), or (1, d) for two classes
+        Coefficients.
     intercept_ : ndarray, shape (k,), or (1,) for two classes
+        Intercept; 0 without one.
     n_iter_ : int
         Number of rounds.
 
@@ -597,10 +603,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         l2 = strength * (1.0 - self.l1_ratio)
 
         def make(rows: NDArray[np.intp], features: NDArray[np.float64]) -> Objective:
-            own = labels[rows]
+            classes = labels[rows]
             if count == 2:
-                return Logistic(features, own, l2=l2, intercept=self.fit_intercept)
-            return MultinomialLogistic(features, own, num_classes=count, l2=l2, intercept=self.fit_intercept)
+                return Logistic(features, classes, l2=l2, intercept=self.fit_intercept)
+            return MultinomialLogistic(features, classes, num_classes=count, l2=l2, intercept=self.fit_intercept)
 
         outputs, curvature = (1, 0.25) if count == 2 else (count, 0.5)
         coefficients, intercept = self._run(make, parts, outputs, curvature, strength * self.l1_ratio, l2)
@@ -610,22 +616,12 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         return self
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the scores: the log odds of the second of two classes, or one column for each class.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix, shape (n, d)
-        """
+        """Return the scores: the log odds of the second of two classes, or one column for each class."""
         scores = self._features(X) @ self.coef_.T + self.intercept_
         return np.asarray(scores[:, 0] if self.classes_.size == 2 else scores)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
-        """Return the probabilities of the classes.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix, shape (n, d)
-        """
+        """Return the probabilities of the classes, shape (n, k), for dense or sparse features of shape (n, d)."""
         scores = self.decision_function(X)
         if scores.ndim == 1:
             scores = np.column_stack([np.zeros_like(scores), scores])
@@ -633,12 +629,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         return np.asarray(scores / scores.sum(axis=1, keepdims=True))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """Return the most likely class of each row.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix, shape (n, d)
-        """
+        """Return the most likely class of each row."""
         scores = self.decision_function(X)
         best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])

@@ -135,10 +135,12 @@ def check_mixing(mixing: ArrayLike) -> Matrix:
     Parameters
     ----------
     mixing : array of shape (M, M)
+        The gossip matrix U.
 
     Returns
     -------
     ndarray of float64, shape (M, M)
+        The same matrix.
 
     Raises
     ------
@@ -198,6 +200,7 @@ def spectral_gap(mixing: Matrix) -> float:
     Parameters
     ----------
     mixing : ndarray, shape (M, M)
+        The gossip matrix U.
     """
     if mixing.shape[0] == 1:
         return 1.0
@@ -212,6 +215,7 @@ def mixing_time(mixing: Matrix) -> float:
     Parameters
     ----------
     mixing : ndarray, shape (M, M)
+        The gossip matrix U.
 
     Returns
     -------
@@ -233,6 +237,7 @@ def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
     Parameters
     ----------
     mixing : ndarray, shape (M, M)
+        The gossip matrix U.
     missing : collection of int
         Numbers of the nodes.
 
@@ -264,6 +269,7 @@ def root_mean_square_norm(rows: ArrayLike) -> float:
     Parameters
     ----------
     rows : array-like of shape (M, d)
+        A vector per row.
 
     Examples
     --------
@@ -333,7 +339,9 @@ def from_matrix(mixing: ArrayLike, name: str = "matrix") -> Topology:
     Parameters
     ----------
     mixing : array of shape (M, M)
+        The gossip matrix U.
     name : str, default "matrix"
+        The topology's name.
     """
     return Topology(name, check_mixing(mixing))
 
@@ -346,7 +354,9 @@ def from_edges(edges: Iterable[tuple[int, int]], num_nodes: int, name: str = "ed
     edges : iterable of pairs of int
         Nodes are numbered from 0.
     num_nodes : int
+        M, the number of nodes.
     name : str, default "edges"
+        The topology's name.
 
     Raises
     ------
@@ -365,6 +375,7 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
         Or any object with ``nodes`` and ``edges``. Node m of the federation is the m-th of ``graph.nodes``, sorted if
         they can be sorted. Directions, weights and self-loops are ignored.
     name : str, default "graph"
+        The topology's name.
 
     Raises
     ------
@@ -418,6 +429,7 @@ def ring(num_nodes: int) -> Topology:
     Parameters
     ----------
     num_nodes : int
+        M, the number of nodes.
 
     Examples
     --------
@@ -461,9 +473,9 @@ def torus(rows: int, columns: int) -> Topology:
     (1, 2, 3, 6)
     """
     rows, columns = _count("rows", rows), _count("columns", columns)
-    places = [(i, j) for i in range(rows) for j in range(columns)]
-    edges = [(i * columns + j, i * columns + (j + 1) % columns) for i, j in places]
-    edges += [(i * columns + j, (i + 1) % rows * columns + j) for i, j in places]
+    nodes = [(i, j) for i in range(rows) for j in range(columns)]
+    edges = [(i * columns + j, i * columns + (j + 1) % columns) for i, j in nodes]
+    edges += [(i * columns + j, (i + 1) % rows * columns + j) for i, j in nodes]
     return from_edges(_without_loops(edges), rows * columns, "torus")
 
 
@@ -473,6 +485,7 @@ def star(num_nodes: int) -> Topology:
     Parameters
     ----------
     num_nodes : int
+        M, the number of nodes.
 
     Examples
     --------
@@ -489,6 +502,7 @@ def complete(num_nodes: int) -> Topology:
     Parameters
     ----------
     num_nodes : int
+        M, the number of nodes.
 
     Examples
     --------
@@ -505,6 +519,7 @@ def exponential(num_nodes: int) -> Topology:
     Parameters
     ----------
     num_nodes : int
+        M, the number of nodes.
 
     Examples
     --------
@@ -523,6 +538,7 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
     Parameters
     ----------
     num_nodes : int
+        M, the number of nodes.
     probability : float
         Probability of each edge, 0 < probability <= 1. Well above log(M)/M, almost every draw is connected.
     seed : int, default 0

@@ -68,6 +68,7 @@ class Certificate(NamedTuple):
         ``"duality-gap"``: `value` bounds Phi(w) - min Phi. ``"residual"``: `value` is the norm of the proximal gradient
         mapping.
     value : float
+        The bound, or the norm.
     objective : float
         Phi(w).
     reason : str
@@ -104,8 +105,8 @@ def settle(certificate: Asking, ask: Callable[[Request], Sequence[Answer]]) -> C
             clients = len(answers)
             request = certificate.send(answers)
     except StopIteration as stop:
-        found: Certificate = stop.value
-        return found._replace(clients=clients)
+        result: Certificate = stop.value
+        return result._replace(clients=clients)
 
 
 def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
@@ -114,7 +115,9 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     Parameters
     ----------
     psi : BoundRegularizer
+        The regularizer, bound to the clients' layout.
     w : ndarray of float64, shape (d,)
+        The point.
 
     Raises
     ------
@@ -228,21 +231,21 @@ def _why_none(answers: Sequence[Answer], psi: BoundRegularizer, w: Vector) -> st
         idle = (np.asarray(terms.threshold) == 0.0) & (np.asarray(terms.shrinkage) == 0.0) & unbounded & acts
         return "psi does not act in some directions" if bool(idle.any()) else ""
     try:
-        for _, shape, own in psi.blocks:
-            if not _is_norm(own, shape):
-                conjugate(own, np.zeros(shape))
+        for _, shape, regularizer in psi.blocks:
+            if not _is_norm(regularizer, shape):
+                conjugate(regularizer, np.zeros(shape))
     except ConfigurationError:
         return f"the conjugate of {psi.regularizer!r} is not known"
     return "" if psi.blocks else f"the conjugate of {psi.regularizer!r} is not known"
 
 
-def _is_norm(own: Regularizer, shape: tuple[int, ...]) -> bool:
+def _is_norm(regularizer: Regularizer, shape: tuple[int, ...]) -> bool:
     """Whether psi is strength times a norm: psi* is 0 up to the strength in the dual norm, and infinite beyond."""
-    if not getattr(own, "strength", 0.0) > 0.0 or getattr(own, "bound", None) is not None:
+    if not getattr(regularizer, "strength", 0.0) > 0.0 or getattr(regularizer, "bound", None) is not None:
         return False
-    if type(own).strength_max is Regularizer.strength_max:
+    if type(regularizer).strength_max is Regularizer.strength_max:
         return False
-    terms = own.separable_terms(shape)
+    terms = regularizer.separable_terms(shape)
     if terms is None:
         return True
     curved = bool(np.any(np.asarray(terms.shrinkage) > 0.0))
@@ -251,7 +254,7 @@ def _is_norm(own: Regularizer, shape: tuple[int, ...]) -> bool:
 
 def _only_norms(psi: BoundRegularizer, l2: float) -> bool:
     """Whether psi* takes only the values 0 and infinity, so that any scaling within the limit is feasible."""
-    return l2 == 0.0 and bool(psi.blocks) and all(_is_norm(own, shape) for _, shape, own in psi.blocks)
+    return l2 == 0.0 and bool(psi.blocks) and all(_is_norm(regularizer, shape) for _, shape, regularizer in psi.blocks)
 
 
 def _free_intercept(facts: Mapping[str, float], psi: BoundRegularizer, w: Vector) -> bool:
@@ -269,10 +272,10 @@ def _largest_scaling(psi: BoundRegularizer, dual: Vector, l2: float) -> float:
         bound = (b == 0.0) & np.where(dual > 0.0, np.isinf(upper), np.isinf(lower)) & (dual != 0.0)
         return float((a[bound] / np.abs(dual[bound])).min(initial=math.inf))
     limits = [math.inf]
-    for block, shape, own in psi.blocks:
-        if _is_norm(own, shape):
-            largest = own.strength_max(dual[block].reshape(shape))
-            limits.append(getattr(own, "strength", 0.0) / largest if largest > 0.0 else math.inf)
+    for block, shape, regularizer in psi.blocks:
+        if _is_norm(regularizer, shape):
+            largest = regularizer.strength_max(dual[block].reshape(shape))
+            limits.append(getattr(regularizer, "strength", 0.0) / largest if largest > 0.0 else math.inf)
     return min(limits)
 
 
@@ -285,8 +288,8 @@ def _conjugate(psi: BoundRegularizer, u: Vector, l2: float, count: int) -> float
         return float(u @ best) - psi.value(best) - 0.5 * l2 * float(best @ best)
     # For a norm it is 0, but at the end of the interval rounding may give infinity.
     return sum(
-        0.0 if _is_norm(own, shape) else conjugate(own, u[block].reshape(shape) * _INWARDS)
-        for block, shape, own in psi.blocks
+        0.0 if _is_norm(regularizer, shape) else conjugate(regularizer, u[block].reshape(shape) * _INWARDS)
+        for block, shape, regularizer in psi.blocks
     )
 
 

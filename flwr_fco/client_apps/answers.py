@@ -28,16 +28,11 @@ _PROBE_LENGTH = 1e-4
 
 
 def answer(kind: str) -> Callable[[AnswerFunction], AnswerFunction]:
-    """Register a function that answers questions of a kind.
-
-    Parameters
-    ----------
-    kind : str
-    """
+    """Register a function that answers questions of a kind."""
 
     def register(function: AnswerFunction) -> AnswerFunction:
-        known = _ANSWERS.get(kind)
-        if known is not None and known.__module__ != function.__module__:
+        other = _ANSWERS.get(kind)
+        if other is not None and other.__module__ != function.__module__:
             raise ConfigurationError(f"an answer to {kind!r} exists already; give yours another name")
         _ANSWERS[kind] = function
         return function
@@ -67,12 +62,11 @@ def find_answer(kind: str) -> AnswerFunction:
 
 
 @contextmanager
-def own_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> Iterator[None]:
+def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> Iterator[None]:
     """Temporarily replace an objective's arrays that are not optimised with the server's.
 
     Parameters
     ----------
-    objective : Objective
     passed : mapping of str to ndarray
         All of these arrays, or an empty mapping to keep the objective's own.
     """
@@ -88,38 +82,20 @@ def own_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> Ite
 
 @answer("gradient")
 def gradient(question: Question, objective: Objective) -> Answer:
-    """Return the loss and its full gradient at ``primal``.
-
-    Parameters
-    ----------
-    question : Question
-    objective : Objective
-    """
+    """Return the loss and its full gradient at ``primal``."""
     value, vector = objective.value_and_gradient(question.vectors["primal"])
     return Answer({"loss": float(value)}, {"gradient": np.asarray(vector, dtype=np.float64)})
 
 
 @answer("validation")
 def validation(question: Question, objective: Objective) -> Answer:
-    """Return the loss at ``primal``; the ClientApp passes the objective of the held-out data.
-
-    Parameters
-    ----------
-    question : Question
-    objective : Objective
-    """
+    """Return the loss at ``primal``; the ClientApp passes the objective of the held-out data."""
     return Answer({"loss": float(objective.value(question.vectors["primal"]))})
 
 
 @answer("duality")
 def duality(question: Question, objective: Objective) -> Answer:
-    """Return a client's share of a duality gap; see :func:`flwr_fco.objectives.duality.duality_terms`.
-
-    Parameters
-    ----------
-    question : Question
-    objective : Objective
-    """
+    """Return a client's share of a duality gap; see :func:`flwr_fco.objectives.duality.duality_terms`."""
     numbers, vectors = duality_terms(objective, question.vectors["primal"], question.numbers)
     return Answer(numbers, vectors)
 
@@ -128,39 +104,31 @@ def duality(question: Question, objective: Objective) -> Answer:
 def smoothness(question: Question, objective: Objective) -> Answer:
     """Return Lipschitz constants of the gradients of minibatches, and the strong convexity.
 
-    Parameters
-    ----------
-    question : Question
-        With the vector ``primal`` and the number ``batch-size``, 0 for full batches.
-    objective : Objective
-
-    Returns
-    -------
-    Answer
-        ``l2``, ``l1``: :meth:`Objective.batch_lipschitz` in either norm. If the objective does not know the l2
-        constant, ``probed`` is 1 and ``l2`` is the largest curvature that a power iteration on differences of full
-        gradients finds at ``primal``, a lower bound there; ``l1`` is at most ``l2``. ``convexity``: 0 if unknown. For
-        a non-smooth loss both constants are 0.
+    The question has the vector ``primal`` and the number ``batch-size``, 0 for full batches. The answer has ``l2`` and
+    ``l1``, :meth:`Objective.batch_lipschitz` in either norm, and ``convexity``, 0 if unknown. If the objective does not
+    know the l2 constant, ``probed`` is 1 and ``l2`` is the largest curvature that a power iteration on differences of
+    full gradients finds at ``primal``, a lower bound there; ``l1`` is at most ``l2``. For a non-smooth loss both
+    constants are 0.
     """
     batch = int(question.numbers["batch-size"]) or None
-    found: dict[str, float] = {"probed": 0.0}
+    constants: dict[str, float] = {"probed": 0.0}
     if not objective.smooth:
         return Answer({"l2": 0.0, "l1": 0.0, "convexity": float(objective.strong_convexity()), "probed": 1.0})
     try:
-        found["l2"] = float(objective.batch_lipschitz(batch, "l2"))
+        constants["l2"] = float(objective.batch_lipschitz(batch, "l2"))
     except ConfigurationError:
-        found["l2"] = _probed_curvature(objective, question.vectors["primal"])
-        found["probed"] = 1.0
+        constants["l2"] = _probed_curvature(objective, question.vectors["primal"])
+        constants["probed"] = 1.0
     try:
         # No entry of a Hessian is larger than its largest eigenvalue.
-        found["l1"] = min(float(objective.batch_lipschitz(batch, "l1")), found["l2"])
+        constants["l1"] = min(float(objective.batch_lipschitz(batch, "l1")), constants["l2"])
     except ConfigurationError:
-        found["l1"] = found["l2"]
+        constants["l1"] = constants["l2"]
     try:
-        found["convexity"] = float(objective.strong_convexity())
+        constants["convexity"] = float(objective.strong_convexity())
     except ConfigurationError:
-        found["convexity"] = 0.0
-    return Answer(found)
+        constants["convexity"] = 0.0
+    return Answer(constants)
 
 
 def _probed_curvature(objective: Objective, w: Vector) -> float:

@@ -13,7 +13,7 @@ from uuid import uuid4
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fco.client_apps.answers import find_answer, own_buffers
+from flwr_fco.client_apps.answers import find_answer, server_buffers
 from flwr_fco.client_apps.quotas import Limits, clear_errors
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import (
@@ -130,12 +130,12 @@ def client_app(
         held_out = asked.kind == "validation"
         objective = (evaluation if held_out else training).objective(context, partition_of(context))
         check_layout(objective.layout, asked.layout)
-        with allowed.clock(single_threaded=True), own_buffers(objective, asked.pass_through):
+        with allowed.clock(single_threaded=True), server_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)
         objective.take_training_loss()
         if held_out:
-            own_data = evaluation is not training
-            answer = answer._replace(numbers={**answer.numbers, "held-out": float(own_data)})
+            separate = evaluation is not training
+            answer = answer._replace(numbers={**answer.numbers, "held-out": float(separate)})
         return reply(message, answer_records(answer, num_examples=objective.num_examples))
 
     @app.query("partition")
@@ -148,19 +148,15 @@ def client_app(
 def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
     """Return a client's mods as a list.
 
-    Parameters
-    ----------
-    mods : sequence of callable, optional
-
     Raises
     ------
     ConfigurationError
         If it is not a sequence of functions, or a mod clips replies or masks them.
     """
-    given: Any = () if mods is None else mods
-    if not isinstance(given, Sequence) or not all(map(callable, given)):
+    functions: Any = () if mods is None else mods
+    if not isinstance(functions, Sequence) or not all(map(callable, functions)):
         raise ConfigurationError(f"mods={mods!r}; expected a list of functions (message, context, call_next)")
-    for mod in given:
+    for mod in functions:
         name = getattr(mod, "__name__", type(mod).__name__)
         if name in _PRIVACY_MODS:
             raise ConfigurationError(
@@ -172,7 +168,7 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
                 f"the mod {name} speaks with SecAggPlusWorkflow of Flower's legacy API, which runs no strategy of the "
                 "Message API, this package's among them: every message would end in a KeyError. Leave it out"
             )
-    return list(given)
+    return list(functions)
 
 
 def _read_model(message: Message, objective: Objective) -> Vector:

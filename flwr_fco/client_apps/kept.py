@@ -32,36 +32,18 @@ class KeptObjectives:
         return len(self._all)
 
     def find(self, key: Key) -> Objective | None:
-        """Return the objective for a key, or None.
-
-        Parameters
-        ----------
-        key : tuple
-        """
+        """Return the objective for a key, or None."""
         if key in self._all:
             self._all.move_to_end(key)
         return self._all.get(key)
 
     def keep(self, key: Key, objective: Objective, limit: int | None) -> None:
-        """Store an objective and evict others until the limit holds.
-
-        Parameters
-        ----------
-        key : tuple
-        objective : Objective
-        limit : int or None
-            Maximum number of objectives; None for no limit.
-        """
+        """Store an objective and evict others until there are at most `limit`; None for no limit."""
         self._all[key] = objective
         while limit is not None and len(self._all) > limit:
             self._all.popitem(last=False)
 
     def forget(self, run_id: int) -> None:
-        """Drop the objectives of a run.
-
-        Parameters
-        ----------
-        run_id : int
-        """
+        """Drop the objectives of a run."""
         for key in [key for key in self._all if key[2] == run_id]:
             del self._all[key]

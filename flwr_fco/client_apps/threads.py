@@ -12,7 +12,7 @@ from threadpoolctl import ThreadpoolController
 depth = 0
 _NESTED = nullcontext()
 #: The BLAS libraries of this process, and the number of imported modules when they were found.
-_found: tuple[int, ThreadpoolController] | None = None
+_searched: tuple[int, ThreadpoolController] | None = None
 
 
 def single_threaded_blas() -> AbstractContextManager[None]:
@@ -30,11 +30,11 @@ def is_single_threaded() -> bool:
 
 def _libraries() -> ThreadpoolController:
     """Return the BLAS libraries; the search takes milliseconds and is repeated only after new imports."""
-    global _found
+    global _searched
     modules = len(sys.modules)
-    if _found is None or _found[0] != modules:
-        _found = (modules, ThreadpoolController())
-    return _found[1]
+    if _searched is None or _searched[0] != modules:
+        _searched = (modules, ThreadpoolController())
+    return _searched[1]
 
 
 @contextmanager

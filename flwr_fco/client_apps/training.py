@@ -49,7 +49,6 @@ class Task(NamedTuple):
         The content of the server's message.
     state : mapping of str to ndarray, or None
         The client's state; None if the client starts or restarts, or the method has no client state.
-    round : int
     rng : numpy.random.Generator
         The generator for (seed, round, partition).
     """
@@ -66,10 +65,8 @@ class Task(NamedTuple):
 
         Parameters
         ----------
-        uplink : Uplink
         state : mapping of str to ndarray
             The client's next state; None for a method without client state.
-        num_examples : int
         """
         plan, stamp = self.downlink.plan, self.downlink.stamp
         reply = uplink_answer(self.message, uplink, num_examples=num_examples, wire_dtype=plan.wire_dtype)
@@ -83,9 +80,6 @@ def begin(message: Message, context: Context, limits: Limits, *, as_sent: bool =
 
     Parameters
     ----------
-    message : Message
-    context : Context
-    limits : Limits
     as_sent : bool, default False
         Whether to keep the server's vectors in the precision received; otherwise they are converted to float64.
 
@@ -112,8 +106,8 @@ def begin(message: Message, context: Context, limits: Limits, *, as_sent: bool =
 
 
 def _check_plan(plan: Plan, limits: Limits) -> None:
-    known = _allowed_plans.get(id(plan))
-    if known is None or known[1] is not limits:
+    checked = _allowed_plans.get(id(plan))
+    if checked is None or checked[1] is not limits:
         limits.check_plan(plan)
         _remember(_allowed_plans, plan, limits)
 
@@ -128,6 +122,7 @@ class ClientData(NamedTuple):
     app : str
         Identifies the ClientApp.
     role : {"train", "evaluate"}
+        Which of a client's data these are.
     max_objectives : int or None
         Maximum number of objectives that this process keeps; None for no limit.
     """
@@ -138,25 +133,18 @@ class ClientData(NamedTuple):
     max_objectives: int | None
 
     def objective(self, context: Context, partition: int) -> Objective:
-        """Return the objective of this node.
-
-        Parameters
-        ----------
-        context : Context
-        partition : int
-            The node's partition.
-        """
+        """Return the objective of this node, which has this partition."""
         key = (self.app, self.role, context.run_id, partition)
-        known = _objectives.find(key)
-        if known is not None:
-            return known
+        kept = _objectives.find(key)
+        if kept is not None:
+            return kept
         loaded: Any = self.load(context)
         if not isinstance(loaded, Objective):
             # Do not show the value: it may be the client's data, and the error message goes to the server.
             plain = loaded is None or isinstance(loaded, str | int | float)
-            found = repr(loaded) if plain else f"a {type(loaded).__name__}"
+            description = repr(loaded) if plain else f"a {type(loaded).__name__}"
             raise ConfigurationError(
-                f"load_objective returned {found}; expected an Objective such as "
+                f"load_objective returned {description}; expected an Objective such as "
                 "flwr_fco.objectives.Logistic(features, labels)"
             )
         count: Any = loaded.num_examples
@@ -171,13 +159,7 @@ class ClientData(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingHandler:
-    """Handles training messages by running the local solver that the message names.
-
-    Parameters
-    ----------
-    data : ClientData
-    limits : Limits
-    """
+    """Handles training messages by running the local solver that the message names."""
 
     data: ClientData
     limits: Limits
@@ -194,36 +176,24 @@ class TrainingHandler:
     def learn(self, contexts: Sequence[Context], plan: Spec, digest: str, header: str) -> None:
         """Store a run's plan from a server in this process for its clients, as a first message would.
 
-        Parameters
-        ----------
-        contexts : sequence of Context
-            The clients' contexts; at least one.
-        plan : Spec
-        digest, header : str
-            Its hash and its JSON.
+        There is at least one context; `digest` and `header` are the plan's hash and JSON.
         """
         with clear_errors(_UNREADABLE):
             self.limits.check_header(header)
             _check_plan(store_plan(contexts, plan, digest, header), self.limits)
 
     def exchange(
-        self, contexts: Sequence[Context], told: Sequence[tuple[Downlink, ClientState | None]], server_round: int
+        self, contexts: Sequence[Context], tasks: Sequence[tuple[Downlink, ClientState | None]], server_round: int
     ) -> Iterator[Sent]:
         """Yield the clients' replies to a server in this process, without messages, computing each when it is needed.
 
-        Parameters
-        ----------
-        contexts : sequence of Context
-            The clients' contexts.
-        told : sequence of (Downlink, mapping of str to ndarray or None)
-            Each client's downlink, as read from a message, and its state.
-        server_round : int
+        A client's task is its downlink, as read from a message, and its state.
         """
-        if not told:
+        if not tasks:
             return
         partitions = [partition_of(context) for context in contexts]
-        generators = random_generators(told[0][0].plan.seed, server_round, partitions)
-        for context, partition, rng, (downlink, state) in zip(contexts, partitions, generators, told, strict=True):
+        generators = random_generators(tasks[0][0].plan.seed, server_round, partitions)
+        for context, partition, rng, (downlink, state) in zip(contexts, partitions, generators, tasks, strict=True):
             before = None if state is None else ReceivedState(state)
             uplink, after, num_examples = self._solve(context, partition, downlink, before, rng)
             answer = sent(uplink, num_examples)
@@ -276,7 +246,7 @@ def partition_of(context: Context) -> int:
     return int(context.node_config.get("partition-id", context.node_id))
 
 
-def check_layout(own: Layout, server: Layout) -> None:
+def check_layout(client: Layout, server: Layout) -> None:
     """Compare names and shapes; the server determines which arrays psi acts on, and their dtypes.
 
     Raises
@@ -284,22 +254,22 @@ def check_layout(own: Layout, server: Layout) -> None:
     ConfigurationError
         If they differ.
     """
-    if own.signature != server.signature:
-        passing = [entry.name for entry in server.passed_through if entry.name in own.shapes]
+    if client.signature != server.signature:
+        passing = [entry.name for entry in server.passed_through if entry.name in client.shapes]
         advice = "Give `start` initial arrays with the objective's names and shapes, in its order"
         if passing:
             advice = (
                 "Arrays of whole numbers or booleans are no part of the model, nor is what pass_through= names: here "
                 f"{', '.join(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
             )
-        elif set(own.shapes) == set(server.shapes) and own.shapes != server.shapes:
+        elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
             advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
         raise ConfigurationError(
-            f"the server's model is {server.shapes}, this client's objective has {own.shapes}. {advice}"
+            f"the server's model is {server.shapes}, this client's objective has {client.shapes}. {advice}"
         )
 
 
-def _remember(known: dict[int, tuple[Plan, _Fact]], plan: Plan, fact: _Fact) -> None:
-    if len(known) >= 64:
-        known.clear()
-    known[id(plan)] = (plan, fact)
+def _remember(facts: dict[int, tuple[Plan, _Fact]], plan: Plan, fact: _Fact) -> None:
+    if len(facts) >= 64:
+        facts.clear()
+    facts[id(plan)] = (plan, fact)

@@ -34,10 +34,6 @@ _BLOCK = 1 << 16
 def all_finite(value: NDArray[Any] | float) -> bool:
     """Whether an array or a number has no NaN and no infinity.
 
-    Parameters
-    ----------
-    value : ndarray or number
-
     Examples
     --------
     >>> all_finite(np.array([1.0, 1e300])), all_finite(np.array([1.0, np.nan]))
@@ -179,7 +175,7 @@ class Layout:
         apply_to: str | Sequence[str] | None = None,
         pass_through: str | Sequence[str] = PASS_THROUGH,
     ) -> Layout:
-        """Describe a dictionary of arrays.
+        """Return the layout of a dictionary of arrays.
 
         Parameters
         ----------
@@ -190,11 +186,8 @@ class Layout:
             more dimensions if there are any, otherwise all but those called ``intercept`` or ``bias``. Among unnamed
             arrays (Flower numbers them), single numbers next to longer arrays are taken for intercepts.
         pass_through : str or sequence of str
-            Shell patterns of floating arrays that are averaged but not optimised.
-
-        Returns
-        -------
-        Layout
+            Shell patterns of floating arrays that are averaged but not optimised; by default those of PyTorch's
+            running statistics.
 
         Raises
         ------
@@ -228,28 +221,19 @@ class Layout:
         return tuple(entry.name for entry in self.entries if entry.regularized)
 
     def regularized_mask(self) -> NDArray[np.bool_]:
-        """Return a mask over the flat vector: True where the regularizer acts.
-
-        Returns
-        -------
-        ndarray of bool, shape (size,)
-        """
+        """Return a mask of shape (size,) over the flat vector: True where the regularizer acts."""
         mask = np.zeros(self.size, dtype=np.bool_)
         for entry in self.optimized:
             mask[entry.block] = entry.regularized
         return mask
 
     def flatten(self, arrays: Mapping[str, ArrayLike]) -> Vector:
-        """Return the optimised arrays as one new float64 vector.
+        """Return the optimised arrays as one new float64 vector of shape (size,).
 
         Parameters
         ----------
         arrays : mapping of str to array
             Must hold at least the optimised arrays, each with the layout's shape.
-
-        Returns
-        -------
-        ndarray of float64, shape (size,)
 
         Raises
         ------
@@ -267,16 +251,7 @@ class Layout:
         return vector
 
     def unflatten(self, vector: Vector) -> dict[str, NDArray[Any]]:
-        """Return the optimised arrays as new arrays of the user's shapes and dtypes.
-
-        Parameters
-        ----------
-        vector : ndarray of float64, shape (size,)
-
-        Returns
-        -------
-        dict of str to ndarray
-        """
+        """Return the optimised arrays as new arrays of the user's shapes and dtypes, from a vector of shape (size,)."""
         return {name: view.astype(self[name].dtype) for name, view in self.views(vector).items()}
 
     @cached_property
@@ -296,8 +271,9 @@ class Layout:
         Parameters
         ----------
         vector : ndarray of float64, shape (size,)
+            The flat vector.
         out : ndarray of float64, shape (size,), optional
-            Receives the result; may be `vector`.
+            Receives the result; may be `vector`. A new array by default.
 
         Returns
         -------
@@ -314,15 +290,12 @@ class Layout:
         return result
 
     def views(self, vector: Vector) -> dict[str, Vector]:
-        """Return views of the vector, one for each optimised array, of its shape.
+        """Return views of a vector of shape (size,), one for each optimised array, of its shape.
 
-        Parameters
-        ----------
-        vector : ndarray of float64, shape (size,)
-
-        Returns
-        -------
-        dict of str to ndarray
+        Raises
+        ------
+        ValueError
+            If the vector has another shape.
         """
         if vector.shape != (self.size,):
             raise ValueError(f"the vector has shape {vector.shape}, expected ({self.size},)")
@@ -407,6 +380,7 @@ def largest_entries(vector: Vector, count: int) -> Vector:
     Parameters
     ----------
     vector : ndarray of float64, shape (d,)
+        Any vector.
     count : int
         s.
 

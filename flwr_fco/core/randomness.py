@@ -106,7 +106,7 @@ def random_generators(seed: int, server_round: int, partition_ids: Sequence[int]
     words[:, 2], words[:, 3] = partitions & np.uint64(0xFFFFFFFF), partitions >> np.uint64(32)
     states = np.empty((partitions.size, _STATE), dtype=np.uint64)
     fill_states(words, states)
-    return [_generator(own, state) for own, state in zip(words, states, strict=True)]
+    return [_generator(entropy, state) for entropy, state in zip(words, states, strict=True)]
 
 
 def _check(seed: int, server_round: int) -> None:

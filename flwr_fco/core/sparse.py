@@ -25,6 +25,7 @@ class SparseVector:
     indices : ndarray of int32, shape (k,)
         Ascending without duplicates, from 0 to size - 1.
     values : ndarray of float64 or float32, shape (k,)
+        The vector at these coordinates.
     size : int
         Length of the vector.
 
@@ -70,12 +71,7 @@ class SparseVector:
         return type(self)(self.indices, self.values.astype(dtype, copy=copy), self.size)
 
     def with_values(self, values: NDArray[Any]) -> SparseVector:
-        """Return a vector with other values at the same coordinates.
-
-        Parameters
-        ----------
-        values : ndarray of float64 or float32, shape (k,)
-        """
+        """Return a vector with other values at the same coordinates."""
         return type(self)(self.indices, values, self.size)
 
     def to_dense(self) -> NDArray[Any]:
@@ -84,17 +80,12 @@ class SparseVector:
         whole[self.indices] = self.values
         return whole
 
-    def at(self, places: NDArray[Any]) -> NDArray[Any]:
-        """Return the vector at some coordinates.
-
-        Parameters
-        ----------
-        places : ndarray of int, shape (k,)
-        """
+    def at(self, indices: NDArray[Any]) -> NDArray[Any]:
+        """Return the vector at some coordinates."""
         if not self.indices.size:
-            return np.zeros(places.size, dtype=self.values.dtype)
-        found = np.searchsorted(self.indices, places).clip(max=self.indices.size - 1)
-        return np.where(self.indices[found] == places, self.values[found], 0.0)
+            return np.zeros(indices.size, dtype=self.values.dtype)
+        nearest = np.searchsorted(self.indices, indices).clip(max=self.indices.size - 1)
+        return np.where(self.indices[nearest] == indices, self.values[nearest], 0.0)
 
 
 class NonZeros(SparseVector):
@@ -110,35 +101,19 @@ class NonZeros(SparseVector):
 
     @classmethod
     def of(cls, vector: NDArray[np.float64]) -> NonZeros:
-        """Return a vector by its non-zeros, including -0.0, so that all bits are kept.
-
-        Parameters
-        ----------
-        vector : ndarray of float64, shape (d,)
-        """
+        """Return a vector by its non-zeros, including -0.0, so that all bits are kept."""
         indices = np.flatnonzero(vector.view(np.int64)).astype(np.int32)
         return cls(indices, vector[indices], vector.size)
 
 
 def dense(vector: NDArray[Any] | SparseVector) -> NDArray[np.float64]:
-    """Return a vector as a float64 array, without a copy if it is one.
-
-    Parameters
-    ----------
-    vector : ndarray or SparseVector
-    """
+    """Return a vector as a float64 array, without a copy if it is one."""
     whole = vector.to_dense() if isinstance(vector, SparseVector) else vector
     return whole.astype(np.float64, copy=False)
 
 
 def add_to(total: NDArray[np.float64], factor: float, vector: NDArray[Any] | SparseVector) -> None:
     """Add a factor times a vector to a sum, in place.
-
-    Parameters
-    ----------
-    total : ndarray of float64, shape (d,)
-    factor : float
-    vector : ndarray of float64 or SparseVector, shape (d,)
 
     Examples
     --------
@@ -161,13 +136,8 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], sha
 
     Parameters
     ----------
-    pairs : iterable of (float, ndarray or SparseVector)
     shape : tuple of int
         Shape of each vector.
-
-    Returns
-    -------
-    ndarray of float64
 
     Examples
     --------
@@ -213,11 +183,6 @@ def _add(total: NDArray[np.float64], run: list[tuple[float, NDArray[Any]]]) -> N
 
 def is_shorter(count: int, size: int) -> bool:
     """Whether this many values with their indices take fewer bytes than all values.
-
-    Parameters
-    ----------
-    count : int
-    size : int
 
     Examples
     --------

@@ -69,8 +69,8 @@ class Specified:
         if cls.__dict__.get("kind"):
             if not cls.family:
                 raise TypeError(f"{cls.__name__} sets kind={cls.kind!r} but belongs to no family")
-            known = Specified._families[cls.family]
-            other = known.get(cls.kind)
+            classes = Specified._families[cls.family]
+            other = classes.get(cls.kind)
             if other is not None and (other.__module__, other.__qualname__) != (
                 cls.__module__,
                 cls.__qualname__,
@@ -79,7 +79,7 @@ class Specified:
                     f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__} and "
                     f"{cls.__module__}.{cls.__qualname__}. Give one of them another kind."
                 )
-            known[cls.kind] = cls
+            classes[cls.kind] = cls
 
     def __eq__(self, other: object) -> bool:
         """Whether the other object is of the same class with equal fields: arrays by dtype, shape and content."""
@@ -201,18 +201,18 @@ def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Spec
         raise SpecError(f"not a specification: family {str(family)[:80]}, kind {str(kind)[:80]}; expected two names")
     if prefix.count("/") > _DEEPEST:
         raise SpecError(f"a specification that is nested more than {_DEEPEST} times: {prefix[:80]}")
-    known = Specified._families.get(family, {})
-    if kind not in known:
+    classes = Specified._families.get(family, {})
+    if kind not in classes:
         raise SpecError(
-            f"unknown {family} {kind!r}; known here: {', '.join(sorted(known)) or 'none'}. "
+            f"unknown {family} {kind!r}; known here: {', '.join(sorted(classes)) or 'none'}. "
             "A class of your own must be imported where the specification is read: import its module in the ClientApp."
         )
-    cls = known[kind]
+    cls = classes[kind]
     names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    given = {name for name in header if name not in ("family", "kind")}
-    if given - names:
-        raise SpecError(f"{family} {kind!r} has no argument {', '.join(sorted(given - names))}")
-    values = {name: _decode(header[name], f"{prefix}{name}", arrays) for name in given}
+    arguments = {name for name in header if name not in ("family", "kind")}
+    if arguments - names:
+        raise SpecError(f"{family} {kind!r} has no argument {', '.join(sorted(arguments - names))}")
+    values = {name: _decode(header[name], f"{prefix}{name}", arrays) for name in arguments}
     try:
         return cls(**values)
     except FlwrFcoError:

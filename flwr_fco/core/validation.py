@@ -43,11 +43,11 @@ def checked(name: str, value: Any, kind: Any) -> Any:
     ...
     flwr_fco.errors.ConfigurationError: client_prox='no' is a str; expected True or False
     """
-    found, result = _match(value, kind)
-    if not found and isinstance(value, type):
+    matches, result = _match(value, kind)
+    if not matches and isinstance(value, type):
         example = f", such as {value.__name__}(...)" if isinstance(kind, type) and issubclass(value, kind) else ""
         raise ConfigurationError(f"{name}={value.__name__} is a class; expected {describe(kind)}{example}")
-    if not found:
+    if not matches:
         raise ConfigurationError(f"{name}={value!r} is a {type(value).__name__}; expected {describe(kind)}")
     return result
 
@@ -55,22 +55,17 @@ def checked(name: str, value: Any, kind: Any) -> Any:
 def takes(function: Callable[..., Any], count: int) -> bool:
     """Return whether a function can be called with this many positional arguments; True if its signature is unknown.
 
-    Parameters
-    ----------
-    function : callable
-    count : int
-
     Examples
     --------
     >>> takes(lambda number: number, 1), takes(lambda: 0, 1), takes(lambda *all: all, 3)
     (True, False, True)
     """
     try:
-        known = signature(function)
+        parameters = signature(function)
     except (TypeError, ValueError):
         return True
     try:
-        known.bind(*range(count))
+        parameters.bind(*range(count))
     except TypeError:
         return False
     return True
@@ -110,20 +105,10 @@ def _count_of(kind: Any) -> int:
     return len(arguments) if isinstance(arguments, list) else 0
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name: the nearest known name, if there is one.
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """Return the end of an error message about an unknown name: the nearest of `names`, or "" if none is near.
 
-    Parameters
-    ----------
-    name : str
-        The given name.
-    known : iterable of str
-        The known names.
-
-    Returns
-    -------
-    str
-        Empty if no name is near; case, and underscores instead of hyphens, are ignored.
+    Case, and underscores instead of hyphens, are ignored.
 
     Examples
     --------
@@ -132,7 +117,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     >>> suggestion("luck", ["f1", "objective"])
     ''
     """
-    plain = {entry.lower().replace("_", "-"): entry for entry in known}
+    plain = {entry.lower().replace("_", "-"): entry for entry in names}
     near = get_close_matches(name.lower().replace("_", "-"), plain, n=1, cutoff=0.7)
     return f". Did you mean {plain[near[0]]}?" if near else ""
 
@@ -182,9 +167,6 @@ def saved_array(
 
     Parameters
     ----------
-    arrays : mapping of str to ndarray
-    name : str
-    dtype : dtype
     shape : tuple of int or None
         None allows any length.
     smallest : float, optional

@@ -37,6 +37,7 @@ class FederatedDataset(ABC):
     Attributes
     ----------
     num_clients : int
+        Number of clients.
     """
 
     num_clients: int
@@ -49,10 +50,6 @@ class FederatedDataset(ABC):
         ----------
         index : int
             0 .. num_clients - 1.
-
-        Returns
-        -------
-        Samples
 
         Raises
         ------
@@ -70,10 +67,6 @@ class FederatedDataset(ABC):
             Examples of a client, of a test split, ...
         **options
             Keyword arguments of the objective's class.
-
-        Returns
-        -------
-        Objective
         """
 
     def objective(self, index: int, **options: Any) -> Objective:
@@ -85,10 +78,6 @@ class FederatedDataset(ABC):
             0 .. num_clients - 1.
         **options
             Keyword arguments of the objective's class.
-
-        Returns
-        -------
-        Objective
 
         Raises
         ------
@@ -104,10 +93,6 @@ class FederatedDataset(ABC):
         ----------
         **options
             Keyword arguments of the objective's class.
-
-        Returns
-        -------
-        list of Objective
         """
         return [self.objective(index, **options) for index in range(self.num_clients)]
 

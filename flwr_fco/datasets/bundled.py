@@ -30,6 +30,7 @@ class PartitionedClassification(FederatedDataset):
     train : Samples
         Labels are integers 0 .. num_classes - 1.
     test : Samples
+        The test split.
     partition : tuple of ndarray of int64
         Rows of `train`, one array per client.
     num_classes : int
@@ -55,39 +56,12 @@ class PartitionedClassification(FederatedDataset):
         return len(self.partition)
 
     def client(self, index: int) -> Samples:
-        """Return the training examples of a client.
-
-        Parameters
-        ----------
-        index : int
-            0 .. num_clients - 1.
-
-        Returns
-        -------
-        Samples
-
-        Raises
-        ------
-        ConfigurationError
-            If there is no client with this index.
-        """
         self._check_index(index)
         rows = self.partition[index]
         return Samples(self.train.features[rows], self.train.targets[rows])
 
     def build_objective(self, examples: Samples, **options: Any) -> Logistic | MultinomialLogistic:
-        """Return `Logistic` for two classes, otherwise `MultinomialLogistic` with all classes of the federation.
-
-        Parameters
-        ----------
-        examples : Samples
-        **options
-            Keyword arguments of these classes.
-
-        Returns
-        -------
-        Logistic or MultinomialLogistic
-        """
+        """Return `Logistic` for two classes, otherwise `MultinomialLogistic` with all classes of the federation."""
         if self.num_classes == 2:
             return Logistic(examples.features, examples.targets, **options)
         return MultinomialLogistic(examples.features, examples.targets, num_classes=self.num_classes, **options)
@@ -103,10 +77,6 @@ class PartitionedClassification(FederatedDataset):
         ----------
         **options
             Keyword arguments of the objective's class.
-
-        Returns
-        -------
-        Logistic or MultinomialLogistic
         """
         return self.build_objective(self.test_examples(), **options)
 
@@ -124,6 +94,7 @@ def digits(
     Parameters
     ----------
     num_clients : int, default 10
+        Number of clients.
     alpha : float or None, default 0.3
         Concentration of :func:`dirichlet_partition`; None for an even random split.
     train_fraction : float, default 0.75
@@ -133,10 +104,6 @@ def digits(
         Seed of the split over clients.
     min_size : int, default 10
         Minimum number of images per client.
-
-    Returns
-    -------
-    PartitionedClassification
 
     Raises
     ------
@@ -173,6 +140,7 @@ def breast_cancer(
     Parameters
     ----------
     num_clients : int, default 10
+        Number of clients.
     alpha : float or None, default 0.3
         Concentration of :func:`dirichlet_partition`; None for an even random split.
     train_fraction : float, default 0.75

@@ -36,6 +36,7 @@ def cifar10(
         ``.npz`` file with the uint8 arrays ``train_images`` and ``test_images`` of shape (n, 32, 32, 3),
         ``train_labels`` and ``test_labels``. The ``.npz`` file may contain only some of the images.
     num_clients : int, default 100
+        Number of clients.
     alpha : float or None, default None
         Concentration of :func:`dirichlet_partition`; None for an even random split.
     num_examples : int, optional

@@ -64,6 +64,7 @@ class SparseGraphProblem(FederatedDataset):
     Parameters
     ----------
     kind : {"linear", "logistic"}
+        The regression.
     num_clients : int, default 16
         M; even for the logistic problem.
     dimension : int, default 1024
@@ -87,6 +88,7 @@ class SparseGraphProblem(FederatedDataset):
     examples_per_client : int, default 100
         The number of examples in an epoch, and of rows in :meth:`client`.
     seed : int, default 0
+        Seed of the problem.
 
     Raises
     ------
@@ -140,7 +142,7 @@ class SparseGraphProblem(FederatedDataset):
         return Layout.from_arrays({"coefficients": np.empty(self.dimension)})
 
     @cached_property
-    def _own(self) -> NDArray[np.float64]:
+    def _models(self) -> NDArray[np.float64]:
         """The models of all clients, shape (M, d)."""
         effects = stream(self.seed, _EFFECT)
         common = stream(self.seed, _TRUTH).standard_normal(self.sparsity)
@@ -153,14 +155,14 @@ class SparseGraphProblem(FederatedDataset):
         alpha = common + self.spread * effects.standard_normal((groups // 2, self.sparsity))
         beta = self.spread * effects.standard_normal((groups // 2, outside))
         # Pairs are consecutive: client 2i has beta_i, client 2i + 1 has -beta_i.
-        own = np.repeat(np.hstack([alpha, beta]), 2, axis=0)
-        own[1::2, self.sparsity :] *= -1.0
-        return own
+        model = np.repeat(np.hstack([alpha, beta]), 2, axis=0)
+        model[1::2, self.sparsity :] *= -1.0
+        return model
 
     def own_model(self, index: int) -> Vector:
         """Return the model of one client."""
         self._check_index(index)
-        return np.array(self._own[index])
+        return np.array(self._models[index])
 
     @cached_property
     def optimum(self) -> Vector:
@@ -170,7 +172,7 @@ class SparseGraphProblem(FederatedDataset):
         optimum = np.zeros(self.dimension)
         if self.kind == "linear":
             # Off the support the effects sum to 0 only up to rounding; the exact value is 0.
-            optimum[: self.sparsity] = self._own[:, : self.sparsity].mean(axis=0)
+            optimum[: self.sparsity] = self._models[:, : self.sparsity].mean(axis=0)
             return optimum
         pull = self._pull[: self.sparsity]
         size = float(np.linalg.norm(pull))
@@ -181,28 +183,18 @@ class SparseGraphProblem(FederatedDataset):
     @cached_property
     def _pull(self) -> Vector:
         """mean_m own_m kappa(||own_m||): minus the mean gradient of the logistic losses at 0."""
-        slopes = [_mean_slope(float(np.linalg.norm(own))) for own in self._own]
-        return np.asarray(np.mean(self._own * np.array(slopes)[:, None], axis=0))
+        slopes = [_mean_slope(float(np.linalg.norm(model))) for model in self._models]
+        return np.asarray(np.mean(self._models * np.array(slopes)[:, None], axis=0))
 
     def value(self, w: Vector) -> float:
-        """Return the mean of the clients' expected losses.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (d,)
-        """
+        """Return the mean of the clients' expected losses at a point of shape (d,)."""
         if self.kind == "linear":
-            return 0.5 * (self.noise**2 + float(((self._own - w) ** 2).sum()) / self.num_clients)
+            return 0.5 * (self.noise**2 + float(((self._models - w) ** 2).sum()) / self.num_clients)
         softplus = float(_WEIGHTS @ np.logaddexp(0.0, float(np.linalg.norm(w)) * _NODES))
         return softplus - float(w @ self._pull)
 
     def gap(self, w: Vector) -> float:
-        """Return the optimality gap of a point: exactly 1/2 ||w - w*||^2 for the linear problem.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (d,)
-        """
+        """Return the optimality gap of a point of shape (d,): exactly 1/2 ||w - w*||^2 for the linear problem."""
         if self.kind == "linear":
             difference = w - self.optimum
             return 0.5 * float(difference @ difference)
@@ -214,8 +206,11 @@ class SparseGraphProblem(FederatedDataset):
         Parameters
         ----------
         index : int
+            0 .. num_clients - 1.
         rng : numpy.random.Generator
+            Draws the examples.
         count : int
+            Number of examples.
 
         Returns
         -------
@@ -225,8 +220,8 @@ class SparseGraphProblem(FederatedDataset):
         features = self._covariates(rng, count)
         if self.kind == "linear":
             features[:, 0] = 1.0
-            return Samples(features, features @ self._own[index] + self.noise * rng.standard_normal(count))
-        hit = rng.random(count) < expit(features @ self._own[index])
+            return Samples(features, features @ self._models[index] + self.noise * rng.standard_normal(count))
+        hit = rng.random(count) < expit(features @ self._models[index])
         return Samples(features, np.where(hit, 1.0, -1.0))
 
     def _covariates(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
@@ -255,7 +250,7 @@ class SparseGraphProblem(FederatedDataset):
         if batch_size is None:
             return 0.0
         # The variance of <x, v> x_j with x = (1, normal), v = -own is ||v||^2 + v_j^2.
-        squares = self._own**2
+        squares = self._models**2
         largest = squares.sum(axis=1) + squares[:, 1:].max(axis=1, initial=0.0)
         return float(np.sqrt((largest + self.noise**2).max() / batch_size))
 
@@ -271,13 +266,9 @@ class SparseGraphProblem(FederatedDataset):
         return Logistic(*examples, **{"intercept": False, **options})
 
     def objective(self, index: int, **options: Any) -> Objective:
-        """Return a client's streaming objective.
+        """Return a client's streaming objective, which has no options.
 
-        Parameters
-        ----------
-        index : int
-        **options
-            None are accepted; `build_objective(client(index))` is the objective on a fixed sample.
+        On a fixed sample, the objective is `build_objective(client(index))`.
         """
         self._check_index(index)
         if options:
@@ -307,6 +298,7 @@ class StreamingObjective(Objective):
     Parameters
     ----------
     problem : SparseGraphProblem
+        The problem.
     index : int
         Number of the client.
 

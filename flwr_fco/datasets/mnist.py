@@ -36,9 +36,11 @@ class PartitionedImages(PartitionedClassification):
     train : Samples
         Features of dtype uint8, shape (examples, pixels); labels 0 .. num_classes - 1.
     test : Samples
+        The test split.
     partition : tuple of ndarray of int64
         Rows of `train`, one array per client.
     num_classes : int
+        Number of classes in the whole federation.
 
     Examples
     --------
@@ -51,22 +53,7 @@ class PartitionedImages(PartitionedClassification):
     """
 
     def client(self, index: int) -> Samples:
-        """Return the training images of a client as float32 in [0, 1], with their labels.
-
-        Parameters
-        ----------
-        index : int
-            0 .. num_clients - 1.
-
-        Returns
-        -------
-        Samples
-
-        Raises
-        ------
-        ConfigurationError
-            If there is no client with this index.
-        """
+        """Return the training images of a client as float32 in [0, 1], with their labels."""
         return _scaled(super().client(index))
 
     def test_examples(self) -> Samples:
@@ -143,6 +130,7 @@ def mnist(
         torchvision's ``MNIST/raw``. None: download from OpenML with scikit-learn, which stores a copy in its data home
         (requires internet access the first time).
     num_clients : int, default 100
+        Number of clients.
     alpha : float or None, default 0.3
         Concentration of :func:`dirichlet_partition`; None for an even random split.
     by_label : bool, default False
@@ -155,10 +143,6 @@ def mnist(
         Seed of the subset and the split.
     min_size : int, default 10
         Minimum number of images per client.
-
-    Returns
-    -------
-    PartitionedImages
 
     Raises
     ------
@@ -206,6 +190,7 @@ def femnist(
     test_fraction : float, default 0.1
         Share of these writers' images in the test part.
     seed : int, default 0
+        Seed of the problem.
 
     Returns
     -------
@@ -300,13 +285,13 @@ def _read_part(directory: Path, part: str) -> Samples:
     arrays = []
     for kind in ("images-idx3", "labels-idx1"):
         name = f"{_PARTS[part]}-{kind}-ubyte"
-        found = [directory / f"{name}{ending}" for ending in ("", ".gz") if (directory / f"{name}{ending}").is_file()]
-        if not found:
+        paths = [directory / f"{name}{ending}" for ending in ("", ".gz") if (directory / f"{name}{ending}").is_file()]
+        if not paths:
             raise DataNotFoundError(
                 f"{directory} has no {name}.gz; expected the directory of MNIST's four IDX files. Download them from "
                 "any mirror (torchvision keeps them in MNIST/raw) and give their directory."
             )
-        arrays.append(read_idx(found[0]))
+        arrays.append(read_idx(paths[0]))
     images, labels = arrays
     if images.ndim != 3 or labels.shape != images.shape[:1]:
         raise ConfigurationError(

@@ -23,8 +23,11 @@ def iid_partition(num_examples: int, num_clients: int, rng: np.random.Generator)
     Parameters
     ----------
     num_examples : int
+        Number of examples.
     num_clients : int
+        Number of clients.
     rng : numpy.random.Generator
+        Draws the partition.
 
     Returns
     -------
@@ -54,7 +57,9 @@ def dirichlet_partition(
     Parameters
     ----------
     labels : array-like, shape (n,)
+        The examples' labels.
     num_clients : int
+        Number of clients.
     alpha : float
         Concentration. If it is small, each client has few classes, in unequal numbers; if it is large, all clients are
         similar.
@@ -81,13 +86,13 @@ def dirichlet_partition(
     >>> sum(part.size for part in parts), min(part.size for part in parts) >= 10
     (120, True)
     """
-    given = np.asarray(labels)
-    _check_counts(given.size, num_clients, min_size)
+    array = np.asarray(labels)
+    _check_counts(array.size, num_clients, min_size)
     if not (np.isfinite(alpha) and alpha > 0.0):
         raise ConfigurationError(
             f"alpha={alpha!r}; expected a positive number, such as 0.3 (iid_partition for 'equal')"
         )
-    classes = [np.flatnonzero(given == label) for label in np.unique(given)]
+    classes = [np.flatnonzero(array == label) for label in np.unique(array)]
     for _ in range(_TRIES):
         parts: list[list[NDArray[np.int64]]] = [[] for _ in range(num_clients)]
         for rows in classes:
@@ -99,7 +104,7 @@ def dirichlet_partition(
         if min(part.size for part in joined) >= min_size:
             return joined
     raise ConfigurationError(
-        f"{_TRIES} draws of {given.size} examples over {num_clients} clients with alpha={alpha} all left some client "
+        f"{_TRIES} draws of {array.size} examples over {num_clients} clients with alpha={alpha} all left some client "
         f"with fewer than min_size={min_size}; expected a split to be likely. Raise alpha, or lower num_clients or "
         "min_size."
     )
@@ -122,10 +127,13 @@ def label_partition(
     Parameters
     ----------
     labels : array-like, shape (n,)
+        The examples' labels.
     num_clients : int
+        Number of clients.
     labels_per_client : int
         Number of shards per client. A shard at the boundary between two labels contains both.
     rng : numpy.random.Generator
+        Draws the partition.
 
     Returns
     -------
@@ -145,16 +153,16 @@ def label_partition(
     >>> [np.unique(labels[part]).size for part in parts]
     [2, 2]
     """
-    given = np.asarray(labels)
-    _check_counts(given.size, num_clients, labels_per_client)
+    array = np.asarray(labels)
+    _check_counts(array.size, num_clients, labels_per_client)
     if labels_per_client < 1:
         raise ConfigurationError(f"labels_per_client={labels_per_client}; expected at least 1")
     # Shuffled first, so that the assignment of a label's rows to shards also depends on the seed.
-    order = rng.permutation(given.size)
-    order = order[np.argsort(given[order], kind="stable")]
+    order = rng.permutation(array.size)
+    order = order[np.argsort(array[order], kind="stable")]
     shards = np.array_split(order, num_clients * labels_per_client)
-    given_to = rng.permutation(len(shards)).reshape(num_clients, labels_per_client)
-    return [np.sort(np.concatenate([shards[shard] for shard in own])) for own in given_to]
+    dealt = rng.permutation(len(shards)).reshape(num_clients, labels_per_client)
+    return [np.sort(np.concatenate([shards[shard] for shard in numbers])) for numbers in dealt]
 
 
 def _check_counts(num_examples: int, num_clients: int, min_size: int) -> None:

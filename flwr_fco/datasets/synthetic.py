@@ -38,8 +38,11 @@ class SyntheticRegression(FederatedDataset):
     coefficients : ndarray of float64, shape (d,) or (rows, columns)
         The true coefficients. A vector gives `LeastSquares` objectives, a matrix `TraceRegression`.
     num_clients : int
+        Number of clients.
     examples_per_client : int
+        Number of examples of each client.
     seed : int, default 0
+        Seed of the problem.
     dtype : {"float64", "float32"}, default "float64"
         dtype of the features. The numbers are drawn in float64 and rounded, so both dtypes give the same data.
     spread : float, default 1.0
@@ -98,22 +101,6 @@ class SyntheticRegression(FederatedDataset):
         return np.append(self.coefficients.reshape(-1), self.intercept)
 
     def client(self, index: int) -> Samples:
-        """Return the training examples of a client.
-
-        Parameters
-        ----------
-        index : int
-            0 .. num_clients - 1.
-
-        Returns
-        -------
-        Samples
-
-        Raises
-        ------
-        ConfigurationError
-            If there is no client with this index.
-        """
         self._check_index(index)
         rng = stream(self.seed, _CLIENT, index)
         mean = self.spread * rng.normal(size=self.coefficients.shape)
@@ -129,10 +116,6 @@ class SyntheticRegression(FederatedDataset):
         num_examples : int, optional
             By default the client's number of training examples.
 
-        Returns
-        -------
-        Samples
-
         Raises
         ------
         ConfigurationError
@@ -144,18 +127,7 @@ class SyntheticRegression(FederatedDataset):
         return self._draw(index, mean, count, stream(self.seed, _HELD_OUT, index))
 
     def build_objective(self, examples: Samples, **options: Any) -> LeastSquares | TraceRegression:
-        """Return `LeastSquares` for vectors, `TraceRegression` for matrices.
-
-        Parameters
-        ----------
-        examples : Samples
-        **options
-            Keyword arguments of these classes.
-
-        Returns
-        -------
-        LeastSquares or TraceRegression
-        """
+        """Return `LeastSquares` for vectors, `TraceRegression` for matrices."""
         make = LeastSquares if self.coefficients.ndim == 1 else TraceRegression
         return make(examples.features, examples.targets, **options)
 
@@ -171,8 +143,8 @@ class SyntheticRegression(FederatedDataset):
         truth = self.coefficients.reshape(-1)
         if self.disagreement == 0.0:
             return truth
-        own = self.disagreement * stream(self.seed, _OWN_TRUTH, index).normal(size=truth.size)
-        return np.where(truth != 0.0, truth + own, 0.0)
+        effect = self.disagreement * stream(self.seed, _OWN_TRUTH, index).normal(size=truth.size)
+        return np.where(truth != 0.0, truth + effect, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,13 +165,7 @@ class EqualRegression(SyntheticRegression):
     """
 
     def client(self, index: int) -> Samples:
-        """Return the training examples of the first client.
-
-        Parameters
-        ----------
-        index : int
-            0 .. num_clients - 1.
-        """
+        """Return the training examples of the first client, whatever the index."""
         self._check_index(index)
         return super().client(0)
 
@@ -214,12 +180,9 @@ def lasso(
     variant : {"I", "II", "III", "IV"}, default "I"
         512, 64, 8 and 512 ones; 64 clients with 128 examples each, in IV 256 clients with 32 examples each.
     seed : int, default 0
+        Seed of the problem.
     dtype : {"float64", "float32"}, default "float64"
         dtype of the features.
-
-    Returns
-    -------
-    SyntheticRegression
 
     Raises
     ------
@@ -248,12 +211,9 @@ def low_rank(
     variant : {"I", "II", "III", "IV"}, default "I"
         Rank 16, 4, 1 and 16; 64 clients with 128 examples each, in IV 256 clients with 32 examples each.
     seed : int, default 0
+        Seed of the problem.
     dtype : {"float64", "float32"}, default "float64"
         dtype of the features.
-
-    Returns
-    -------
-    SyntheticRegression
 
     Raises
     ------

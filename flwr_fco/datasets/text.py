@@ -34,6 +34,7 @@ class ZipfDocuments(FederatedDataset):
     Parameters
     ----------
     num_clients : int, default 100
+        Number of clients.
     num_documents : int, default 100
         Number of documents per client.
     num_features : int, default 1000000
@@ -43,6 +44,7 @@ class ZipfDocuments(FederatedDataset):
     informative : int, default 300
         Number of words that the label depends on.
     seed : int, default 0
+        Seed of the problem.
 
     Raises
     ------
@@ -91,41 +93,18 @@ class ZipfDocuments(FederatedDataset):
         return truth
 
     def client(self, index: int) -> Samples:
-        """Return the documents of a client: features as a csr_array, labels 0 and 1.
-
-        Parameters
-        ----------
-        index : int
-            0 .. num_clients - 1.
-
-        Raises
-        ------
-        ConfigurationError
-            If there is no client with this index.
-        """
+        """Return the documents of a client: features as a csr_array, labels 0 and 1."""
         self._check_index(index)
         return self._documents(self.num_documents, index, stream(self.seed, _TEST + 1, index))
 
     def test_examples(self, count: int = 1000) -> Samples:
-        """Return new documents that belong to no client, drawn from each client's distribution in turn.
-
-        Parameters
-        ----------
-        count : int, default 1000
-        """
+        """Return `count` new documents that belong to no client, drawn from each client's distribution in turn."""
         rng = stream(self.seed, _TEST)
         owners = np.arange(count) % self.num_clients
         return self._documents(count, owners, rng)
 
     def build_objective(self, examples: Samples, **options: Any) -> Logistic:
-        """Return :class:`flwr_fco.objectives.Logistic` on some documents, by default without an intercept.
-
-        Parameters
-        ----------
-        examples : Samples
-        **options
-            Keyword arguments of `Logistic`.
-        """
+        """Return :class:`flwr_fco.objectives.Logistic` on some documents, by default without an intercept."""
         return Logistic(examples.features, examples.targets, **{"intercept": False, **options})
 
     def test_objective(self, **options: Any) -> Logistic:
@@ -145,10 +124,10 @@ class ZipfDocuments(FederatedDataset):
         ranks = np.searchsorted(self._chances, rng.random((count, length)), side="right")
         ranks = np.minimum(ranks, d - 1)
         # A client's own words are rare ones only, so that all clients share the stop words.
-        own, rare = (np.arange(length) % 3 == 0)[None, :], ranks >= min(1000, d // 2)
+        of_client, rare = (np.arange(length) % 3 == 0)[None, :], ranks >= min(1000, d // 2)
         steps = np.broadcast_to(np.asarray(owner), count)[:, None] * 7919
         first = min(1000, d // 2)
-        ranks = np.where(own & rare, first + (ranks - first + steps) % (d - first), ranks)
+        ranks = np.where(of_client & rare, first + (ranks - first + steps) % (d - first), ranks)
         documents = np.repeat(np.arange(count), length)
         counts = csr_array((np.ones(count * length), (documents, ranks.reshape(-1))), shape=(count, d))
         counts.sum_duplicates()
@@ -156,13 +135,13 @@ class ZipfDocuments(FederatedDataset):
         # The share of documents with a word is about its probability times the document length, at most 1.
         chance = (rank + 1.0 + _OFFSET) ** -_EXPONENT / ((1.0 + _OFFSET) ** -_EXPONENT / self._chances[0])
         weights = (1.0 + np.log(counts.data)) * (1.0 - np.log(-np.expm1(-length * chance)))
-        found = csr_array((weights, self._columns[counts.indices], counts.indptr.astype(np.int32)), shape=(count, d))
-        found.sort_indices()
-        norms = np.sqrt(np.add.reduceat(found.data**2, found.indptr[:-1]))
-        found.data /= np.repeat(norms, np.diff(found.indptr))
-        scores = found @ self.coefficients
+        features = csr_array((weights, self._columns[counts.indices], counts.indptr.astype(np.int32)), shape=(count, d))
+        features.sort_indices()
+        norms = np.sqrt(np.add.reduceat(features.data**2, features.indptr[:-1]))
+        features.data /= np.repeat(norms, np.diff(features.indptr))
+        scores = features @ self.coefficients
         labels = (rng.random(count) < 1.0 / (1.0 + np.exp(-scores))).astype(np.int64)
-        return Samples(found, labels)
+        return Samples(features, labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +168,7 @@ def newsgroups(
     seed : int, default 0
         Seed of the split.
     num_features : int, default 2**20
+        Number of columns.
     download : bool, default False
         Whether to download the posts (14 MB) if they are not in scikit-learn's data folder.
 

@@ -42,16 +42,18 @@ def as_sent(vector: Vector, plan: Plan) -> Vector:
 
 
 class LocalClient(NamedTuple):
-    """A client in a round.
+    """A client in a round: what its half of an algorithm gets.
 
     Parameters
     ----------
     half : type of ClientHalf
+        The half of the algorithm that it runs.
     downlink : Downlink
         The whole message; at the coordinates of the shard if there is one.
     objective : Objective
         The client's loss; as a function of these coordinates if there is a shard.
     rng : numpy.random.Generator
+        The generator of this (seed, round, partition).
     engines : mapping of str to callable
         What runs a client half, by name.
     features : Shard or None
@@ -91,14 +93,7 @@ class LocalClient(NamedTuple):
         return rate
 
     def run(self, engine: str, start: Start) -> Moved:
-        """Run an engine.
-
-        Parameters
-        ----------
-        engine : str
-            A key of :data:`flwr_fco.engines.ENGINES`.
-        start : Start
-        """
+        """Run an engine, by its key in :data:`flwr_fco.engines.ENGINES`."""
         return self.engines[engine](self, start)
 
     def take_steps(self, point: Vector, step: Step, *, in_pairs: bool = False) -> Moved:
@@ -107,8 +102,11 @@ class LocalClient(NamedTuple):
         Parameters
         ----------
         point : ndarray of float64, shape (d,)
+            The point before the first step; not changed.
         step : callable
+            ``step(point, batch)`` changes the point in place.
         in_pairs : bool, default False
+            Whether a step gets a pair of batches.
         """
         plan, rate = self.plan, self.rate
         if has_sparse_rows(self.objective):
@@ -121,22 +119,11 @@ class LocalClient(NamedTuple):
         return Moved(moved - point, rate * steps, steps)
 
     def as_sent(self, vector: Vector) -> Vector:
-        """Round a vector to the wire's precision, so that both sides remember the same numbers.
-
-        Parameters
-        ----------
-        vector : ndarray of float64, shape (d,)
-        """
+        """Round a vector to the wire's precision, so that both sides remember the same numbers."""
         return as_sent(vector, self.plan)
 
     def point(self, dual: Vector, elapsed: float) -> Vector:
-        """Return retrieve(dual, elapsed) at the coordinates that the client works on.
-
-        Parameters
-        ----------
-        dual : ndarray of float64, shape (d,)
-        elapsed : float
-        """
+        """Return retrieve(dual, elapsed) at the coordinates that the client works on."""
         if self.shard is not None:
             return self.shard.coordinates.retrieve(dual, elapsed)
         return self.plan.point(dual, elapsed)

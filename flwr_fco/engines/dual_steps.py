@@ -26,7 +26,6 @@ def dual_steps(client: LocalClient, start: Start) -> Moved:
 
     Parameters
     ----------
-    client : LocalClient
     start : Start
         From the dual z_0.
     """
@@ -79,10 +78,8 @@ def one_by_one(
     downlink : Downlink
         The server's message, with the elapsed time t, to which each step adds its size. The plan's option
         ``client-prox`` (default True) determines whether psi acts.
-    objective : Objective
     dual : ndarray of float64, shape (d,)
         Changed in place.
-    rng : numpy.random.Generator
     shift : ndarray of float64, shape (d,), optional
         client_lr times a tracker.
     """
@@ -153,12 +150,10 @@ def compiled_epoch(
         The data of a loss with the link ``"identity"`` or ``"logistic"``.
     order : ndarray of int64
         Row numbers, cut into minibatches from the front.
-    batch_size : int
     retrieval : Retrieval
         The map retrieve.
     elapsed : float
         The weight of psi at the first step.
-    client_lr : float
     shift : ndarray of float64, shape (d,) or (0,)
         Subtracted from the dual in each step: client_lr times a tracker.
     dual : ndarray of float64, shape (d,)

@@ -33,7 +33,6 @@ def extrapolations(
         The batches on which the operator is evaluated at z_k and at z_{k+1/2}.
     elapsed : float
         t: the weight of psi at the first step.
-    step_size : float
     retrieve : callable
         ``retrieve(z, t, out)`` writes argmin_w -<z, w> + t psi(w) + h(w).
     add_operator : callable
@@ -67,7 +66,6 @@ def extragradient(client: LocalClient, start: Start) -> Moved:
 
     Parameters
     ----------
-    client : LocalClient
     start : Start
         From the dual omega_0.
     """

@@ -16,11 +16,6 @@ def minimised(client: LocalClient, start: Start) -> Moved:
 
     The message's number ``duality`` is DualFL's nu, on which the certified gap depends.
 
-    Parameters
-    ----------
-    client : LocalClient
-    start : Start
-
     Raises
     ------
     ConfigurationError
@@ -33,7 +28,7 @@ def minimised(client: LocalClient, start: Start) -> Moved:
             f"the local solver {downlink.plan.solver!r} minimises, it cannot take {work}. Give the strategy "
             "work=Minimise(...)"
         )
-    found = minimise(
+    minimum = minimise(
         client.objective,
         work,
         shift=start.shift,
@@ -42,7 +37,7 @@ def minimised(client: LocalClient, start: Start) -> Moved:
         start=start.point,
         duality=downlink.numbers.get("duality", 0.0),
     )
-    metrics = {name: value for name, value in found.metrics.items() if np.isfinite(value)}
-    moved = found.point - (start.point if start.base is None else start.base)
+    metrics = {name: value for name, value in minimum.metrics.items() if np.isfinite(value)}
+    moved = minimum.point - (start.point if start.base is None else start.base)
     # A sufficiently good warm start needs no iteration, but 0 steps in a reply would mean that the client did no work.
-    return Moved(moved, None, max(found.iterations, 1), metrics)
+    return Moved(moved, None, max(minimum.iterations, 1), metrics)

@@ -7,24 +7,12 @@ from flwr_fco.engines.client import LocalClient
 
 
 def primal_steps(client: LocalClient, start: Start) -> Moved:
-    """Take the method's own steps.
-
-    Parameters
-    ----------
-    client : LocalClient
-    start : Start
-    """
+    """Take the method's own steps."""
     return client.take_steps(start.point, client.half.local_step(client, client.downlink, start))
 
 
 def proximal_steps(client: LocalClient, start: Start) -> Moved:
-    """Take the method's own steps, which are proximal ones; with sparse features only where these are.
-
-    Parameters
-    ----------
-    client : LocalClient
-    start : Start
-    """
+    """Take the method's own steps, which are proximal ones; with sparse features only where these are."""
     shard = client.features
     if shard is not None:
         point = start.point.copy()
@@ -39,12 +27,11 @@ def gradient_steps(client: LocalClient, start: Start) -> Moved:
 
     Parameters
     ----------
-    client : LocalClient
     start : Start
         `shift` is subtracted in each step.
     """
     shard = client.features
-    if shard is None or shard.coordinates.without_psi().own is not None:
+    if shard is None or shard.coordinates.without_psi().restricted is not None:
         return primal_steps(client, start)
     point, rate = start.point.copy(), client.rate
     here = client.downlink._replace(client_lr=rate * client.downlink.numbers.get("mix", 1.0))

@@ -48,10 +48,8 @@ def answer(
 
     Parameters
     ----------
-    half : type of ClientHalf
     downlink : Downlink
         The server's message; its vectors are read-only.
-    objective : Objective
     state : mapping or None
         The client's memory; None for a client that begins, and for a method without one.
     rng : numpy.random.Generator
@@ -62,25 +60,25 @@ def answer(
         features = shard_of(downlink.plan, objective)
     shard = features if features is not None and _suffices(features, half, downlink, state) else None
     if shard is None:
-        known = state if state is None else _whole(state, downlink)
-        return _answer(LocalClient(half, downlink, objective, rng, ENGINES, features), known)
-    here = downlink._replace(vectors={name: shard.told(downlink, name) for name in downlink.vectors})
-    known = None if state is None else ReceivedState({name: own.values for name, own in state.items()})
-    uplink, after = _answer(LocalClient(half, here, shard.objective, rng, ENGINES, shard, shard), known)
+        memory = state if state is None else _whole(state, downlink)
+        return _answer(LocalClient(half, downlink, objective, rng, ENGINES, features), memory)
+    here = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
+    memory = None if state is None else ReceivedState({name: vector.values for name, vector in state.items()})
+    uplink, after = _answer(LocalClient(half, here, shard.objective, rng, ENGINES, shard, shard), memory)
     plan = downlink.plan
-    vectors = {name: shard.sparse(own, plan) for name, own in uplink.vectors.items()}
+    vectors = {name: shard.sparse(values, plan) for name, values in uplink.vectors.items()}
     if after is not None:
-        after = {name: shard.sparse(own, plan) for name, own in after.items()}
+        after = {name: shard.sparse(values, plan) for name, values in after.items()}
     return uplink._replace(vectors=vectors), after
 
 
-def _answer(client: LocalClient, known: Memory | None) -> tuple[Uplink, Any]:
-    half, downlink, memory = client.half, client.downlink, known
+def _answer(client: LocalClient, state: Memory | None) -> tuple[Uplink, Any]:
+    half, downlink, memory = client.half, client.downlink, state
     if half.memory:
-        downlink = half.hear(downlink, known)
-        memory = half.fresh(downlink) if known is None else known
+        downlink = half.hear(downlink, state)
+        memory = half.fresh(downlink) if state is None else state
     if half.engine is None:
-        sent, moved = half.local(client, downlink, known)
+        sent, moved = half.local(client, downlink, state)
     else:
         moved = ENGINES[half.engine](client, half.begin(downlink, memory or {}))
         if client.shard is not None and half.common is not None and "gradient" not in downlink.numbers:
@@ -91,8 +89,8 @@ def _answer(client: LocalClient, known: Memory | None) -> tuple[Uplink, Any]:
     after = None
     if memory is not None:
         sent = {name: as_sent(vector, client.plan) for name, vector in sent.items()}
-        told = downlink if client.shard is None else without_common(half, downlink)
-        after = {**half.remember(told, memory, sent, moved.elapsed), **half.keep(downlink), **moved.kept}
+        received = downlink if client.shard is None else without_common(half, downlink)
+        after = {**half.remember(received, memory, sent, moved.elapsed), **half.keep(downlink), **moved.kept}
     return Uplink(sent, moved.elapsed, moved.steps, metrics=moved.metrics), after
 
 
@@ -105,7 +103,9 @@ def _suffices(shard: Shard, half: type[ClientHalf], downlink: Downlink, state: C
     if not allowed or not shard.is_short(downlink.plan):
         return False
     remembered: list[Any] = [] if state is None else list(state.values())
-    return all(isinstance(own, SparseVector) and np.array_equal(own.indices, shard.places) for own in remembered)
+    return all(
+        isinstance(vector, SparseVector) and np.array_equal(vector.indices, shard.indices) for vector in remembered
+    )
 
 
 def _whole(state: ClientState, downlink: Downlink) -> ClientState:

@@ -33,11 +33,11 @@ from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.wire.protocol import Downlink, Plan, ReceivedVectors
 
-Places = NDArray[np.integer[Any]]
+Indices = NDArray[np.integer[Any]]
 #: Steps are dense if the groups of a client's features cover more than 1/_DENSE of the model's coordinates.
 _DENSE = 2
 #: ``(z, t, places) -> w``: the primal point at some of a shard's coordinates.
-Retrieve = Callable[[Vector, float, Places], Vector]
+Retrieve = Callable[[Vector, float, Indices], Vector]
 
 
 @dataclass(frozen=True)
@@ -50,48 +50,31 @@ class Shard:
         The client's loss as a function of these coordinates.
     coordinates : Coordinates or GroupedCoordinates
         h and psi on these coordinates.
-    places : ndarray of int64, shape (k,)
+    indices : ndarray of int64, shape (k,)
         Their indices in the flat vector of the model, ascending; the intercepts come last. With group norms, these are
         all coordinates of the groups that the rows touch.
     """
 
     objective: LinearModel
     coordinates: Coordinates | GroupedCoordinates
-    places: NDArray[np.int64]
+    indices: NDArray[np.int64]
 
-    def told(self, downlink: Downlink, name: str) -> Vector:
-        """Return the shard's coordinates of a vector from the server.
-
-        Parameters
-        ----------
-        downlink : Downlink
-        name : str
-        """
+    def vector(self, downlink: Downlink, name: str) -> Vector:
+        """Return the shard's coordinates of a vector from the server."""
         vectors = downlink.vectors
-        return vectors.at(name, self.places) if isinstance(vectors, ReceivedVectors) else vectors[name][self.places]
+        return vectors.at(name, self.indices) if isinstance(vectors, ReceivedVectors) else vectors[name][self.indices]
 
     def sparse(self, values: Vector, plan: Plan) -> SparseVector:
-        """Return values at the shard's coordinates as a sparse vector of the model's length.
-
-        Parameters
-        ----------
-        values : ndarray of float64, shape (k,)
-        plan : Plan
-        """
-        return SparseVector(self._indices, values, plan.layout.size)
+        """Return values at the shard's coordinates as a sparse vector of the model's length."""
+        return SparseVector(self._int32_indices, values, plan.layout.size)
 
     def is_short(self, plan: Plan) -> bool:
-        """Whether sending the shard's coordinates takes fewer bytes than sending all coordinates.
-
-        Parameters
-        ----------
-        plan : Plan
-        """
-        return is_shorter(self.places.size, plan.layout.size)
+        """Whether sending the shard's coordinates takes fewer bytes than sending all coordinates."""
+        return is_shorter(self.indices.size, plan.layout.size)
 
     @cached_property
-    def _indices(self) -> NDArray[np.int32]:
-        return self.places.astype(np.int32)
+    def _int32_indices(self) -> NDArray[np.int32]:
+        return self.indices.astype(np.int32)
 
     def dual_steps(
         self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool = True
@@ -109,11 +92,11 @@ class Shard:
         psi : bool, default True
             Whether psi acts; the plan's option ``client-prox`` must also allow it.
         """
-        own = dual[self.places]
-        steps = self.local_dual_steps(downlink, own, rng, None if shift is None else shift[self.places], psi)
+        local = dual[self.indices]
+        steps = self.local_dual_steps(downlink, local, rng, None if shift is None else shift[self.indices], psi)
         if shift is not None:
             dual -= steps * shift
-        dual[self.places] = own
+        dual[self.indices] = local
         return steps
 
     def local_dual_steps(
@@ -132,7 +115,6 @@ class Shard:
             The server's message, with the elapsed time and the step size.
         dual : ndarray of float64, shape (k,)
             Changed in place.
-        rng : numpy.random.Generator
         shift : ndarray of float64, shape (k,), optional
             Subtracted in each step.
         psi : bool, default True
@@ -202,33 +184,35 @@ class Shard:
             Changed in place.
         """
         plan, client_lr = downlink.plan, downlink.client_lr
-        own, psi = primal[self.places], bool(plan.options.get("client-prox", True))
+        local, psi = primal[self.indices], bool(plan.options.get("client-prox", True))
         coordinates = self.coordinates if psi else self.coordinates.without_psi()
         everywhere = self._everywhere(plan)
         if everywhere is None or isinstance(coordinates, GroupedCoordinates):
             return None
-        terms, steps, last = coordinates.terms, 0, np.zeros(own.size, dtype=np.int64)
+        terms, steps, last = coordinates.terms, 0, np.zeros(local.size, dtype=np.int64)
         for batch in timed(self.objective.batches(rng, downlink.first_order)):
             touched = self.touched(batch)
             missed = steps - last[touched]
-            own[touched] = shrunk(own[touched], missed, client_lr, *terms_at(terms, touched)[:2])
-            self.objective.add_gradient(own, batch, -client_lr, own)
-            own[touched] = coordinates.retrieve(own[touched], client_lr, touched)
+            local[touched] = shrunk(local[touched], missed, client_lr, *terms_at(terms, touched)[:2])
+            self.objective.add_gradient(local, batch, -client_lr, local)
+            local[touched] = coordinates.retrieve(local[touched], client_lr, touched)
             steps += 1
             last[touched] = steps
-        own = shrunk(own, steps - last, client_lr, *terms[:2])
+        local = shrunk(local, steps - last, client_lr, *terms[:2])
         if psi:
             primal[:] = shrunk(primal, steps, client_lr, *everywhere.terms[:2])
-        primal[self.places] = own
+        primal[self.indices] = local
         return steps
 
     def _everywhere(self, plan: Plan) -> Coordinates | None:
         """Return psi on all coordinates if repeated proximal steps have a closed form, otherwise None."""
-        found = plan.h.at(plan.psi, np.arange(plan.layout.size)) if type(plan.h) is Euclidean else None
-        bounded = found is None or np.any(found.terms.lower > -np.inf) or np.any(found.terms.upper < np.inf)
-        return None if bounded else found
+        coordinates = plan.h.at(plan.psi, np.arange(plan.layout.size)) if type(plan.h) is Euclidean else None
+        bounded = (
+            coordinates is None or np.any(coordinates.terms.lower > -np.inf) or np.any(coordinates.terms.upper < np.inf)
+        )
+        return None if bounded else coordinates
 
-    def touched(self, batch: Batch) -> Places:
+    def touched(self, batch: Batch) -> Indices:
         """Return the coordinates that the gradient on some rows reads and writes.
 
         Parameters
@@ -237,8 +221,8 @@ class Shard:
             Row numbers; None for all.
         """
         outputs, columns = self.objective.num_outputs, self.objective.design.support(batch)
-        intercepts = np.arange(self.objective.design.shape[1] * outputs, self.places.size)
-        touched = np.concatenate([flat_places(columns, outputs), intercepts])
+        intercepts = np.arange(self.objective.design.shape[1] * outputs, self.indices.size)
+        touched = np.concatenate([flat_indices(columns, outputs), intercepts])
         return self.coordinates.members(touched) if isinstance(self.coordinates, GroupedCoordinates) else touched
 
     @cached_property
@@ -250,12 +234,12 @@ class Shard:
         coordinates = self.coordinates if psi else self.coordinates.without_psi()
         if isinstance(coordinates, GroupedCoordinates):
             return None
-        own, terms = coordinates.own, coordinates.terms
-        if own is not None and type(own) is not DiagonalMetric:
+        metric, terms = coordinates.restricted, coordinates.terms
+        if metric is not None and type(metric) is not DiagonalMetric:
             return None
-        weights = 1.0 if own is None else own.weights
+        weights = 1.0 if metric is None else metric.weights
         fields = [*terms, weights]
-        k, intercept = self.places.size, self.objective.intercept
+        k, intercept = self.indices.size, self.objective.intercept
         table = np.array([np.broadcast_to(field, k) for field in fields], dtype=np.float64)
         plain = table[:, : k - intercept]
         free = not intercept or bool((table[[0, 1], -1] == 0.0).all() and table[4, -1] == 1.0)
@@ -276,20 +260,14 @@ _shards: WeakKeyDictionary[Objective, tuple[Plan, Shard | None]] = WeakKeyDictio
 
 
 def shard_of(plan: Plan, objective: Objective) -> Shard | None:
-    """Return an objective's shard, or None if steps read every coordinate; for sparse features the reason is logged.
-
-    Parameters
-    ----------
-    plan : Plan
-    objective : Objective
-    """
+    """Return an objective's shard, or None if steps read every coordinate; for sparse features the reason is logged."""
     # Called for every client in every round, most of them dense: isinstance is slower for an abstract class.
     if type(getattr(objective, "design", None)) is not SparseDesign or not isinstance(objective, LinearModel):
         return None
-    known = _shards.get(objective)
-    if known is None or known[0] is not plan:
-        _shards[objective] = known = (plan, _make_shard(plan, objective))
-    return known[1]
+    entry = _shards.get(objective)
+    if entry is None or entry[0] is not plan:
+        _shards[objective] = entry = (plan, _make_shard(plan, objective))
+    return entry[1]
 
 
 def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
@@ -301,44 +279,46 @@ def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
     columns = design.columns.astype(np.int64)
     if groups is not None:
         columns = _whole_groups(groups, columns, outputs, design.shape[1])
-    places = flat_places(columns, outputs)
-    places = np.concatenate([places, np.arange(design.shape[1] * outputs, objective.layout.size)])
-    coordinates: Any = plan.h.at(plan.psi, places)
-    if groups is not None and _DENSE * places.size <= objective.layout.size:
-        coordinates = GroupedCoordinates.of(plan.h, plan.psi, places)
+    indices = flat_indices(columns, outputs)
+    indices = np.concatenate([indices, np.arange(design.shape[1] * outputs, objective.layout.size)])
+    coordinates: Any = plan.h.at(plan.psi, indices)
+    if groups is not None and _DENSE * indices.size <= objective.layout.size:
+        coordinates = GroupedCoordinates.of(plan.h, plan.psi, indices)
     if objective.linear_data() is None and type(objective) is not Hinge:
         reason = f"{type(objective).__name__} has gradients or batches of its own"
     elif objective.l2 != 0.0:
         reason = "l2 moves every coefficient in every step; a squared l2 term of psi (ElasticNet) does not"
     elif coordinates is None and groups is not None:
-        reason = f"the groups of its features have {places.size:,} of the model's coordinates"
+        reason = f"the groups of its features have {indices.size:,} of the model's coordinates"
     elif coordinates is None:
         reason = f"{type(plan.mirror_map).__name__} with {type(plan.regularizer).__name__} is no sum over coordinates"
     if reason:
         tell_dense(plan, reason)
     if reason or coordinates is None:
         return None
-    return Shard(objective.with_features(design.compact if groups is None else design.on(columns)), coordinates, places)
+    return Shard(
+        objective.with_features(design.compact if groups is None else design.on(columns)), coordinates, indices
+    )
 
 
 def _whole_groups(groups: Groups, columns: NDArray[np.int64], outputs: int, number: int) -> NDArray[np.int64]:
     """Extend columns until they contain every column that shares a group with one of them."""
     while True:
-        places = groups.closure(flat_places(columns, outputs))
-        further = np.unique(places[places < number * outputs] // outputs).astype(np.int64)
+        indices = groups.closure(flat_indices(columns, outputs))
+        further = np.unique(indices[indices < number * outputs] // outputs).astype(np.int64)
         if further.size == columns.size:
             return columns
         columns = further
 
 
 #: The last plan for which dense steps were logged.
-_told: list[Plan] = []
+_logged: list[Plan] = []
 
 
 def tell_dense(plan: Plan, reason: str) -> None:
     """Log once per plan that local steps on sparse features cost as much as on dense ones."""
-    if not _told or _told[0] is not plan:
-        _told[:] = [plan]
+    if not _logged or _logged[0] is not plan:
+        _logged[:] = [plan]
         log(
             logging.WARNING,
             "sparse features, but each local step of %s reads all %s coordinates: %s (docs/sparse.md)",
@@ -348,18 +328,12 @@ def tell_dense(plan: Plan, reason: str) -> None:
         )
 
 
-def flat_places(columns: NDArray[np.int64], outputs: int) -> NDArray[np.int64]:
-    """Return the indices of some columns' coefficients in a flat vector of coefficients.
-
-    Parameters
-    ----------
-    columns : ndarray of int64, shape (c,)
-    outputs : int
-        Number of coefficients per column.
+def flat_indices(columns: NDArray[np.int64], outputs: int) -> NDArray[np.int64]:
+    """Return the indices of some columns' coefficients in a flat vector with `outputs` coefficients per column.
 
     Examples
     --------
-    >>> flat_places(np.array([0, 2]), 3)
+    >>> flat_indices(np.array([0, 2]), 3)
     array([0, 1, 2, 6, 7, 8])
     """
     if outputs == 1:
@@ -369,13 +343,6 @@ def flat_places(columns: NDArray[np.int64], outputs: int) -> NDArray[np.int64]:
 
 def shrunk(w: Vector, times: Any, step: float, threshold: Any, shrinkage: Any) -> Vector:
     """Apply the proximal map of step (threshold |.| + shrinkage/2 (.)^2) several times and return the result.
-
-    Parameters
-    ----------
-    w : ndarray of float64, shape (k,)
-    times : int or ndarray of int64, shape (k,)
-    step : float
-    threshold, shrinkage : float or ndarray of float64, shape (k,)
 
     Examples
     --------

@@ -15,15 +15,15 @@ def add_adversarial_operator(features, labels, rows, w, num_classes, intercepts,
     Parameters
     ----------
     features : ndarray of float64 or float32, shape (n, d), C-contiguous
+        The x_i.
     labels : ndarray of int64, shape (n,)
         0 .. num_classes - 1.
     rows : ndarray of int64, shape (b,)
+        Numbers of the rows in the mean.
     w : ndarray of float64, shape (d * num_classes + intercepts + d,)
         W in C order, then any intercepts, then delta.
-    num_classes : int
     intercepts : int
         num_classes, or 0.
-    scale : float
     out : ndarray of float64, shape of w
         Must not be `w`.
     """

@@ -15,7 +15,9 @@ def add_both_products(matrix, rows, columns, of_rows, of_columns, out_rows, out_
     matrix : ndarray of float64, shape (n, m), C-contiguous
         M.
     rows : ndarray of float64, shape (n,)
+        The vector of the second product, one number per row of M.
     columns : ndarray of float64, shape (m,)
+        The vector of the first product, one number per column of M.
     of_rows, of_columns : float
         Factors of the two products.
     out_rows : ndarray of float64, shape (n,)

@@ -10,41 +10,41 @@ from numba import njit
 
 
 @njit(cache=True)
-def _check(outside, w, own, out):  # type: ignore[no-untyped-def]
+def _check(outside, w, model, out):  # type: ignore[no-untyped-def]
     """Refuse what would read or write outside the arrays: compiled code does not notice by itself."""
-    d = own.shape[0]
+    d = model.shape[0]
     if w.shape[0] != d or outside.shape[0] != d or out.shape[0] != d:
         raise ValueError("the vectors w and out must have the length of the client's model")
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
-def add_drawn_linear_gradient(along, extra, outside, w, own, noise, scale, out):  # type: ignore[no-untyped-def]
-    """Add scale times the mean gradient of rows x = (1, N(0, I)), y = <x, own> + N(0, noise^2) to `out`.
+def add_drawn_linear_gradient(along, extra, outside, w, model, noise, scale, out):  # type: ignore[no-untyped-def]
+    """Add scale times the mean gradient of rows x = (1, N(0, I)), y = <x, model> + N(0, noise^2) to `out`.
 
-    `along` has the rows' products with the unit vector of w - own, `extra` the rows' noise, and `outside` the normal
+    `along` has the rows' products with the unit vector of w - model, `extra` the rows' noise, and `outside` the normal
     numbers for all other directions.
     """
-    _check(outside, w, own, out)
+    _check(outside, w, model, out)
     d, count = w.shape[0], along.shape[0]
     square = product = 0.0
     for j in range(1, d):
-        difference = w[j] - own[j]
+        difference = w[j] - model[j]
         square += difference * difference
         product += outside[j] * difference
     size = math.sqrt(square)
     # The first coordinate is always 1, so nothing about it is random.
     total = energy = inside = 0.0
     for i in range(count):
-        slope = w[0] - own[0] + size * along[i] - noise * extra[i]
+        slope = w[0] - model[0] + size * along[i] - noise * extra[i]
         total += slope
         energy += slope * slope
         inside += slope * along[i]
     factor, spread = scale / count, math.sqrt(energy)
-    # 1/0 is only reached where w and own agree, and then the plane has no direction.
+    # 1/0 is only reached where w and model agree, and then the plane has no direction.
     tilt = factor * (inside - spread * product / size) / size if size > 0.0 else 0.0
     spread *= factor
     for j in range(1, d):
-        out[j] += spread * outside[j] + tilt * (w[j] - own[j])
+        out[j] += spread * outside[j] + tilt * (w[j] - model[j])
     out[0] += factor * total
 
 

@@ -10,6 +10,7 @@ def hinge_epoch(features, signs, squares, order, scale, alpha, theta):  # type: 
     Parameters
     ----------
     features : ndarray of float64 or float32, shape (n, d), C-contiguous
+        The x_i.
     signs : ndarray of float64, shape (n,)
         -1 or +1.
     squares : ndarray of float64, shape (n,)

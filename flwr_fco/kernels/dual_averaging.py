@@ -85,7 +85,6 @@ def dual_averaging(  # type: ignore[no-untyped-def]
         As in :func:`add_least_squares_gradient`, or the features and signs of :func:`add_logistic_gradient`.
     order : ndarray of int64, shape (m,)
         Row numbers; the last minibatch may be smaller.
-    batch_size : int
     thresholds, p, radius, center
         The fields of :class:`Retrieval`.
     elapsed, client_lr, factor, l2 : float

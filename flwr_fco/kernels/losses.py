@@ -107,18 +107,16 @@ def _add_shrinkage(d, w, shrinkage, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def margins(features, rows, w):  # type: ignore[no-untyped-def]
-    """Return <x_i, w> + intercept for the given rows.
+    """Return <x_i, w> + intercept for the given rows, shape (b,).
 
     Parameters
     ----------
     features : ndarray of float64 or float32, shape (n, d), C-contiguous
+        The x_i.
     rows : ndarray of int64, shape (b,)
+        Numbers of the rows to use.
     w : ndarray of float64, shape (d,) or (d + 1,)
         Coefficients, then the intercept if there is one.
-
-    Returns
-    -------
-    ndarray of float64, shape (b,)
     """
     _check(features, rows, w, w)
     result = np.empty(rows.shape[0])
@@ -133,8 +131,11 @@ def add_rows(features, rows, coefficients, out):  # type: ignore[no-untyped-def]
     Parameters
     ----------
     features : ndarray of float64 or float32, shape (n, d), C-contiguous
+        The x_i.
     rows : ndarray of int64, shape (b,)
+        Numbers of the rows to use.
     coefficients : ndarray of float64, shape (b,)
+        One for each of these rows.
     out : ndarray of float64, shape (d,) or (d + 1,)
         With a last element if there is an intercept.
     """
@@ -154,7 +155,6 @@ def logistic_slopes(margins, signs, weight):  # type: ignore[no-untyped-def]
         Changed in place.
     signs : ndarray of float64, shape (b,)
         -1 or +1.
-    weight : float
     """
     total = 0.0
     for i in range(margins.shape[0]):
@@ -176,7 +176,6 @@ def softmax_slopes(margins, labels, weight):  # type: ignore[no-untyped-def]
         Changed in place.
     labels : ndarray of int64, shape (b,)
         0 .. num_classes - 1.
-    weight : float
     """
     num_classes = margins.shape[1]
     total = 0.0
@@ -184,12 +183,12 @@ def softmax_slopes(margins, labels, weight):  # type: ignore[no-untyped-def]
         top = -np.inf
         for c in range(num_classes):
             top = max(top, margins[i, c])
-        own = margins[i, labels[i]]
+        margin = margins[i, labels[i]]
         norm = 0.0
         for c in range(num_classes):
             margins[i, c] = math.exp(margins[i, c] - top)
             norm += margins[i, c]
-        total += math.log(norm) + (top - own)
+        total += math.log(norm) + (top - margin)
         for c in range(num_classes):
             margins[i, c] *= weight / norm
         margins[i, labels[i]] -= weight
@@ -203,10 +202,13 @@ def add_least_squares_gradient(features, targets, rows, w, factor, shrinkage, ou
     Parameters
     ----------
     features : ndarray of float64 or float32, shape (n, d), C-contiguous
+        The x_i.
     targets : ndarray of float64, shape (n,)
+        The y_i.
     rows : ndarray of int64, shape (b,)
+        Numbers of the rows to use.
     w : ndarray of float64, shape (d,) or (d + 1,)
-    factor, shrinkage : float
+        Coefficients, then the intercept if there is one.
     out : ndarray of float64, shape of w
         May be `w`.
     """
@@ -228,11 +230,13 @@ def add_logistic_gradient(features, signs, rows, w, factor, shrinkage, out):  # 
     Parameters
     ----------
     features : ndarray of float64 or float32, shape (n, d), C-contiguous
+        The x_i.
     signs : ndarray of float64, shape (n,)
         -1 or +1.
     rows : ndarray of int64, shape (b,)
+        Numbers of the rows to use.
     w : ndarray of float64, shape (d,) or (d + 1,)
-    factor, shrinkage : float
+        Coefficients, then the intercept if there is one.
     out : ndarray of float64, shape of w
         May be `w`.
     """
@@ -260,13 +264,13 @@ def add_multinomial_gradient(features, labels, rows, w, num_classes, factor, shr
     Parameters
     ----------
     features : ndarray of float64 or float32, shape (n, d), C-contiguous
+        The x_i.
     labels : ndarray of int64, shape (n,)
         0 .. num_classes - 1.
     rows : ndarray of int64, shape (b,)
+        Numbers of the rows to use.
     w : ndarray of float64, shape (d * num_classes,) or (d * num_classes + num_classes,)
         W in C order, then any intercepts.
-    num_classes : int
-    factor, shrinkage : float
     out : ndarray of float64, shape of w
         May be `w`.
     """

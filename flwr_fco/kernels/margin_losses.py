@@ -13,7 +13,6 @@ def softmax_curvature(chances, change, weight):  # type: ignore[no-untyped-def]
         Probabilities of the classes.
     change : ndarray of the same type and shape
         Margins of a direction; changed in place.
-    weight : float
     """
     n, k = change.shape
     for i in range(n):
@@ -34,7 +33,6 @@ def logistic_curvature(chances, change, weight):  # type: ignore[no-untyped-def]
         Probabilities of one of the two labels.
     change : ndarray of the same type and shape
         Margins of a direction; changed in place.
-    weight : float
     """
     for i in range(change.shape[0]):
         change[i] = weight * chances[i] * (1.0 - chances[i]) * change[i]

@@ -389,6 +389,7 @@ def simplex_threshold(v: Array, radius: float, absolute: bool, buffer: Array) ->
     Parameters
     ----------
     v : ndarray, shape (n,)
+        The point to project.
     radius : float
         Positive.
     absolute : bool
@@ -771,13 +772,13 @@ def _count_magnitudes(bits: Array, mask: int, shift: int, counts: Array) -> None
 
 
 @njit(cache=True, error_model="numpy")
-def _with_first_bits(bits: Array, mask: int, shift: int, first: int, found: Array) -> None:
+def _with_first_bits(bits: Array, mask: int, shift: int, first: int, magnitudes: Array) -> None:
     """Write the magnitudes with these first 16 bits."""
     place = 0
     for i in range(bits.size):
         magnitude = bits[i] & mask
         if magnitude >> shift == first:
-            found[place] = magnitude
+            magnitudes[place] = magnitude
             place += 1
 
 
@@ -796,18 +797,18 @@ def kth_largest(arrays: Sequence[Array], count: int) -> float:
     kind = np.dtype(f"uint{width}").type
     mask, shift = kind(2 ** (width - 1) - 1), kind(width - 17)
     bits, counts = [array.view(kind) for array in arrays], np.zeros((len(arrays), 1 << 16), np.int64)
-    for own, row in zip(bits, counts, strict=True):
-        _count_magnitudes(own, mask, shift, row)
+    for entries, row in zip(bits, counts, strict=True):
+        _count_magnitudes(entries, mask, shift, row)
     above = np.cumsum(counts.sum(axis=0)[::-1])
     place = int(np.searchsorted(above, count))
     first, rest = above.size - 1 - place, count - (int(above[place - 1]) if place else 0)
-    found = np.empty(int(counts[:, first].sum()), kind)
+    sizes_left = np.empty(int(counts[:, first].sum()), kind)
     begin = 0
-    for own, row in zip(bits, counts, strict=True):
-        _with_first_bits(own, mask, shift, kind(first), found[begin : begin + row[first]])
+    for entries, row in zip(bits, counts, strict=True):
+        _with_first_bits(entries, mask, shift, kind(first), sizes_left[begin : begin + row[first]])
         begin += int(row[first])
-    found.partition(found.size - rest)
-    return float(found.view(arrays[0].dtype)[found.size - rest])
+    sizes_left.partition(sizes_left.size - rest)
+    return float(sizes_left.view(arrays[0].dtype)[sizes_left.size - rest])
 
 
 @njit(cache=True, error_model="numpy")
@@ -872,10 +873,10 @@ def square_where(primal: Array, dual: Array) -> float:
 @njit(cache=True, error_model="numpy")
 def lengthen_to(kept: Array, dual: Array, square: float) -> None:
     """Scale `dual` where `kept` is not 0, so that its squared norm there is at least `square`."""
-    own = square_where(kept, dual)
-    if not 0.0 < own < square:
+    square_there = square_where(kept, dual)
+    if not 0.0 < square_there < square:
         return
-    factor = math.sqrt(square / own)
+    factor = math.sqrt(square / square_there)
     for i in range(dual.size):
         if kept[i] != 0.0:
             dual[i] *= factor

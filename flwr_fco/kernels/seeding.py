@@ -67,6 +67,7 @@ def fill_states(words, states):  # type: ignore[no-untyped-def]
     Parameters
     ----------
     words : ndarray of uint32, shape (m, n)
+        The entropy of each generator.
     states : ndarray of uint64, shape (m, k)
         Changed in place.
     """

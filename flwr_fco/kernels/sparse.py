@@ -24,13 +24,17 @@ def row_scores(starts, indices, values, rows, weights, offsets, scores):  # type
     Parameters
     ----------
     starts : ndarray of int64, shape (n + 1,)
+        Where the entries of each row start in `indices` and `values`, and where the last row ends.
     indices : ndarray of int32
         Less than the number of rows of `weights`; the caller must check this.
-    values : ndarray of float64 or float32
     rows : ndarray of int64, shape (b,)
+        Numbers of the rows to use.
     weights : ndarray of float64, shape (d, k)
+        W.
     offsets : ndarray of float64, shape (k,) or (0,)
+        Intercepts; empty for none.
     scores : ndarray of float64, shape (b, k)
+        Where to write the result.
     """
     _check_rows(starts, rows)
     outputs = weights.shape[1]
@@ -51,6 +55,7 @@ def add_sparse_rows(starts, indices, values, rows, slopes, weights, offsets):  #
     starts, indices, values, rows
         As in :func:`row_scores`.
     slopes : ndarray of float64, shape (b, k)
+        One row for each of these rows.
     weights : ndarray of float64, shape (d, k)
         Changed in place.
     offsets : ndarray of float64, shape (k,) or (0,)
@@ -129,11 +134,10 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
         True for the logistic loss, False for least squares.
     starts, indices, values
         As in :func:`row_scores`, with columns numbered within the shard.
-    intercept : bool
     targets : ndarray of float64, shape (n,)
+        The y_i; -1 or +1 for the logistic loss.
     order : ndarray of int64, shape (m,)
         Row numbers; the last minibatch may be smaller.
-    batch_size : int
     terms : ndarray of float64, shape (5, 1) or (5, shape of dual)
         Thresholds, shrinkages, lower and upper bounds of psi, and the a_j. A single column applies to all coordinates
         but the intercept, which has no terms and a = 1; it must have no bounds.

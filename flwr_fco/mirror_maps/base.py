@@ -74,6 +74,13 @@ class MirrorMap(Specified, ABC):
             psi on the flat vector.
         out : ndarray, optional
             Where to write the result; may be `z`.
+
+        Raises
+        ------
+        UnsupportedPairError
+            If psi has no exact solution in this geometry.
+        ConfigurationError
+            If t is negative or not finite, or no point of h's domain satisfies psi's constraints.
         """
 
     def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
@@ -123,13 +130,13 @@ class MirrorMap(Specified, ABC):
         >>> Euclidean().retrieve_at(np.array([3.0, -0.5, -2.0]), 1.0, psi, np.array([2, 0]))
         array([-1.,  2.])
         """
-        found = self.at(regularizer, indices)
-        if found is None:
+        coordinates = self.at(regularizer, indices)
+        if coordinates is None:
             raise UnsupportedPairError(
                 f"{type(self).__name__} and {regularizer.regularizer!r} are no sums over coordinates, so that a "
                 "coordinate cannot be retrieved alone; use retrieve"
             )
-        return found.retrieve(z[indices], t, out=out)
+        return coordinates.retrieve(z[indices], t, out=out)
 
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
         """Return the data that compiled loops need for :meth:`retrieve`, or None if they cannot compute it.
@@ -245,7 +252,6 @@ class Euclidean(MirrorMap):
         return None if type(self) is not Euclidean or thresholds is None else Retrieval(thresholds)
 
     def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
-        """Return psi at some coordinates; see :meth:`MirrorMap.at`."""
         return Coordinates.of(self, None, regularizer, indices) if type(self) is Euclidean else None
 
 
@@ -275,13 +281,7 @@ class Block(NamedTuple):
 
 
 def terms_at(terms: SeparableTerms, indices: NDArray[np.integer[Any]]) -> SeparableTerms:
-    """Return the terms at some coordinates.
-
-    Parameters
-    ----------
-    terms : SeparableTerms
-    indices : ndarray of int, shape (k,)
-    """
+    """Return the terms at some coordinates."""
     return SeparableTerms(*(field[indices] if isinstance(field, np.ndarray) else field for field in terms))
 
 
@@ -290,10 +290,9 @@ class Coordinates(NamedTuple):
 
     Parameters
     ----------
-    geometry : MirrorMap
     regularizer : BoundRegularizer
         h and psi, for error messages.
-    own : TermwiseMap or None
+    restricted : TermwiseMap or None
         h at these coordinates; None for Euclidean h.
     terms : SeparableTerms
         psi's terms: each a number or an array of shape (k,).
@@ -308,14 +307,14 @@ class Coordinates(NamedTuple):
 
     geometry: MirrorMap
     regularizer: BoundRegularizer
-    own: TermwiseMap | None
+    restricted: TermwiseMap | None
     terms: SeparableTerms
 
     @classmethod
     def of(
         cls,
         geometry: MirrorMap,
-        own: TermwiseMap | None,
+        restricted: TermwiseMap | None,
         regularizer: BoundRegularizer,
         indices: NDArray[np.integer[Any]],
     ) -> Self | None:
@@ -325,36 +324,37 @@ class Coordinates(NamedTuple):
             return None
         terms = terms_at(parts.terms, indices)
         fields = (_collapsed(field) if np.ndim(field) else field for field in terms)
-        return cls(geometry, regularizer, own, SeparableTerms(*fields))
+        return cls(geometry, regularizer, restricted, SeparableTerms(*fields))
 
     def without_psi(self) -> Self:
         """Return the same coordinates without psi."""
         return self._replace(terms=SeparableTerms())
 
     def retrieve(
-        self, z: Vector, t: float, places: NDArray[np.integer[Any]] | None = None, out: Vector | None = None
+        self, z: Vector, t: float, positions: NDArray[np.integer[Any]] | None = None, out: Vector | None = None
     ) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at some of them.
 
         Parameters
         ----------
-        z : ndarray of float64, shape (k,) or shape of `places`
+        z : ndarray of float64, shape (k,) or shape of `positions`
+            The dual there.
         t : float
             The weight of psi.
-        places : ndarray of int, optional
+        positions : ndarray of int, optional
             Positions in the coordinates; all by default.
         out : ndarray, shape of z, optional
             Where to write the result; may be `z`.
         """
-        own, terms = self.own, self.terms
-        if places is not None:
-            own = None if own is None else own.restrict(places)
-            terms = terms_at(terms, places)
+        restricted, terms = self.restricted, self.terms
+        if positions is not None:
+            restricted = None if restricted is None else restricted.restrict(positions)
+            terms = terms_at(terms, positions)
         scaled = _scaled(terms, t, z.size)
         out = np.empty_like(z) if out is None else out
-        if own is None:
+        if restricted is None:
             diagonal_terms(z, _ONE, *scaled, out)
-        elif not own.solve(z, scaled, out):
+        elif not restricted.solve(z, scaled, out):
             raise _without_point(self.geometry, self.regularizer, z, t)
         return out
 
@@ -396,6 +396,7 @@ class TermwiseMap(MirrorMap):
         Parameters
         ----------
         z : ndarray of float64, shape (d,)
+            The dual.
         terms : Terms
             The terms, already multiplied by t.
         out : ndarray
@@ -410,7 +411,6 @@ class TermwiseMap(MirrorMap):
         """Raise :class:`ConfigurationError` if the map cannot act on vectors of this length."""
 
     def check_layout(self, layout: Layout) -> None:
-        """Raise :class:`ConfigurationError` if the map cannot act on a model of this layout."""
         self.check_size(layout.size)
 
     def restrict(self, place: slice | NDArray[np.integer[Any]]) -> TermwiseMap:
@@ -418,7 +418,6 @@ class TermwiseMap(MirrorMap):
         return self
 
     def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
-        """Return h and psi at some coordinates; see :meth:`MirrorMap.at`."""
         return Coordinates.of(self, self.restrict(indices), regularizer, indices) if self.separable else None
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
@@ -430,7 +429,6 @@ class TermwiseMap(MirrorMap):
         return "root find"
 
     def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
-        """Return the method of :meth:`retrieve` for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
         parts = _split(regularizer, ())
         if parts is None or not self._can_constrain(parts):
             return "refused"
@@ -450,15 +448,6 @@ class TermwiseMap(MirrorMap):
         return self.retrieval_method(regularizer) != "refused"
 
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
-        """Return argmin_w { -<z, w> + t psi(w) + h(w) }; see :meth:`MirrorMap.retrieve`.
-
-        Raises
-        ------
-        UnsupportedPairError
-            If psi has no exact solution in this geometry.
-        ConfigurationError
-            If t is negative or not finite, or no point of h's domain satisfies psi's constraints.
-        """
         if not 0.0 <= t < math.inf:
             raise ConfigurationError(f"retrieve(t={t!r}): expected a finite number >= 0")
         z = np.ascontiguousarray(z, dtype=np.float64)
@@ -479,8 +468,8 @@ class TermwiseMap(MirrorMap):
             free = _scaled(SeparableTerms(), 0.0, None)
             for block in parts.balls:
                 part = np.empty(z[block.place].size)
-                own = Block(slice(None), block.shape or part.shape, block.ball)
-                feasible &= self.restrict(block.place).constrain(z[block.place], own, free, part)
+                whole = Block(slice(None), block.shape or part.shape, block.ball)
+                feasible &= self.restrict(block.place).constrain(z[block.place], whole, free, part)
                 out[block.place] = part
         else:
             block = parts.balls[0]
@@ -542,11 +531,11 @@ def _split_bound(regularizer: BoundRegularizer) -> _Parts | None:
     """Split psi on a model's arrays; constant terms become numbers."""
     terms, others = regularizer.split_terms()
     balls = []
-    for place, shape, own in others:
-        if not isinstance(place, slice) or not isinstance(own, L1Ball | L2Ball | Simplex):
+    for place, shape, psi in others:
+        if not isinstance(place, slice) or not isinstance(psi, L1Ball | L2Ball | Simplex):
             return None
         whole = place == slice(0, regularizer.layout.size)
-        balls.append(Block(slice(None) if whole else place, shape, own))
+        balls.append(Block(slice(None) if whole else place, shape, psi))
     return _Parts(SeparableTerms(*(_collapsed(field) for field in terms)), tuple(balls))
 
 

@@ -80,7 +80,6 @@ class DiagonalMetric(TermwiseMap):
         return True
 
     def restrict(self, place: slice | NDArray[np.integer[Any]]) -> DiagonalMetric:
-        """Return the metric of a part of the coordinates."""
         return DiagonalMetric(self.weights[place])
 
     def check_size(self, size: int) -> None:

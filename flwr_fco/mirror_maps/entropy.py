@@ -93,7 +93,6 @@ class OrthantEntropy(TermwiseMap):
         return float(self.conjugate_gradient(z).sum())
 
     def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
-        """Write the minimiser coordinate by coordinate; see :meth:`TermwiseMap.solve`."""
         return bool(kernels.orthant_terms(z, *terms, out))
 
     def closed_form(self, terms: Terms) -> bool:
@@ -106,7 +105,6 @@ class OrthantEntropy(TermwiseMap):
         return "closed form" if plain else "root find"
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
-        """Write the minimiser with a ball or simplex on all of `z`."""
         if self.constraint_method(block.ball, True) == "root find":
             return super().constrain(z, block, terms, out)
         if isinstance(block.ball, L1Ball):
@@ -198,7 +196,6 @@ class SimplexEntropy(TermwiseMap):
         return self.radius * (top + math.log(float(np.exp(z - top).sum())) - math.log(self.radius) + 1.0)
 
     def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
-        """Write the minimiser; see :meth:`TermwiseMap.solve`."""
         if self.closed_form(terms):
             np.subtract(z, terms.threshold, out=out)
             kernels.softmax(out, self.radius, out)
@@ -225,7 +222,6 @@ class SimplexEntropy(TermwiseMap):
         return "root find" if ball.radius <= self.radius else "refused"
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
-        """Write the minimiser with a ball or simplex on a block."""
         if self.constraint_method(block.ball, block.whole) == "closed form":
             return self.solve(z, terms, out)
         return super().constrain(z, block, terms, out)

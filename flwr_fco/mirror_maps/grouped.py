@@ -16,7 +16,7 @@ from flwr_fco.mirror_maps.base import Coordinates, Euclidean, MirrorMap, terms_a
 from flwr_fco.regularizers.base import BoundRegularizer, SeparableTerms
 from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
 
-Places = NDArray[np.integer[Any]]
+Indices = NDArray[np.integer[Any]]
 
 
 class Groups(NamedTuple):
@@ -36,21 +36,16 @@ class Groups(NamedTuple):
     numbers: NDArray[np.int64]
     weights: Vector
 
-    def closure(self, places: Places) -> Places:
-        """Return the given coordinates and all coordinates that share a group with one of them.
-
-        Parameters
-        ----------
-        places : ndarray of int, shape (k,)
-        """
+    def closure(self, indices: Indices) -> Indices:
+        """Return the given coordinates and all coordinates that share a group with one of them."""
         touched = np.zeros(self.weights.size, dtype=bool)
-        touched[self.numbers[places]] = True
+        touched[self.numbers[indices]] = True
         touched &= self.weights > 0.0
-        return np.union1d(np.flatnonzero(touched[self.numbers]), places)
+        return np.union1d(np.flatnonzero(touched[self.numbers]), indices)
 
 
 #: Cached results of :func:`groups_of`.
-_known: WeakKeyDictionary[BoundRegularizer, Groups | None] = WeakKeyDictionary()
+_groups: WeakKeyDictionary[BoundRegularizer, Groups | None] = WeakKeyDictionary()
 
 
 def groups_of(geometry: MirrorMap, regularizer: BoundRegularizer) -> Groups | None:
@@ -58,15 +53,14 @@ def groups_of(geometry: MirrorMap, regularizer: BoundRegularizer) -> Groups | No
 
     Parameters
     ----------
-    geometry : MirrorMap
     regularizer : BoundRegularizer
         h and psi.
     """
     if type(geometry) is not Euclidean:
         return None
-    if regularizer not in _known:
-        _known[regularizer] = _split(regularizer)
-    return _known[regularizer]
+    if regularizer not in _groups:
+        _groups[regularizer] = _split(regularizer)
+    return _groups[regularizer]
 
 
 def _split(regularizer: BoundRegularizer) -> Groups | None:
@@ -77,9 +71,9 @@ def _split(regularizer: BoundRegularizer) -> Groups | None:
     for place, shape, psi in others:
         if not isinstance(psi, GroupLasso | SparseGroupLasso):
             return None
-        l1, own, factors = psi.group_terms(shape)
+        l1, group_numbers, factors = psi.group_terms(shape)
         terms.threshold[place] = l1  # type: ignore[index]
-        numbers[place] = own + count
+        numbers[place] = group_numbers + count
         weights.append(factors)
         count += factors.size
     numbers[numbers < 0] = count
@@ -115,28 +109,26 @@ class GroupedCoordinates:
     weights: Vector
 
     @classmethod
-    def of(cls, geometry: MirrorMap, regularizer: BoundRegularizer, places: Places) -> GroupedCoordinates | None:
+    def of(cls, geometry: MirrorMap, regularizer: BoundRegularizer, indices: Indices) -> GroupedCoordinates | None:
         """Return h and psi at some coordinates, or None if psi is not a sum over coordinates and groups.
 
         Parameters
         ----------
-        geometry : MirrorMap
-        regularizer : BoundRegularizer
         places : ndarray of int, shape (k,)
             The coordinates; if they contain one coordinate of a group, they must contain the whole group.
         """
-        found = groups_of(geometry, regularizer)
-        if found is None:
+        groups = groups_of(geometry, regularizer)
+        if groups is None:
             return None
-        present, numbers = np.unique(found.numbers[places], return_inverse=True)
-        plain = Coordinates(geometry, regularizer, None, terms_at(found.terms, places))
-        return cls(plain, numbers, found.weights[present])
+        present, numbers = np.unique(groups.numbers[indices], return_inverse=True)
+        plain = Coordinates(geometry, regularizer, None, terms_at(groups.terms, indices))
+        return cls(plain, numbers, groups.weights[present])
 
     def without_psi(self) -> Coordinates:
         """Return the same coordinates without psi."""
         return self.plain.without_psi()
 
-    def members(self, places: Places) -> Places:
+    def members(self, positions: Indices) -> Indices:
         """Return the positions of all coordinates in the groups of the given ones, group by group.
 
         Parameters
@@ -145,7 +137,7 @@ class GroupedCoordinates:
             Positions in these coordinates, without duplicates.
         """
         order, begins, ends = self._order
-        numbers = self.numbers[places]
+        numbers = self.numbers[positions]
         coupled = self.weights[numbers] > 0.0
         touched = np.zeros(self.weights.size, dtype=bool)
         touched[numbers[coupled]] = True
@@ -153,34 +145,35 @@ class GroupedCoordinates:
         sizes = ends[groups] - begins[groups]
         # begin, begin + 1, ..., end - 1 for each group.
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        return np.concatenate([order[np.repeat(begins[groups], sizes) + within], places[~coupled]])
+        return np.concatenate([order[np.repeat(begins[groups], sizes) + within], positions[~coupled]])
 
     @cached_property
-    def _order(self) -> tuple[Places, Places, Places]:
+    def _order(self) -> tuple[Indices, Indices, Indices]:
         """The coordinates sorted by group, and the start and end of each group."""
         sizes = np.bincount(self.numbers, minlength=self.weights.size)
         ends = np.cumsum(sizes)
         return np.argsort(self.numbers, kind="stable"), ends - sizes, ends
 
-    def retrieve(self, z: Vector, t: float, places: Places | None = None, out: Vector | None = None) -> Vector:
+    def retrieve(self, z: Vector, t: float, positions: Indices | None = None, out: Vector | None = None) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at the coordinates of some whole groups.
 
         Parameters
         ----------
-        z : ndarray of float64, shape (k,) or shape of `places`
+        z : ndarray of float64, shape (k,) or shape of `positions`
+            The dual there.
         t : float
             The weight of psi.
-        places : ndarray of int, optional
+        positions : ndarray of int, optional
             Positions in the coordinates, group by group; all by default.
         out : ndarray, shape of z, optional
             Where to write the result; may be `z`.
         """
-        found = self.plain.retrieve(z, t, places, out)
+        point = self.plain.retrieve(z, t, positions, out)
         numbers, weights = self.numbers, self.weights
-        if places is not None:
-            here = numbers[places]
+        if positions is not None:
+            here = numbers[positions]
             begins = np.ones(here.size, dtype=bool)
             np.not_equal(here[1:], here[:-1], out=begins[1:])
             numbers, weights = np.cumsum(begins) - 1, weights[here[begins]]
-        group_shrink(found, numbers, group_norms(found, numbers, weights.size), float(t), weights, found)
-        return found
+        group_shrink(point, numbers, group_norms(point, numbers, weights.size), float(t), weights, point)
+        return point

@@ -153,7 +153,6 @@ class PNorm(TermwiseMap):
         return shift + length * (size - 0.5 * (self.p - 1.0) * length)
 
     def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
-        """Write the minimiser; see :meth:`TermwiseMap.solve`."""
         if not self.closed_form(terms):
             center = np.zeros(z.size) if self.center is None else self.center
             return bool(kernels.p_norm_terms(z, *terms, center, self.p, self._limit, out))

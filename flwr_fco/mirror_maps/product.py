@@ -60,10 +60,10 @@ class Product(MirrorMap):
                 f"Product({self.maps!r}): expected a non-empty mapping of shell patterns to mirror maps, such as "
                 '{"x": SimplexEntropy(), "y": SimplexEntropy()}'
             )
-        for pattern, own in self.maps.items():
-            if not isinstance(pattern, str) or not isinstance(own, MirrorMap) or isinstance(own, Product):
+        for pattern, mirror_map in self.maps.items():
+            if not isinstance(pattern, str) or not isinstance(mirror_map, MirrorMap) or isinstance(mirror_map, Product):
                 raise ConfigurationError(
-                    f"Product: {pattern!r}: {own!r}; expected a shell pattern and the mirror map of one array"
+                    f"Product: {pattern!r}: {mirror_map!r}; expected a shell pattern and the mirror map of one array"
                 )
         object.__setattr__(self, "maps", MappingProxyType(dict(self.maps)))
 
@@ -72,7 +72,6 @@ class Product(MirrorMap):
         return type(self), (dict(self.maps),)
 
     def bind(self, layout: Layout) -> BoundProduct:
-        """Return the map on the flat vectors of a model."""
         return BoundProduct(self, layout)
 
     def check_layout(self, layout: Layout) -> None:
@@ -85,18 +84,19 @@ class Product(MirrorMap):
         Parameters
         ----------
         names : iterable of str
+            Names of the arrays.
 
         Raises
         ------
         ConfigurationError
             If a pattern is not the first match of any name.
         """
-        known = list(names)
-        used = {next((pattern for pattern in self.maps if fnmatchcase(name, pattern)), "") for name in known}
+        arrays = list(names)
+        used = {next((pattern for pattern in self.maps if fnmatchcase(name, pattern)), "") for name in arrays}
         if unused := set(self.maps) - used:
             raise ConfigurationError(
-                f"Product: the patterns {sorted(unused)} match no array that is still free; the arrays are {known} and "
-                "the first pattern that matches wins"
+                f"Product: the patterns {sorted(unused)} match no array that is still free; the arrays are {arrays} "
+                "and the first pattern that matches wins"
             )
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
@@ -116,11 +116,9 @@ class Product(MirrorMap):
         return self._bound_as(regularizer).retrieval_method(regularizer)
 
     def supports(self, regularizer: Proximable) -> bool:
-        """Whether the bound map supports psi, for the layout that psi is bound to."""
         return self.retrieval_method(regularizer) != "refused"
 
     def require(self, regularizer: Proximable) -> None:
-        """Raise :class:`UnsupportedPairError` unless every array's pair is supported."""
         self._bound_as(regularizer).require(regularizer)
 
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
@@ -140,11 +138,11 @@ class _Part:
     def regularizer(self, regularizer: BoundRegularizer) -> BoundRegularizer:
         """Return psi on this array."""
         name, shape, dtype, _, regularized = (getattr(self.entry, field) for field in Entry.__dataclass_fields__)
-        own = regularizer.regularizer.for_array(name) if regularized else None
-        if own is None:
+        psi = regularizer.regularizer.for_array(name) if regularized else None
+        if psi is None:
             # There is no psi on this array: bind any regularizer to a layout without regularized arrays.
             return BoundRegularizer(regularizer.regularizer, Layout([Entry(name, shape, dtype, 0, False)]))
-        return own.bind(self.layout)
+        return psi.bind(self.layout)
 
 
 class BoundProduct(MirrorMap):
@@ -180,22 +178,18 @@ class BoundProduct(MirrorMap):
         self._accepted: WeakSet[Proximable] = WeakSet()
 
     def value(self, w: Vector) -> float:
-        """Return the sum of the maps' values."""
         return sum(part.mirror_map.value(w[part.place]) for part in self.parts)
 
     def gradient(self, w: Vector) -> Vector:
-        """Return the maps' gradients, array by array."""
         return np.concatenate([part.mirror_map.gradient(w[part.place]) for part in self.parts])
 
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
-        """Return the maps' primal points, array by array."""
         out = np.empty_like(z) if out is None else out
         for part in self.parts:
             part.mirror_map.conjugate_gradient(z[part.place], out[part.place])
         return out
 
     def conjugate(self, z: Vector) -> float:
-        """Return the sum of the maps' conjugates."""
         return sum(part.mirror_map.conjugate(z[part.place]) for part in self.parts)
 
     def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
@@ -204,14 +198,13 @@ class BoundProduct(MirrorMap):
             return "refused"
         if regularizer.scope == "joint":
             return "refused"
-        ways = {part.mirror_map.retrieval_method(own) for part, own in self._pairs(regularizer)}
+        ways = {part.mirror_map.retrieval_method(bound) for part, bound in self._pairs(regularizer)}
         for way in ("refused", "root find"):
             if way in ways:
                 return way
         return "closed form"
 
     def supports(self, regularizer: Proximable) -> bool:
-        """Whether every array's map supports that array's psi."""
         return self.retrieval_method(regularizer) != "refused"
 
     def require(self, regularizer: Proximable) -> None:
@@ -231,9 +224,9 @@ class BoundProduct(MirrorMap):
                 f"Product cannot be combined with {psi!r} over all arrays together (scope='joint'): it treats one "
                 "array at a time. Use scope='each', or one map for the whole vector."
             )
-        for part, own in self._pairs(regularizer):
+        for part, bound in self._pairs(regularizer):
             try:
-                part.mirror_map.require(own)
+                part.mirror_map.require(bound)
             except UnsupportedPairError as error:
                 raise UnsupportedPairError(
                     f"Product cannot be combined with {psi!r}: array {part.entry.name!r}: {error}"
@@ -252,12 +245,11 @@ class BoundProduct(MirrorMap):
             self._accepted.add(regularizer)
         assert isinstance(regularizer, BoundRegularizer)  # `require` has made sure of this
         out = np.empty_like(z) if out is None else out
-        for part, own in self._pairs(regularizer):
-            part.mirror_map.retrieve(z[part.place], t, own, out[part.place])
+        for part, bound in self._pairs(regularizer):
+            part.mirror_map.retrieve(z[part.place], t, bound, out[part.place])
         return out
 
     def check_layout(self, layout: Layout) -> None:
-        """Raise unless this is the layout that the map is bound to."""
         if layout != self.layout:
             raise ConfigurationError(f"this Product is bound to {self.layout!r}, not to {layout!r}; bind it again")
 

@@ -23,7 +23,6 @@ class LowerModel(NamedTuple):
     ----------
     h : MirrorMap
         The mirror map on the flat vector.
-    psi : BoundRegularizer
     strength : float
         Factor of psi in this stage.
     radius : float

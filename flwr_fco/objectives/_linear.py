@@ -106,12 +106,7 @@ class LinearModel(Objective):
         return self._num_outputs
 
     def with_features(self, features: ArrayLike | Design) -> Self:
-        """Return the same loss for the same examples with other features.
-
-        Parameters
-        ----------
-        features : array-like or Design, shape (n, any)
-        """
+        """Return the same loss for the same examples with other features."""
         design = features if isinstance(features, Design) else Design.of(features)
         other = copy.copy(self)
         shape = (design.shape[1], *self.layout["coefficients"].shape[1:])
@@ -124,56 +119,23 @@ class LinearModel(Objective):
         return self.design.matrix  # type: ignore[no-any-return]
 
     def linear_data(self) -> LinearData | None:
-        """Return the design matrix, the link, the targets and the constants."""
         return LinearData(
             self.design, self._link, self._targets, self.intercept, self.l2, self._factor, self._num_outputs
         )
 
     def value(self, w: Vector) -> float:
-        """Return F_m(w), the mean over all examples plus the l2 term.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        float
-        """
+        """Return F_m(w), the mean over all examples plus the l2 term."""
         return self._mean_loss(self._scores(w)) + self._l2_value(w)
 
     def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
-        """Return the gradient of the mean over a batch, plus l2 times the coefficients.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64, optional
-            Rows; all by default.
-        out : ndarray, optional
-            Where to write the result; must not be `w`.
-
-        Returns
-        -------
-        ndarray of float64, shape (layout.size,)
-        """
+        """Return the gradient of the mean over a batch, plus l2 times the coefficients; a batch is row numbers."""
         self._check(w)
         out = self._zeros(out)
         self._accumulate(w, batch, 1.0, out)
         return out
 
     def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64 or None
-            Rows; None for all.
-        scale : float
-            Usually minus the step size.
-        out : ndarray of float64, shape (layout.size,)
-        """
+        """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
         self._accumulate(w, batch, scale, out)
 
     def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
@@ -181,19 +143,6 @@ class LinearModel(Objective):
 
         Agrees with :meth:`value` and :meth:`gradient` up to rounding. BLAS multiplies a block of rows at a time, which
         stays in the cache between its two products.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64, optional
-            Rows; all by default.
-        out : ndarray, optional
-            Where to write the gradient; must not be `w`.
-
-        Returns
-        -------
-        float
-        ndarray of float64, shape (layout.size,)
         """
         self._check(w)
         out = self._zeros(out)
@@ -215,16 +164,7 @@ class LinearModel(Objective):
         return total / count + self._l2_value(w), out
 
     def hessian_product(self, w: Vector, v: Vector) -> Vector:
-        """Return the Hessian over all examples at `w` times `v`, in one pass over the rows.
-
-        Parameters
-        ----------
-        w, v : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        ndarray of float64, shape (layout.size,)
-        """
+        """Return the Hessian over all examples at `w` times `v`, in one pass over the rows."""
         self._check(w)
         self._check(v)
         product = np.zeros(self.layout.size)
@@ -250,41 +190,19 @@ class LinearModel(Objective):
         """Return F_m along a line, which stores the scores of `w` and `direction`, one feature product each.
 
         A value costs O(n) operations per output; a gradient or a turn costs one product with the features.
-
-        Parameters
-        ----------
-        w, direction : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        Line
         """
         self._check(w)
         self._check(direction)
         return _LinearLine(self, w, self.design.predict(w, num_outputs=self._num_outputs), direction)
 
     def lipschitz(self, norm: str = "l2") -> float:
-        """Return the Lipschitz constant of the gradient over the client's examples.
+        """Return the Lipschitz constant of the gradient over the client's examples; see :meth:`Objective.lipschitz`.
 
         With A the features (and a column of ones for the intercept), n examples and c the loss's largest second
         derivative, the Hessian is at most H = c A'A / n + l2 I. ``"l2"`` is the largest eigenvalue of H, ``"l1"`` its
         largest entry, which is on the diagonal: the largest mean square of a feature. It is exact for least squares;
         for other losses it is the smallest constant valid for all labels. (l2 does not act on the intercept; with fewer
         examples than features, the l2 norm's constant ignores this and exceeds the exact one by at most l2.)
-
-        Parameters
-        ----------
-        norm : {"l2", "l1"}
-            ``"l2"``: ||grad(u) - grad(v)||_2 <= L ||u - v||_2. ``"l1"``: ||.||_inf on the left, ||.||_1 on the right.
-
-        Returns
-        -------
-        float
-
-        Raises
-        ------
-        ConfigurationError
-            For another norm.
 
         Notes
         -----
@@ -313,10 +231,6 @@ class LinearModel(Objective):
             b; None for full batches.
         norm : {"l2", "l1"}
             As in :meth:`lipschitz`; ``"l1"`` inserts that norm's constants, which no theorem covers.
-
-        Returns
-        -------
-        float
 
         References
         ----------
@@ -349,10 +263,6 @@ class LinearModel(Objective):
         For least squares it is the smallest eigenvalue of the Hessian, computed directly up to order 2,048; above that
         a lower bound, the contribution of l2. The curvature of other losses vanishes far from 0, so for them it is l2,
         or 0 with an intercept, on which l2 does not act.
-
-        Returns
-        -------
-        float
         """
         if self._link != "identity":
             return 0.0 if self.intercept else self.l2
@@ -477,37 +387,24 @@ class TwoClassModel(LinearModel):
         design = Design.of(features)
         self._set_data(design, design.shape[1:], intercept=intercept, l2=l2)
         self.labels = as_labels("labels", labels, self.num_examples)
-        found = np.unique(self.labels)
-        if np.isin(found, (0, 1)).all():
+        values = np.unique(self.labels)
+        if np.isin(values, (0, 1)).all():
             self._negative = 0
-        elif np.isin(found, (-1, 1)).all():
+        elif np.isin(values, (-1, 1)).all():
             self._negative = -1
         else:
             raise ConfigurationError(
-                f"labels hold {examples_of(found)}; expected 0 and 1, or -1 and +1. "
+                f"labels hold {examples_of(values)}; expected 0 and 1, or -1 and +1. "
                 "For more classes use MultinomialLogistic; for names, encode them first (the same way on every client)."
             )
         self._targets = np.where(self.labels == 1, 1.0, -1.0)
 
     def margins(self, w: Vector) -> Vector:
-        """Return the margins <x_i, w> + b; above 0 the positive label is the more likely one.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        ndarray of float64, shape (num_examples,)
-        """
+        """Return the margins <x_i, w> + b; above 0 the positive label is the more likely one."""
         return self._scores(w)
 
     def predict(self, w: Vector) -> NDArray[Any]:
         """Return the more likely label of each of the client's examples, in the coding of `labels`.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
 
         Returns
         -------
@@ -517,17 +414,7 @@ class TwoClassModel(LinearModel):
         return np.where(self.margins(w) > 0.0, 1, self._negative)
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return the loss and the accuracy.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        dict
-            ``loss``: :meth:`value`. ``accuracy``: the share of examples that :meth:`predict` labels correctly.
-        """
+        """Return ``loss``, :meth:`value`, and ``accuracy``, the share of examples that :meth:`predict` gets right."""
         scores = self.margins(w)
         loss = self._mean_loss(scores) + self._l2_value(w)
         return {"loss": loss, "accuracy": float(((scores > 0.0) == (self._targets > 0.0)).mean())}
@@ -565,8 +452,8 @@ def as_labels(name: str, labels: ArrayLike, num_examples: int) -> NDArray[Any]:
 
 def examples_of(values: NDArray[Any], limit: int = 6) -> str:
     """Return the distinct values for an error message, cut short."""
-    found = [str(value) for value in values[:limit].tolist()]
-    return ", ".join(found) + (f", ... ({values.size} different ones)" if values.size > limit else "")
+    texts = [str(value) for value in values[:limit].tolist()]
+    return ", ".join(texts) + (f", ... ({values.size} different ones)" if values.size > limit else "")
 
 
 def _top(matrix: NDArray[np.float64]) -> float:

@@ -38,12 +38,7 @@ class Line(ABC):
 
     @abstractmethod
     def __call__(self, step: float) -> tuple[float, float]:
-        """Return F_m and its derivative with respect to the step size, at w + step * direction.
-
-        Parameters
-        ----------
-        step : float
-        """
+        """Return F_m and its derivative with respect to the step size, at w + step * direction."""
 
     @abstractmethod
     def gradient(self, step: float, out: Vector | None = None) -> Vector:
@@ -52,6 +47,7 @@ class Line(ABC):
         Parameters
         ----------
         step : float
+            The step size.
         out : ndarray of float64, shape (layout.size,), optional
             Where to write the result.
         """
@@ -63,7 +59,9 @@ class Line(ABC):
         Parameters
         ----------
         step : float
+            The step size.
         direction : ndarray of float64, shape (layout.size,)
+            The direction of the new line.
         """
 
 
@@ -135,12 +133,7 @@ class Objective(ABC):
 
     @abstractmethod
     def value(self, w: Vector) -> float:
-        """Return F_m(w), the mean over all examples.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        """
+        """Return F_m(w), the mean over all examples, at a point w of shape (layout.size,)."""
 
     @abstractmethod
     def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
@@ -149,6 +142,7 @@ class Objective(ABC):
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
+            The point.
         batch : optional
             A batch from :meth:`batches`; all examples by default.
         out : ndarray, optional
@@ -161,11 +155,13 @@ class Objective(ABC):
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
+            The point.
         batch
             A batch from :meth:`batches`; None for all examples.
         scale : float
             Usually minus the step size.
         out : ndarray of float64, shape (layout.size,)
+            Changed in place.
         """
         _add(self.gradient(w, batch), scale, out)
 
@@ -175,6 +171,7 @@ class Objective(ABC):
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
+            The point.
         batch : optional
             A batch from :meth:`batches`; all examples by default.
         out : ndarray, optional
@@ -271,11 +268,7 @@ class Objective(ABC):
         self._does_not_know("its strong convexity", "give it by hand; 0 is right for every convex loss")
 
     def hessian_product(self, w: Vector, v: Vector) -> Vector:
-        """Return the Hessian over all examples at `w` times `v`.
-
-        Parameters
-        ----------
-        w, v : ndarray of float64, shape (layout.size,)
+        """Return the Hessian over all examples at `w` times `v`, both of shape (layout.size,).
 
         Raises
         ------
@@ -322,7 +315,8 @@ class Objective(ABC):
         Raises
         ------
         ConfigurationError
-            If names are missing or unknown; an objective without buffers accepts only an empty mapping.
+            If names are missing or unknown, or a shape differs; an objective without buffers accepts only an empty
+            mapping.
         """
         if buffers:
             raise ConfigurationError(
@@ -331,12 +325,7 @@ class Objective(ABC):
             )
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return the evaluation metrics as Python numbers; at least the loss.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        """
+        """Return the evaluation metrics at a point w of shape (layout.size,) as Python numbers; at least the loss."""
         return {"loss": self.value(w)}
 
     def _check(self, w: Vector) -> None:
@@ -357,7 +346,6 @@ def shuffled_epochs(
 
     Parameters
     ----------
-    num_examples : int
     rng : numpy.random.Generator
         Draws one permutation per epoch.
     work : FirstOrder

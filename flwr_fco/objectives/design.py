@@ -110,12 +110,14 @@ class Design:
         rows : ndarray of int64, shape (b,), optional
             Row numbers; all by default.
         num_outputs : int, default 1
+            Number of columns of W.
         size : int, optional
             Rows at a time, as in :meth:`blocks`. With several outputs, another size may change the last bits.
 
         Returns
         -------
-        ndarray of float64, shape (b,) or (b, num_outputs) if there are several outputs
+        ndarray of float64, shape (b,) or (b, num_outputs)
+            Of two dimensions if there are several outputs.
         """
         if num_outputs == 1:
             return np.asarray(margins(self.matrix, self.rows if rows is None else rows, w))
@@ -165,6 +167,7 @@ class Design:
         slice
             Their positions in `rows`.
         ndarray of float64, shape (at most size, d)
+            These rows.
 
         Raises
         ------
@@ -182,15 +185,7 @@ class Design:
             yield part, block.astype(np.float64, copy=False)
 
     def gram(self, intercept: bool = False) -> NDArray[np.float64]:
-        """Return A'A, where A is the matrix, with a column of ones for an intercept.
-
-        Parameters
-        ----------
-        intercept : bool, default False
-
-        Returns
-        -------
-        ndarray of float64, shape (d, d) or (d + 1, d + 1)
+        """Return A'A, where A is the matrix, with a column of ones for an intercept; of shape (d, d) or (d + 1, d + 1).
 
         Raises
         ------
@@ -211,15 +206,7 @@ class Design:
         return gram
 
     def gram_of_rows(self, intercept: bool = False) -> NDArray[np.float64]:
-        """Return AA', where A is the matrix, with a column of ones for an intercept.
-
-        Parameters
-        ----------
-        intercept : bool, default False
-
-        Returns
-        -------
-        ndarray of float64, shape (n, n)
+        """Return AA', where A is the matrix, with a column of ones for an intercept; of shape (n, n).
 
         Raises
         ------
@@ -334,7 +321,6 @@ class SparseDesign(Design):
     def predict(
         self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None
     ) -> NDArray[np.float64]:
-        """Return x_i' W + b for the given rows; see :meth:`Design.predict`."""
         rows = self.rows if rows is None else rows
         scores = np.empty((rows.size, num_outputs))
         weights, offsets = self._split(w, num_outputs)
@@ -342,7 +328,6 @@ class SparseDesign(Design):
         return scores.reshape(-1) if num_outputs == 1 else scores
 
     def add_rows(self, coefficients: NDArray[np.float64], out: Vector, rows: Rows | None = None) -> None:
-        """Add sum_i (x_i, 1) coefficients_i' to `out` in place; see :meth:`Design.add_rows`."""
         rows = self.rows if rows is None else rows
         if coefficients.shape[0] != rows.size:
             raise ValueError("there must be one coefficient a row")
@@ -369,7 +354,6 @@ class SparseDesign(Design):
         yield slice(0, block.shape[0]), block.astype(np.float64, copy=False)
 
     def gram(self, intercept: bool = False) -> NDArray[np.float64]:
-        """Return A'A as a dense matrix; see :meth:`Design.gram`."""
         n, d = self.shape
         ((_, rows),) = self.blocks()
         gram = np.zeros((d + intercept, d + intercept))
@@ -381,7 +365,6 @@ class SparseDesign(Design):
         return gram
 
     def gram_of_rows(self, intercept: bool = False) -> NDArray[np.float64]:
-        """Return AA' as a dense matrix; see :meth:`Design.gram_of_rows`."""
         ((_, rows),) = self.blocks()
         gram: NDArray[np.float64] = (rows @ rows.T).toarray()
         gram += float(intercept)
@@ -389,16 +372,13 @@ class SparseDesign(Design):
         return gram
 
     def mean_squares(self) -> Vector:
-        """Return the mean square of each column, shape (d,)."""
         return np.asarray(np.bincount(self.matrix.indices, self._squares, self.shape[1]) / self.shape[0])
 
     def row_squares(self) -> Vector:
-        """Return ||x_i||^2 of each row, shape (n,)."""
         rows = np.repeat(self.rows, np.diff(self.starts))
         return np.asarray(np.bincount(rows, self._squares, self.shape[0]), dtype=np.float64)
 
     def largest_square(self) -> float:
-        """Return the largest square of an entry."""
         return float(self._squares.max(initial=0.0))
 
     @property
@@ -406,7 +386,6 @@ class SparseDesign(Design):
         return np.asarray(np.square(self.matrix.data, dtype=np.float64))
 
     def support(self, rows: Rows | None = None) -> NDArray[np.int64]:
-        """Return the columns with a non-zero entry in any of the rows, in ascending order."""
         return np.unique(self.matrix.indices if rows is None else self.matrix[rows].indices).astype(np.int64)
 
 
@@ -426,6 +405,7 @@ class LinearData(NamedTuple):
     l2 : float
         Strength of the ridge term, which does not act on the intercept.
     factor : float, default 1.0
+        Factor of the mean loss.
     num_outputs : int, default 1
         Number of columns of W.
     """
@@ -458,10 +438,6 @@ def canonical_rows(name: str, features: Any) -> Any:
     features : sparse matrix or array, or a frame of sparse columns, shape (n, d)
         Not changed; its memory is shared if it is already in this form.
 
-    Returns
-    -------
-    csr_array of float64 or float32, shape (n, d)
-
     Raises
     ------
     ConfigurationError
@@ -484,9 +460,9 @@ def canonical_rows(name: str, features: Any) -> Any:
     if features.shape[1] >= 2**31 - 1:
         raise ConfigurationError(f"{name}: {_sparse_kind(features)}; expected fewer than 2147483647 features")
     dtype = np.dtype(np.float32) if features.dtype == np.float32 else np.dtype(np.float64)
-    given = features.tocsr()
+    matrix = features.tocsr()
     # A new object: the given one's sorted flag may be out of date, and user input must not be sorted in place.
-    rows = csr_array((given.data.astype(dtype, copy=False), given.indices, given.indptr), shape=given.shape)
+    rows = csr_array((matrix.data.astype(dtype, copy=False), matrix.indices, matrix.indptr), shape=matrix.shape)
     try:
         rows.check_format(full_check=True)
     except ValueError as error:
@@ -537,8 +513,8 @@ def _what_is_none(name: str, array: NDArray[Any]) -> str:
         entry: Any = array[place]
         if not isinstance(entry, int | float | np.number | np.bool_):
             # Do not show the entry: a client's error message goes to the server.
-            found = f"{name}{list(place)} is a {type(entry).__name__}"
-            return f": {found}. Encode such columns as numbers (the same way on every client), or leave them out"
+            description = f"{name}{list(place)} is a {type(entry).__name__}"
+            return f": {description}. Encode such columns as numbers (the same way on every client), or leave them out"
     return ". All of its entries are: give .astype(float) of it"
 
 

@@ -40,8 +40,8 @@ def duality_terms(
 
     Parameters
     ----------
-    objective : Objective
     w : ndarray of float64, shape (layout.size,)
+        The point.
     numbers : mapping of str to float
         ``stage``, and the corrections: ``centre``; or ``mix`` and ``common-0``, ``common-1``, ... (-1: no client has
         this class); ``scaling``.
@@ -106,14 +106,14 @@ def _data_of(objective: Objective) -> LinearData | None:
 
 
 def _facts(objective: Objective, data: LinearData | None, w: Vector) -> dict[str, float]:
-    found = dict.fromkeys(("link", "outputs", "intercept", "l2", "factor", "slope"), 0.0)
-    found["loss"] = float(objective.value(w))
+    facts = dict.fromkeys(("link", "outputs", "intercept", "l2", "factor", "slope"), 0.0)
+    facts["loss"] = float(objective.value(w))
     if data is not None:
-        found["link"], found["outputs"] = float(LINKS.index(data.link)), float(data.num_outputs)
-        found["intercept"], found["l2"], found["factor"] = float(data.intercept), data.l2, data.factor
+        facts["link"], facts["outputs"] = float(LINKS.index(data.link)), float(data.num_outputs)
+        facts["intercept"], facts["l2"], facts["factor"] = float(data.intercept), data.l2, data.factor
         if data.link == "identity":
-            found["slope"] = float(data.factor * (data.design.predict(w) - data.targets).mean())
-    return found
+            facts["slope"] = float(data.factor * (data.design.predict(w) - data.targets).mean())
+    return facts
 
 
 def _of_scalars(

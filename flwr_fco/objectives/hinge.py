@@ -80,26 +80,11 @@ class Hinge(TwoClassModel):
         self._does_not_know("its Hessian", "which does not exist everywhere")
 
     def lipschitz(self, norm: str = "l2") -> float:
-        """Raise, because a discontinuous gradient has no Lipschitz constant.
-
-        Parameters
-        ----------
-        norm : {"l2", "l1"}
-
-        Raises
-        ------
-        ConfigurationError
-            Always.
-        """
+        """Raise a :class:`ConfigurationError`, because a discontinuous gradient has no Lipschitz constant."""
         raise ConfigurationError(
             "the hinge loss is not smooth, so its gradient has no Lipschitz constant; give the rates by hand"
         )
 
     def strong_convexity(self) -> float:
-        """Return `l2`.
-
-        Returns
-        -------
-        float
-        """
+        """Return `l2`."""
         return self.l2

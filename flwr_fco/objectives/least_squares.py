@@ -51,30 +51,13 @@ class _SquaredLoss(LinearModel):
         add_least_squares_gradient(self.design.matrix, self.targets, rows, w, factor, shrinkage, out)
 
     def predict(self, w: Vector) -> Vector:
-        """Return the predictions for the client's examples.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        ndarray of float64, shape (num_examples,)
-        """
+        """Return the predictions for the client's examples."""
         return self._scores(w)
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return the loss, the mean squared error and R^2.
+        """Return ``loss``, :meth:`value`, the mean squared residual ``mse`` (no `scale` or `l2`), and R^2 as ``r2``.
 
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        dict
-            ``loss``: :meth:`value`. ``mse``: the mean squared residual, whatever `scale` and `l2` are. ``r2``: as in
-            scikit-learn, so for constant targets 1.0 if the predictions are exact, otherwise 0.0.
+        R^2 is as in scikit-learn: for constant targets 1.0 if the predictions are exact, otherwise 0.0.
         """
         residuals = self.predict(w) - self.targets
         squares = float(residuals @ residuals)
@@ -94,6 +77,7 @@ class LeastSquares(_SquaredLoss):
         float32 and float64 are used as they are, without a copy if C-contiguous (also a memory map), or sorted by rows
         and columns if sparse; sums are in float64.
     targets : array-like, shape (n,)
+        The y_i.
     scale : float, default 1.0
         1.0: the mean of the squares. 0.5: half the mean, as in scikit-learn's `Lasso`.
     intercept : bool, default True
@@ -149,6 +133,7 @@ class TraceRegression(_SquaredLoss):
         float32 and float64 are used as they are, without a copy if C-contiguous (also a memory map); sums are in
         float64.
     targets : array-like, shape (n,)
+        The y_i.
     scale : float, default 1.0
         1.0: the mean of the squares. 0.5: half the mean.
     intercept : bool, default True

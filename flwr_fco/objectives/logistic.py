@@ -138,11 +138,11 @@ class MultinomialLogistic(LinearModel):
         l2: float = 0.0,
     ) -> None:
         design = Design.of(features)
-        given = as_labels("labels", labels, design.shape[0])
-        self.num_classes = _count_classes(given, num_classes)
+        classes = as_labels("labels", labels, design.shape[0])
+        self.num_classes = _count_classes(classes, num_classes)
         shape = (design.shape[1], self.num_classes)
         self._set_data(design, shape, intercept=intercept, l2=l2, num_outputs=self.num_classes)
-        self.labels = self._targets = np.require(given, np.int64, ["C", "W"])
+        self.labels = self._targets = np.require(classes, np.int64, ["C", "W"])
 
     def _mean_loss(self, scores: Scores) -> float:
         # SciPy's logsumexp takes more than twice as long for a client's hundred examples.
@@ -163,43 +163,15 @@ class MultinomialLogistic(LinearModel):
         add_multinomial_gradient(self.design.matrix, self.labels, rows, w, self.num_classes, scale, shrinkage, out)
 
     def margins(self, w: Vector) -> NDArray[np.float64]:
-        """Return W' x_i + b, the unnormalised log probabilities.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        ndarray of float64, shape (num_examples, num_classes)
-        """
+        """Return W' x_i + b, the unnormalised log probabilities, of shape (num_examples, num_classes)."""
         return self._scores(w)
 
     def predict(self, w: Vector) -> NDArray[np.int64]:
-        """Return the most likely class of each of the client's examples.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        ndarray of int64, shape (num_examples,)
-        """
+        """Return the most likely class of each of the client's examples, as int64 of shape (num_examples,)."""
         return np.asarray(self.margins(w).argmax(axis=1), dtype=np.int64)
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return the loss and the accuracy.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        dict
-            ``loss``: :meth:`value`. ``accuracy``: the share of examples that :meth:`predict` classifies correctly.
-        """
+        """Return ``loss``, :meth:`value`, and ``accuracy``, the share of examples that :meth:`predict` gets right."""
         scores = self.margins(w)
         return {
             "loss": self._mean_loss(scores) + self._l2_value(w),
@@ -209,24 +181,24 @@ class MultinomialLogistic(LinearModel):
 
 def _count_classes(labels: NDArray[Any], num_classes: int | None) -> int:
     """Check the labels and return the number of classes."""
-    found = np.unique(labels)
-    integral = labels.dtype.kind in "iub" or (labels.dtype.kind == "f" and bool((found == np.floor(found)).all()))
-    if not integral or found[0] < 0:
+    values = np.unique(labels)
+    integral = labels.dtype.kind in "iub" or (labels.dtype.kind == "f" and bool((values == np.floor(values)).all()))
+    if not integral or values[0] < 0:
         raise ConfigurationError(
-            f"labels hold {examples_of(found)}; expected integers 0 .. num_classes - 1. "
+            f"labels hold {examples_of(values)}; expected integers 0 .. num_classes - 1. "
             "For names, encode them first (the same way on every client)."
         )
-    largest = int(found[-1])
+    largest = int(values[-1])
     if num_classes is None:
-        if found.size != largest + 1 or largest == 0:
+        if values.size != largest + 1 or largest == 0:
             raise ConfigurationError(
-                f"labels hold {examples_of(found)}, so some class is missing on this client and the number of classes "
+                f"labels hold {examples_of(values)}, so some class is missing on this client and the number of classes "
                 "cannot be read off them. Give num_classes= (that of the whole federation): all clients must have "
                 "models of the same shape."
             )
         return largest + 1
     if num_classes < 2 or num_classes <= largest:
         raise ConfigurationError(
-            f"num_classes={num_classes}, but labels hold {examples_of(found)}; expected at least {max(2, largest + 1)}"
+            f"num_classes={num_classes}, but labels hold {examples_of(values)}; expected at least {max(2, largest + 1)}"
         )
     return int(num_classes)

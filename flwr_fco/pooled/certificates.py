@@ -35,6 +35,7 @@ def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = 
     Returns
     -------
     ndarray of float64, shape (num_clients,)
+        The p_m, in the order of the objectives.
 
     Raises
     ------
@@ -57,12 +58,12 @@ def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = 
         )
     if weights is None:
         weights = [objective.num_examples for objective in objectives]
-    given = np.asarray(weights, dtype=np.float64)
-    if given.shape != (len(objectives),):
-        raise ConfigurationError(f"weights have shape {given.shape}, expected ({len(objectives)},): one a client")
-    if not (np.isfinite(given).all() and (given >= 0.0).all() and given.sum() > 0.0):
-        raise ConfigurationError(f"weights={given.tolist()}; expected non-negative numbers, not all 0")
-    return np.asarray(given / given.sum())
+    shares = np.asarray(weights, dtype=np.float64)
+    if shares.shape != (len(objectives),):
+        raise ConfigurationError(f"weights have shape {shares.shape}, expected ({len(objectives)},): one a client")
+    if not (np.isfinite(shares).all() and (shares >= 0.0).all() and shares.sum() > 0.0):
+        raise ConfigurationError(f"weights={shares.tolist()}; expected non-negative numbers, not all 0")
+    return np.asarray(shares / shares.sum())
 
 
 def composite_objective(
@@ -82,6 +83,7 @@ def composite_objective(
     regularizer : Regularizer or BoundRegularizer
         psi; if it is not bound to a layout, it is bound to the objectives' layout.
     w : ndarray of float64, shape (layout.size,)
+        The point.
 
     Returns
     -------
@@ -116,10 +118,12 @@ def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, 
     weights : array-like or None
         See :func:`client_weights`.
     w : ndarray of float64, shape (layout.size,)
+        The point.
 
     Returns
     -------
     ndarray of float64, shape (layout.size,)
+        The gradient of the smooth part of Phi.
 
     Raises
     ------
@@ -162,12 +166,9 @@ def stationarity(
     regularizer : Regularizer or BoundRegularizer
         psi; if it is not bound to a layout, it is bound to the objectives' layout.
     w : ndarray of float64, shape (layout.size,)
+        The point.
     lipschitz : float, optional
         L; by default sum_m p_m L_m with the clients' own constants.
-
-    Returns
-    -------
-    float
 
     Raises
     ------
@@ -295,10 +296,7 @@ def certify(
     regularizer : Regularizer or BoundRegularizer
         psi; if it is not bound to a layout, it is bound to the objectives' layout.
     w : ndarray of float64, shape (layout.size,)
-
-    Returns
-    -------
-    Certificate
+        The point.
 
     Examples
     --------
@@ -316,19 +314,19 @@ def certify(
 
     def ask(request: Request) -> list[Answer]:
         if request.kind == "gradient":
-            found: list[Answer] = []
+            answers: list[Answer] = []
             for share, objective in parts:
                 value, gradient = objective.value_and_gradient(w)
-                found.append(Answer({"loss": float(value)}, {"gradient": gradient}, weight=share))
-            return found
+                answers.append(Answer({"loss": float(value)}, {"gradient": gradient}, weight=share))
+            return answers
         return [Answer(*duality_terms(objective, w, request.numbers), weight=share) for share, objective in parts]
 
     return settle(certificate(_bound(regularizer, objectives), w), ask)
 
 
-def _gap(found: Certificate) -> float:
+def _gap(certified: Certificate) -> float:
     """Return the duality gap; at strength 0 the dual point 0 gives Phi(w), as these losses are never negative."""
-    return found.value if found.kind == "duality-gap" else found.objective
+    return certified.value if certified.kind == "duality-gap" else certified.objective
 
 
 def _same_options(

@@ -54,9 +54,11 @@ def centralized_solution(
     weights : array-like, shape (num_clients,), optional
         The p_m up to a factor; numbers of examples by default (the pooled empirical risk).
     tol : float, default 1e-10
+        Relative tolerance of the proximal gradient mapping.
     start : ndarray of float64, shape (layout.size,), optional
         The starting point; 0 by default.
     max_iterations : int, default 200,000
+        Iterations after which the tolerance counts as out of reach.
 
     Returns
     -------
@@ -181,6 +183,7 @@ def sklearn_solution(
     Returns
     -------
     ndarray of float64, shape (layout.size,)
+        The minimiser.
 
     Raises
     ------

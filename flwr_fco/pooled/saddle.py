@@ -107,8 +107,8 @@ def duality_gap(
         if float(np.linalg.norm(nearest - w)) > _ROUNDING * (1.0 + float(np.linalg.norm(w))):
             return math.inf
         w, value = nearest, psi.value(nearest)
-    if isinstance(psi.regularizer, Zero) and all(isinstance(own, QuadraticSaddle) for own in objectives):
-        quadratics = [own for own in objectives if isinstance(own, QuadraticSaddle)]
+    if isinstance(psi.regularizer, Zero) and all(isinstance(objective, QuadraticSaddle) for objective in objectives):
+        quadratics = [objective for objective in objectives if isinstance(objective, QuadraticSaddle)]
         pooled = QuadraticSaddle.pooled(quadratics, client_weights(objectives, weights))
         if pooled.strong_convexity() > 0.0:
             return _quadratic_gap(pooled, w)
@@ -137,11 +137,9 @@ def natural_residual(
     regularizer : Regularizer or BoundRegularizer
         psi; for a matrix game with `Zero`, the two simplices are used.
     w : ndarray of float64, shape (layout.size,)
+        The point.
     step : float, default 1.0
-
-    Returns
-    -------
-    float
+        Step size of the proximal step.
 
     Examples
     --------
@@ -173,6 +171,7 @@ def saddle_metrics(
     regularizer : Regularizer or BoundRegularizer
         psi.
     w : ndarray of float64, shape (layout.size,)
+        The point.
     threshold : float, default 1e-5
         Entries and singular values above it count as non-zero.
 
@@ -201,9 +200,9 @@ def saddle_metrics(
     metrics["density"] = density(np.concatenate([views[name].reshape(-1) for name in names]), threshold)
     for name in names:
         metrics[f"density-{name}"] = density(views[name], threshold)
-        own = psi.regularizer.for_array(name)
-        if isinstance(own, MatrixRegularizer):
-            metrics[f"rank-{name}"] = float(numerical_rank(own.matrix(views[name]), threshold))
+        part = psi.regularizer.for_array(name)
+        if isinstance(part, MatrixRegularizer):
+            metrics[f"rank-{name}"] = float(numerical_rank(part.matrix(views[name]), threshold))
     return metrics
 
 
@@ -220,6 +219,7 @@ def saddle_point(objectives: Sequence[QuadraticSaddle], weights: ArrayLike | Non
     Returns
     -------
     ndarray of float64, shape (layout.size,)
+        x, then y.
 
     Examples
     --------
@@ -330,10 +330,6 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
     weights : array-like, optional
         See :func:`flwr_fco.pooled.client_weights`.
 
-    Returns
-    -------
-    GameSolution
-
     Raises
     ------
     ConfigurationError
@@ -349,7 +345,7 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
     payoff = MatrixGame.pooled(objectives, client_weights(objectives, weights)).payoff
     rows, columns = payoff.shape
     # min v over (x, v) with P'x <= v, x >= 0, sum x = 1; y contains the multipliers of the inequalities.
-    found = linprog(
+    solution = linprog(
         np.eye(1, rows + 1, rows)[0],
         A_ub=np.hstack([payoff.T, -np.ones((columns, 1))]),
         b_ub=np.zeros(columns),
@@ -358,9 +354,9 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
         bounds=[(0.0, None)] * rows + [(None, None)],
         method="highs",
     )
-    if not found.success:
-        raise ConfigurationError(f"the linear program of the game was not solved: {found.message}")
-    return GameSolution(float(found.fun), np.asarray(found.x[:rows]), np.asarray(-found.ineqlin.marginals))
+    if not solution.success:
+        raise ConfigurationError(f"the linear program of the game was not solved: {solution.message}")
+    return GameSolution(float(solution.fun), np.asarray(solution.x[:rows]), np.asarray(-solution.ineqlin.marginals))
 
 
 def _quadratic_gap(pooled: QuadraticSaddle, w: Vector) -> float:

@@ -31,6 +31,7 @@ def support(w: ArrayLike, threshold: float = 0.0) -> NDArray[np.bool_]:
     Returns
     -------
     ndarray of bool, shape of w
+        True for entries above the threshold.
 
     Examples
     --------
@@ -48,10 +49,7 @@ def density(w: ArrayLike, threshold: float = 0.0) -> float:
     w : array-like
         Coefficients, of any shape; without the intercept, which is not meant to be sparse.
     threshold : float, default 0.0
-
-    Returns
-    -------
-    float
+        Entries up to it count as zero.
 
     Examples
     --------
@@ -89,9 +87,9 @@ def support_scores(w: ArrayLike, reference: ArrayLike, threshold: float = 0.0) -
     SupportScores(precision=0.5, recall=0.5, f1=0.5)
     """
     _check_shapes(w, reference)
-    found, truth = support(w, threshold).reshape(-1), support(reference).reshape(-1)
+    estimated, truth = support(w, threshold).reshape(-1), support(reference).reshape(-1)
     # Not scikit-learn's function: it takes a millisecond, and experiments call this in every round.
-    both, selected, true = (int(np.count_nonzero(part)) for part in (found & truth, found, truth))
+    both, selected, true = (int(np.count_nonzero(part)) for part in (estimated & truth, estimated, truth))
     return SupportScores(
         both / selected if selected else 1.0,
         both / true if true else 1.0,
@@ -105,13 +103,10 @@ def numerical_rank(matrix: ArrayLike, threshold: float | None = None) -> int:
     Parameters
     ----------
     matrix : array-like, shape (rows, columns)
+        The matrix.
     threshold : float, optional
         By default 64 eps sigma_1 max(rows, columns), with the eps of the matrix's dtype, which bounds the rounding
         error of a zero singular value. The papers use 1e-2.
-
-    Returns
-    -------
-    int
 
     Raises
     ------
@@ -144,14 +139,11 @@ def recovery_error(
     Parameters
     ----------
     w, reference : array-like of the same shape
+        The estimate and the truth.
     relative : bool, default False
         Whether to divide by the norm of the reference.
     norm : {"l2", "l1"}, default "l2"
         Euclidean (Frobenius), or the sum of absolute values.
-
-    Returns
-    -------
-    float
 
     Raises
     ------

@@ -90,10 +90,6 @@ def dual_extrapolation(
     callback : callable, optional
         Called after each step with an :class:`Extrapolation` of the steps so far (it costs one retrieval).
 
-    Returns
-    -------
-    Extrapolation
-
     Raises
     ------
     ConfigurationError
@@ -194,12 +190,12 @@ def dual_extrapolation(
 def _adder(operator: Operator) -> Callable[[Vector, Any, float, Vector], None]:
     def add(point: Vector, batch: Any, scale: float, out: Vector) -> None:
         # A copy, because the steps overwrite their points.
-        found = np.asarray(operator(point.copy()))
-        if found.shape != out.shape or found.dtype.kind not in "fiub":
+        value = np.asarray(operator(point.copy()))
+        if value.shape != out.shape or value.dtype.kind not in "fiub":
             raise ConfigurationError(
-                f"the operator returned shape {found.shape} and dtype {found.dtype}; expected real numbers of shape "
+                f"the operator returned shape {value.shape} and dtype {value.dtype}; expected real numbers of shape "
                 f"{out.shape}, that of the point"
             )
-        out += scale * found
+        out += scale * value
 
     return add

@@ -39,6 +39,7 @@ class Accountant(NamedTuple):
     Parameters
     ----------
     noise : {"independent", "tree", "banded"}
+        The noise of :class:`GaussianDP`.
     sampling : float
         Probability that a client takes part in a round, for ``"independent"``.
     separation : int
@@ -53,13 +54,7 @@ class Accountant(NamedTuple):
     bands: int = 1
 
     def sensitivity(self, rounds: int) -> float:
-        """Return the largest influence of a client on the noisy quantity, per unit of the clip.
-
-        Parameters
-        ----------
-        rounds : int
-            Number of rounds that have been run.
-        """
+        """Return the largest influence of a client on the noisy quantity after some rounds, per unit of the clip."""
         if self.noise == "tree":
             return tree_sensitivity(rounds, self.separation)
         if self.noise == "banded":
@@ -68,14 +63,7 @@ class Accountant(NamedTuple):
         return 1.0
 
     def event(self, noise_multiplier: float, rounds: int) -> Any:
-        """Return the dp-accounting event of such a run.
-
-        Parameters
-        ----------
-        noise_multiplier : float
-            sigma / clip.
-        rounds : int
-        """
+        """Return the dp-accounting event of such a run; the noise multiplier is sigma / clip."""
         dp = library()
         gaussian = dp.GaussianDpEvent(noise_multiplier / self.sensitivity(rounds))
         if self.noise != "independent":
@@ -83,14 +71,7 @@ class Accountant(NamedTuple):
         return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(self.sampling, gaussian), rounds)
 
     def epsilon(self, noise_multiplier: float, rounds: int, delta: float) -> float:
-        """Return epsilon after a number of rounds; infinite without noise.
-
-        Parameters
-        ----------
-        noise_multiplier : float
-        rounds : int
-        delta : float
-        """
+        """Return epsilon after a number of rounds; infinite without noise."""
         if rounds == 0:
             return 0.0
         if noise_multiplier == 0.0:
@@ -101,17 +82,11 @@ class Accountant(NamedTuple):
             one = _losses(noise_multiplier, self.sampling)
             return float(one.self_compose(rounds).get_epsilon_for_delta(delta))
         times = rounds if self.noise == "independent" else 1
-        own = noise_multiplier / (self.sensitivity(rounds) * math.sqrt(times))
-        return float(library().get_epsilon_gaussian(own, delta))
+        multiplier = noise_multiplier / (self.sensitivity(rounds) * math.sqrt(times))
+        return float(library().get_epsilon_gaussian(multiplier, delta))
 
     def noise_multiplier(self, target_epsilon: float, rounds: int, delta: float) -> float:
         """Return the smallest noise multiplier for which a run stays within a target epsilon, to 4 digits.
-
-        Parameters
-        ----------
-        target_epsilon : float
-        rounds : int
-        delta : float
 
         Raises
         ------

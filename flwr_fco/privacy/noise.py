@@ -80,10 +80,6 @@ def tree_sensitivity(rounds: int, separation: int) -> float:
 
     A round is in one subtree of each of the floor(log2 n) + 1 heights of a tree over n rounds.
 
-    Parameters
-    ----------
-    rounds, separation : int
-
     Examples
     --------
     >>> round(tree_sensitivity(4, 4) ** 2), round(tree_sensitivity(9, 4) ** 2)
@@ -161,8 +157,8 @@ class TreeNoise:
         done = self._round % self._separation + 1
         for height in range(1, (done & -done).bit_length()):
             halves = self._complete.pop() + self._complete.pop()
-            own = 2.0**height / (2.0 ** (height + 1) - 1.0)
-            self._complete.append(own * draw() + (1.0 - own) * halves)
+            weight = 2.0**height / (2.0 ** (height + 1) - 1.0)
+            self._complete.append(weight * draw() + (1.0 - weight) * halves)
         self._round += 1
         noise = self._complete[-1].copy()
         for replaced in before[len(self._complete) - 1 :]:
@@ -183,10 +179,6 @@ def secure_normal(size: int) -> Vector:
     """Return independent N(0, 1) draws from the operating system's entropy, unpredictable from other draws.
 
     Each is a quantile of 52 random bits with a random sign: at most 8.3 in absolute value.
-
-    Parameters
-    ----------
-    size : int
     """
     words = np.frombuffer(secrets.token_bytes(8 * size), dtype=np.uint64)
     tail = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-53
@@ -195,11 +187,6 @@ def secure_normal(size: int) -> Vector:
 
 def clipped(vector: Vector, bounds: Sequence[tuple[slice, float]]) -> Vector:
     """Return a vector with the Euclidean norm of each block scaled down to a bound; NaN and infinity become 0.
-
-    Parameters
-    ----------
-    vector : ndarray of float64, shape (d,)
-    bounds : sequence of (slice, float)
 
     Examples
     --------

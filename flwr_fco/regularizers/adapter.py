@@ -119,10 +119,10 @@ class Adapter(Regularizer):
         ConfigurationError
             If the name is already registered for another factory.
         """
-        known = _FACTORIES.get(name)
-        if known is not None and (known.__module__, known.__qualname__) != (factory.__module__, factory.__qualname__):
+        other = _FACTORIES.get(name)
+        if other is not None and (other.__module__, other.__qualname__) != (factory.__module__, factory.__qualname__):
             raise ConfigurationError(
-                f"Adapter.register({name!r}, ...): the name is taken by {known.__module__}.{known.__qualname__}; "
+                f"Adapter.register({name!r}, ...): the name is taken by {other.__module__}.{other.__qualname__}; "
                 "choose another"
             )
         _FACTORIES[name] = factory

@@ -53,7 +53,6 @@ class L1Ball(Weighted):
     weights: Array | None = field(default=None, metadata=WEIGHTS)
 
     def value(self, w: Array) -> float:
-        """Return 0.0 inside the ball (up to rounding), inf outside."""
         flat = w.reshape(-1)
         if self.weights is None:
             norm = kernels.absolute_sum(flat)
@@ -62,7 +61,6 @@ class L1Ball(Weighted):
         return outside(norm - self.radius, self.radius, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the projection to `out`."""
         if self.weights is not None:
             kernels.weighted_ball_project(v, flat_weights(self.weights, shape), self.radius, out)
             return
@@ -101,12 +99,10 @@ class L2Ball(FlatRegularizer):
     radius: float = field(metadata=POSITIVE)
 
     def value(self, w: Array) -> float:
-        """Return 0.0 inside the ball (up to rounding), inf outside."""
         unit, root = kernels.scaled_norm(w.reshape(-1))
         return outside(root - self.radius / unit, self.radius / unit, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the projection to `out`."""
         unit, root = kernels.scaled_norm(v)
         if root <= self.radius / unit:
             np.add(v, v.dtype.type(0.0), out=out)
@@ -151,7 +147,6 @@ class Simplex(FlatRegularizer):
         return outside(abs(kernels.absolute_sum(w.reshape(-1)) - self.radius), self.radius, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the projection to `out`."""
         if v.size:
             _, top, tau, correction = kernels.simplex_threshold(v, self.radius, False, scratch(v, out))
             kernels.shifted_soft_threshold(v, top, tau, correction, False, out)

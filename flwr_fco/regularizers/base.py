@@ -71,9 +71,9 @@ class Regularizer(Specified, ABC):
     def __post_init__(self) -> None:
         """Validate and convert each field with the check in its metadata; a default of None is kept."""
         for field in fields(self):  # type: ignore[arg-type]
-            given, check = getattr(self, field.name), field.metadata.get("check")
-            if check is not None and not (given is None and field.default is None):
-                object.__setattr__(self, field.name, check(self, field.name, given))
+            value, check = getattr(self, field.name), field.metadata.get("check")
+            if check is not None and not (value is None and field.default is None):
+                object.__setattr__(self, field.name, check(self, field.name, value))
 
     @abstractmethod
     def value(self, w: Array) -> float:
@@ -149,6 +149,7 @@ class Regularizer(Specified, ABC):
         name : str
             The array's name, for the error message.
         shape : tuple of int
+            The array's shape.
         """
 
     def for_array(self, name: str) -> Regularizer | None:
@@ -216,10 +217,10 @@ class BoundRegularizer:
                 self._joint = np.flatnonzero(layout.regularized_mask())
         else:
             for entry in hit:
-                own = regularizer.for_array(entry.name)
-                if own is not None:
-                    own.check_shape(entry.name, entry.shape)
-                    self._blocks.append((entry.block, entry.shape, own))
+                part = regularizer.for_array(entry.name)
+                if part is not None:
+                    part.check_shape(entry.name, entry.shape)
+                    self._blocks.append((entry.block, entry.shape, part))
         self._gaps = self._complement()
 
     def _complement(self) -> list[slice]:
@@ -239,7 +240,7 @@ class BoundRegularizer:
     @property
     def convex(self) -> bool:
         """Whether psi is convex on every array that it acts on."""
-        return all(own.convex for _, _, own in self._blocks) if self._blocks else self.regularizer.convex
+        return all(part.convex for _, _, part in self._blocks) if self._blocks else self.regularizer.convex
 
     @property
     def blocks(self) -> tuple[tuple[slice, tuple[int, ...], Regularizer], ...]:
@@ -251,8 +252,8 @@ class BoundRegularizer:
         if self._joint is not None:
             return self.regularizer.value(w[self._joint])
         total = 0.0
-        for block, shape, own in self._blocks:
-            total += own.value(w[block].reshape(shape))
+        for block, shape, part in self._blocks:
+            total += part.value(w[block].reshape(shape))
         return total
 
     def prox(self, v: Vector, step: float, out: Vector | None = None) -> Vector:
@@ -261,8 +262,8 @@ class BoundRegularizer:
         if out is not v:
             for gap in self._gaps:
                 out[gap] = v[gap]
-        for block, shape, own in self._blocks:
-            own.solve(v[block], step, out[block], shape)
+        for block, shape, part in self._blocks:
+            part.solve(v[block], step, out[block], shape)
         if self._joint is not None:
             out[self._joint] = self.regularizer.prox(v[self._joint], step)
         return out
@@ -270,8 +271,8 @@ class BoundRegularizer:
     def subgradient(self, w: Vector) -> Vector:
         """Return a subgradient of psi's finite part at w; it is 0 where psi does not act."""
         result = np.zeros_like(w)
-        for block, shape, own in self._blocks:
-            result[block] = own.subgradient(w[block].reshape(shape)).reshape(-1)
+        for block, shape, part in self._blocks:
+            result[block] = part.subgradient(w[block].reshape(shape)).reshape(-1)
         if self._joint is not None:
             result[self._joint] = self.regularizer.subgradient(w[self._joint])
         return result
@@ -289,11 +290,11 @@ class BoundRegularizer:
         if self._joint is not None:
             parts.append((self._joint, self._joint.shape, self.regularizer))
         others = []
-        for place, shape, own in parts:
-            own_terms = own.separable_terms(shape)
-            if own_terms is None:
-                others.append((place, shape, own))
+        for place, shape, part in parts:
+            part_terms = part.separable_terms(shape)
+            if part_terms is None:
+                others.append((place, shape, part))
                 continue
-            for target, source in zip(terms, own_terms, strict=True):
+            for target, source in zip(terms, part_terms, strict=True):
                 target[place] = np.broadcast_to(source, shape).reshape(-1)  # type: ignore[index]
         return terms, others

@@ -44,14 +44,14 @@ class Box(FlatRegularizer):
 
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
-            given = getattr(self, name)
+            value = getattr(self, name)
             bound: float | Array
-            if isinstance(given, np.ndarray | list | tuple) and np.ndim(given):
-                bound = frozen_array(self, name, given)
+            if isinstance(value, np.ndarray | list | tuple) and np.ndim(value):
+                bound = frozen_array(self, name, value)
                 if np.isnan(bound).any():
                     raise ConfigurationError(f"Box({name}=...): expected numbers, got NaN")
             else:
-                bound = number(self, name, given)
+                bound = number(self, name, value)
             object.__setattr__(self, name, bound)
         try:
             crossed = np.greater(self.lower, self.upper)
@@ -67,7 +67,6 @@ class Box(FlatRegularizer):
             )
 
     def value(self, w: Array) -> float:
-        """Return 0.0 inside the box (up to rounding), inf outside."""
         eps = tolerance(w)
         # A violation is measured relative to the finite bound; if both sides are open there is none.
         low = np.where(np.isfinite(self.lower), self.lower, 0.0)
@@ -78,7 +77,6 @@ class Box(FlatRegularizer):
         return 0.0 if bool(inside.all()) else float(np.inf)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the clipped values to `out`."""
         if isinstance(self.lower, float) and isinstance(self.upper, float):
             kernels.clip(v, self.lower, self.upper, out)
         else:
@@ -87,7 +85,6 @@ class Box(FlatRegularizer):
             kernels.clip_arrays(v, lower, upper, out)
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
-        """Return the two bounds."""
         return SeparableTerms(lower=self.lower, upper=self.upper)
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
@@ -117,11 +114,9 @@ class NonNegative(FlatRegularizer):
         return 0.0 if bool((w >= 0.0).all()) else float(np.inf)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the clipped values to `out`."""
         kernels.clip(v, 0.0, np.inf, out)
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
-        """Return the lower bound 0."""
         return SeparableTerms(lower=0.0)
 
 
@@ -153,13 +148,10 @@ class LInfinityBall(FlatRegularizer):
     radius: float = field(metadata=POSITIVE)
 
     def value(self, w: Array) -> float:
-        """Return 0.0 inside the ball (up to rounding), inf outside."""
         return outside(float(np.abs(w).max(initial=0.0)) - self.radius, self.radius, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the clipped values to `out`."""
         kernels.clip(v, -self.radius, self.radius, out)
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
-        """Return the two bounds."""
         return SeparableTerms(lower=-self.radius, upper=self.radius)

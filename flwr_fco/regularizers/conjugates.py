@@ -25,7 +25,6 @@ def conjugate(regularizer: Regularizer | BoundRegularizer, v: Array) -> float:
     ----------
     regularizer : Regularizer or BoundRegularizer
         psi, convex. A BoundRegularizer takes its model's flat vector; where psi does not act, psi* is 0 at 0, else inf.
-    v : ndarray of float64
 
     Returns
     -------
@@ -47,9 +46,9 @@ def conjugate(regularizer: Regularizer | BoundRegularizer, v: Array) -> float:
     if isinstance(regularizer, BoundRegularizer):
         free = np.ones(v.size, dtype=np.bool_)
         total = 0.0
-        for place, shape, own in regularizer.blocks:
+        for place, shape, part in regularizer.blocks:
             free[place] = False
-            total += conjugate(own, v[place].reshape(shape))
+            total += conjugate(part, v[place].reshape(shape))
         return math.inf if v[free].any() else total
     terms = regularizer.separable_terms(v.shape)
     if terms is not None:

@@ -156,7 +156,6 @@ class GroupLasso(_Grouped):
         return self.strength * float(weights @ norms)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the shrunk groups to `out`."""
         groups, weights = self._resolve(shape)
         norms = kernels.group_norms(v, groups, weights.size)
         kernels.group_shrink(v, groups, norms, amount(step, self.strength), weights, out)
@@ -227,7 +226,6 @@ class SparseGroupLasso(_Grouped):
         return float(self.strength * (self.l1_ratio * absolute + (1.0 - self.l1_ratio) * float(weights @ norms)))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the soft-thresholded and then shrunk groups to `out`."""
         groups, weights = self._resolve(shape)
         kernels.soft_threshold(v, amount(step, self.strength * self.l1_ratio), out)
         norms = kernels.group_norms(out, groups, weights.size)
@@ -252,8 +250,8 @@ class SparseGroupLasso(_Grouped):
         flat = gradient.reshape(-1)
         largest = 0.0
         for group, weight in enumerate(weights):
-            own = flat[groups == group]
-            largest = max(largest, self._group_strength(own, float(weight)))
+            entries = flat[groups == group]
+            largest = max(largest, self._group_strength(entries, float(weight)))
         return largest
 
     def _group_strength(self, size: Array, weight: float) -> float:
@@ -280,10 +278,10 @@ class SparseGroupLasso(_Grouped):
 
 def _are_index_lists(groups: Any) -> bool:
     """Whether this is a list of index sequences: they contain every coordinate once, or differ in length."""
-    if not isinstance(groups, list | tuple) or not groups or not all(np.ndim(own) == 1 for own in groups):
+    if not isinstance(groups, list | tuple) or not groups or not all(np.ndim(members) == 1 for members in groups):
         return False
-    indices = np.concatenate([np.asarray(own).reshape(-1) for own in groups])
-    if len({len(own) for own in groups}) > 1:
+    indices = np.concatenate([np.asarray(members).reshape(-1) for members in groups])
+    if len({len(members) for members in groups}) > 1:
         return True
     # Lists of one number each are a column of group numbers.
     return indices.size > len(groups) and bool(np.array_equal(np.sort(indices), np.arange(indices.size)))

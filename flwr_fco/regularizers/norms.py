@@ -48,7 +48,6 @@ class L2(FlatRegularizer):
         return self.strength * unit * root
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the shrunk array to `out`."""
         unit, root = kernels.scaled_norm(v)
         threshold = amount(step, self.strength) / unit
         if root <= threshold:
@@ -105,7 +104,7 @@ class LInfinity(FlatRegularizer):
         return self.strength * float(np.abs(w).max(initial=0.0))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write v, clipped at the level found by an l1 projection, to `out`."""
+        """Write v, clipped at the level that an l1 projection gives, to `out`."""
         threshold = amount(step, self.strength)
         if threshold == 0.0:
             np.add(v, v.dtype.type(0.0), out=out)

@@ -54,10 +54,14 @@ class PerParameter(Regularizer):
                 f"PerParameter({self.regularizers!r}): expected a non-empty mapping of shell patterns to regularizers, "
                 'such as {"*.weight": L1(0.1)}'
             )
-        for pattern, own in self.regularizers.items():
-            if not isinstance(pattern, str) or not isinstance(own, Regularizer) or isinstance(own, PerParameter):
+        for pattern, regularizer in self.regularizers.items():
+            if (
+                not isinstance(pattern, str)
+                or not isinstance(regularizer, Regularizer)
+                or isinstance(regularizer, PerParameter)
+            ):
                 raise ConfigurationError(
-                    f"PerParameter: {pattern!r}: {own!r}; expected a shell pattern and a regularizer of one array"
+                    f"PerParameter: {pattern!r}: {regularizer!r}; expected a shell pattern and one array's regularizer"
                 )
         if len(self.regularizers) > _MOST_PATTERNS:
             raise ConfigurationError(
@@ -73,13 +77,13 @@ class PerParameter(Regularizer):
     @property
     def convex(self) -> bool:  # type: ignore[override]
         """Whether every psi is convex."""
-        return all(own.convex for own in self.regularizers.values())
+        return all(regularizer.convex for regularizer in self.regularizers.values())
 
     def for_array(self, name: str) -> Regularizer | None:
         """Return the regularizer of the first pattern that matches, or None."""
-        for pattern, own in self.regularizers.items():
+        for pattern, regularizer in self.regularizers.items():
             if fnmatchcase(name, pattern):
-                return own.for_array(name)
+                return regularizer.for_array(name)
         return None
 
     def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:

@@ -77,7 +77,6 @@ class Zero(FlatRegularizer):
         return 0.0
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write v to `out`."""
         np.add(v, v.dtype.type(0.0), out=out)
 
     def subgradient(self, w: Array) -> Array:
@@ -85,7 +84,6 @@ class Zero(FlatRegularizer):
         return np.zeros_like(w)
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
-        """Return no terms."""
         return SeparableTerms()
 
 
@@ -146,7 +144,6 @@ class L1(Weighted):
         return times(self.strength, kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape)))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the soft-thresholded and then clipped values to `out`."""
         threshold = amount(step, self.strength)
         if self.weights is None:
             if self.bound is None:
@@ -215,7 +212,6 @@ class L2Squared(Weighted):
         return half_squares(self.strength, flat, None if self.weights is None else flat_weights(self.weights, w.shape))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the shrunk values to `out`."""
         shrinkage = amount(step, self.strength)
         if self.weights is None:
             kernels.scale(v, 1.0 / (1.0 + shrinkage), out)
@@ -282,7 +278,6 @@ class ElasticNet(Weighted):
         return total + half_squares(self.strength * (1.0 - self.l1_ratio), flat, weights)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the soft-thresholded and then shrunk values to `out`."""
         threshold = amount(step, self.strength * self.l1_ratio)
         shrinkage = amount(step, self.strength * (1.0 - self.l1_ratio))
         if self.weights is None:

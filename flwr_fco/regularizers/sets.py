@@ -148,8 +148,8 @@ class HardSparsity(FlatRegularizer):
             object.__setattr__(self, "count", int(count))
 
     def __repr__(self) -> str:
-        given = f"count={self.count}" if self.density is None else f"density={self.density}"
-        return f"{type(self).__name__}({given})"
+        option = f"count={self.count}" if self.density is None else f"density={self.density}"
+        return f"{type(self).__name__}({option})"
 
     def count_of(self, size: int) -> int:
         """Return the maximum number of non-zeros in an array.

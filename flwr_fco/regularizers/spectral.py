@@ -196,7 +196,6 @@ class MatrixRegularizer(Regularizer):
 
         Parameters
         ----------
-        v : ndarray of float64 or float32
         step : float
             A non-negative number. A constraint ignores it.
         out : ndarray, optional
@@ -334,7 +333,6 @@ class SingularValueBall(MatrixRegularizer):
         """Return the projection of singular values outside the ball."""
 
     def value(self, w: Array) -> float:
-        """Return 0.0 inside the ball (up to rounding), inf outside."""
         matrix = self.matrix(w)
         if not matrix.size:
             return 0.0
@@ -344,7 +342,6 @@ class SingularValueBall(MatrixRegularizer):
         return outside_ball(self.norm_of(factors[2]), self.radius / factors[0], matrix)
 
     def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
-        """Project the singular values."""
         factors = scaled_svd(matrix)
         if factors is None:
             return np.full(matrix.shape, np.nan), 0
@@ -393,7 +390,6 @@ class NuclearBall(SingularValueBall):
         return float(values.sum())
 
     def project_values(self, values: Array, radius: float) -> Array:
-        """Project the singular values onto the l1 ball."""
         _, top, tau, correction = kernels.simplex_threshold(values, radius, True, np.empty_like(values))
         kernels.shifted_soft_threshold(values, top, tau, correction, True, values)
         return values
@@ -435,5 +431,4 @@ class SpectralBall(SingularValueBall):
         return float(values[0])
 
     def project_values(self, values: Array, radius: float) -> Array:
-        """Clip the singular values."""
         return np.minimum(values, radius)

@@ -69,10 +69,10 @@ def ratio(owner: object, name: str, value: float) -> float:
 def frozen_array(owner: object, name: str, value: ArrayLike, dtype: Any = np.float64) -> Array:
     """Return a read-only, contiguous copy, so that changes to the original array cannot affect the regularizer."""
     try:
-        given = np.asarray(value)
-        if given.dtype.kind not in "fiu":
-            raise TypeError(f"its dtype is {given.dtype}")
-        result = np.array(given, dtype=dtype, order="C", copy=True)
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiu":
+            raise TypeError(f"its dtype is {array.dtype}")
+        result = np.array(array, dtype=dtype, order="C", copy=True)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
             f"{type(owner).__name__}({name}=...): expected an array of numbers, but {error}"
@@ -93,15 +93,15 @@ def non_negative_array(owner: object, name: str, value: ArrayLike) -> Array:
     return result
 
 
-def broadcastable(owner: object, what: str, own: tuple[int, ...], name: str, shape: tuple[int, ...]) -> None:
-    """Raise :class:`ConfigurationError` unless an array of shape `own` broadcasts to `shape`."""
+def broadcastable(owner: object, what: str, sizes: tuple[int, ...], name: str, shape: tuple[int, ...]) -> None:
+    """Raise :class:`ConfigurationError` unless an array of shape `sizes` broadcasts to `shape`."""
     try:
-        fits = np.broadcast_shapes(own, shape) == shape
+        fits = np.broadcast_shapes(sizes, shape) == shape
     except ValueError:
         fits = False
     if not fits:
         raise ConfigurationError(
-            f"{type(owner).__name__} has {what} of shape {own}, which does not broadcast to the array {name!r} of "
+            f"{type(owner).__name__} has {what} of shape {sizes}, which does not broadcast to the array {name!r} of "
             f"shape {shape}. Pass {what} of the array's shape, or use PerParameter to give each array its own."
         )
 

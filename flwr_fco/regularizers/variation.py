@@ -126,7 +126,6 @@ class FusedLasso(_Sequence):
         return float(self.strength * kernels.absolute_sum(w) + self.difference_strength * variation(w))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the total variation's proximal map, then soft-thresholded, to `out`."""
         self.check_shape("v", shape)
         kernels.total_variation(v, amount(step, self.difference_strength), out)
         kernels.soft_threshold(out, amount(step, self.strength), out)

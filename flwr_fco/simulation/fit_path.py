@@ -50,17 +50,20 @@ def fit_path(
     num_nodes, num_rounds, initial_arrays
         As for :func:`flwr_fco.simulate`; each strength runs `num_rounds` rounds.
     num_strengths : int, default 20
+        Number of strengths, in equal steps of the logarithm.
     ratio : float, default 0.01
         Ratio of the smallest to the largest strength; at the largest, all entries that psi acts on are 0.
     strengths : sequence of float, optional
         Strengths to use instead of `num_strengths` and `ratio`.
     validate : bool, default True
+        Whether every model is evaluated on the clients' held-out data.
     **options
         Passed to :func:`flwr_fco.simulate`, such as ``callbacks``.
 
     Returns
     -------
     PathResult
+        A point for each strength, from the largest to the smallest.
 
     Examples
     --------
@@ -80,7 +83,7 @@ def fit_path(
     [0, 2, 2, 2]
     """
     runs = StrengthPath(strategy, num_strengths, ratio, strengths, validate)
-    found = simulate(
+    path = simulate(
         cast(Any, runs),
         client_app,
         num_nodes=num_nodes,
@@ -89,7 +92,7 @@ def fit_path(
         on_interrupt="raise",
         **options,
     )
-    return cast(PathResult, found)
+    return cast(PathResult, path)
 
 
 def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
@@ -100,6 +103,7 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     Parameters
     ----------
     path : PathResult
+        The path to plot.
     file : path-like
         PNG, SVG or PDF.
 
@@ -118,19 +122,19 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     validated = not math.isnan(points[0].held_out)
     x = np.log10([point.strength for point in points])
     figure = figures.Figure(figsize=(10.0 if validated else 5.5, 4.2), layout="constrained")
-    places = np.atleast_1d(figure.subplots(1, 2 if validated else 1))
+    axes = np.atleast_1d(figure.subplots(1, 2 if validated else 1))
     lines = _coefficients(points, path.acted_on)
-    drawn = places[0].plot(x, lines, linewidth=0.9)
+    drawn = axes[0].plot(x, lines, linewidth=0.9)
     drawn[0].set_label("coefficients, a line each")
-    places[0].axhline(0.0, color="#222222", linewidth=0.6)
-    places[0].set_ylabel("coefficient")
+    axes[0].axhline(0.0, color="#222222", linewidth=0.6)
+    axes[0].set_ylabel("coefficient")
     if validated:
         losses = np.array([point.held_out for point in points])
         errors = [point.standard_error for point in points]
         look = {"color": "#d55e00", "ecolor": "#bbbbbb", "marker": "o", "markersize": 3.5, "capsize": 2}
-        places[1].errorbar(x, losses, errors, label="loss on held-out data, with its standard error", **look)
-        places[1].set_ylabel("loss on held-out data")
-    for place in places:
+        axes[1].errorbar(x, losses, errors, label="loss on held-out data, with its standard error", **look)
+        axes[1].set_ylabel("loss on held-out data")
+    for place in axes:
         place.set_xlabel("log10(strength)")
         if validated:
             for point, style, what in (
@@ -144,8 +148,10 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
         shown = np.unique(np.linspace(0, len(points) - 1, min(6, len(points))).round().astype(int))
         top.set_xticks(x[shown], [str(points[i].nonzero) for i in shown])
         top.set_xlabel("not zero")
-    known = {text: handle for place in places for handle, text in zip(*place.get_legend_handles_labels(), strict=True)}
-    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=len(known), frameon=False, fontsize=8)
+    handles = {text: handle for place in axes for handle, text in zip(*place.get_legend_handles_labels(), strict=True)}
+    figure.legend(
+        handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8
+    )
     figure.savefig(file, dpi=150)
 
 

@@ -36,7 +36,6 @@ class ByNode(MutableMapping[int, _Value]):
 
     Parameters
     ----------
-    ids : range
     make : callable
         ``(node id) -> value``.
     """
@@ -50,12 +49,12 @@ class ByNode(MutableMapping[int, _Value]):
 
     def __getitem__(self, node_id: int) -> _Value:
         """Return the value of a node."""
-        found = self.made.get(node_id)
-        if found is None:
+        value = self.made.get(node_id)
+        if value is None:
             if node_id not in self:
                 raise KeyError(node_id)
-            found = self.made[node_id] = self._make(node_id)
-        return found
+            value = self.made[node_id] = self._make(node_id)
+        return value
 
     def __setitem__(self, node_id: int, value: _Value) -> None:
         """Set the value of a node, which may be new."""
@@ -133,13 +132,13 @@ class InProcessGrid(Grid):
 
         def context_of(node_id: int) -> Context:
             partition = node_id - _FIRST
-            given: Any = {} if node_config is None else node_config(partition)
-            if not isinstance(given, Mapping):
+            settings: Any = {} if node_config is None else node_config(partition)
+            if not isinstance(settings, Mapping):
                 raise ConfigurationError(
-                    f"node_config({partition}) is a {type(given).__name__}; expected a mapping, such as {{}}"
+                    f"node_config({partition}) is a {type(settings).__name__}; expected a mapping, such as {{}}"
                 )
-            own = {**given, "partition-id": partition, "num-partitions": num_nodes}
-            return _flower.new_context(self.run_id, node_id, own, dict(run_config or {}))
+            config = {**settings, "partition-id": partition, "num-partitions": num_nodes}
+            return _flower.new_context(self.run_id, node_id, config, dict(run_config or {}))
 
         ids = range(_FIRST, num_nodes + _FIRST)
         self._ids, self._contexts = ids, ByNode(ids, context_of)
@@ -183,12 +182,7 @@ class InProcessGrid(Grid):
         return {i: _flower.to_bytes(made[i].state) for i in sorted(made) if made[i].state}
 
     def restore(self, states: Mapping[int, bytes]) -> None:
-        """Restore the memories that :meth:`states` returned; all other nodes have none.
-
-        Parameters
-        ----------
-        states : mapping of int to bytes
-        """
+        """Restore the memories that :meth:`states` returned; all other nodes have none."""
         for node_id in self._contexts.made.keys() | states.keys():
             state = states.get(node_id)
             self.contexts[node_id].state = RecordDict() if state is None else _flower.from_bytes(state)
@@ -208,7 +202,6 @@ class InProcessGrid(Grid):
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
-        """Return a new message."""
         with self.identity():
             return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
 
@@ -226,7 +219,6 @@ class InProcessGrid(Grid):
         return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return the replies to these messages."""
         return [self._replies.pop(number) for number in message_ids if number in self._replies]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
@@ -244,6 +236,7 @@ class InProcessGrid(Grid):
         Parameters
         ----------
         plan : Spec
+            The plan of the run.
         digest : str
             Its hash.
         strangers : set of int
@@ -257,7 +250,9 @@ class InProcessGrid(Grid):
         Parameters
         ----------
         letters : sequence of (Node, Downlink)
+            The nodes, and what each is sent.
         server_round : int
+            The round.
         digest : str
             Hash of the plan, which the nodes already have unless they are to be introduced.
 
@@ -274,26 +269,26 @@ class InProcessGrid(Grid):
             return None
         contexts = [self.contexts[node.node_id] for node, _ in letters]
         if introduced is not None:
-            plan, known, strangers = introduced
+            plan, plan_digest, strangers = introduced
             new = [context for context in contexts if context.node_id in strangers]
             if new:
                 try:
-                    handler.learn(new, plan, known, plan.to_json())
+                    handler.learn(new, plan, plan_digest, plan.to_json())
                 except Exception as error:
                     raise self._raised(error, new[0].node_id, f"{server_round}", "train") from error
-        told = received([downlink for _, downlink in letters], digest, contexts)
-        if told is None:
+        tasks = received([downlink for _, downlink in letters], digest, contexts)
+        if tasks is None:
             return None
-        found: list[Sent] = []
+        answers: list[Sent] = []
         try:
-            for answer in handler.exchange(contexts, told, server_round):
-                found.append(answer)
+            for answer in handler.exchange(contexts, tasks, server_round):
+                answers.append(answer)
         except Exception as error:
             # The error is from the client that was to answer next.
-            raise self._raised(error, contexts[len(found)].node_id, f"{server_round}", "train") from error
+            raise self._raised(error, contexts[len(answers)].node_id, f"{server_round}", "train") from error
         if self.report is not None:
             self.report(server_round)
-        return found
+        return answers
 
     def _raised(self, error: Exception, node_id: int, number: str, kind: str) -> ClientError:
         text = (
@@ -316,12 +311,7 @@ class InProcessGrid(Grid):
         return reply
 
     def answer(self, message: Message) -> Message | None:
-        """Return a node's answer to a message.
-
-        Parameters
-        ----------
-        message : Message
-        """
+        """Return a node's answer to a message."""
         node_id = message.metadata.dst_node_id
         context = self.contexts[node_id]
         request = _flower.with_content(message, _flower.isolated(message.content))

@@ -43,9 +43,9 @@ class Processes(Workers):
             raise
 
     def _start(self, worker: int) -> None:
-        known = self._processes.get(worker)
-        if known is not None:
-            _end(known)
+        earlier = self._processes.get(worker)
+        if earlier is not None:
+            _end(earlier)
         descriptors = (self._asked.descriptor, self._answered[worker].descriptor)
         # A worker can import what this process can import, and computes on one core.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -88,7 +88,6 @@ class Processes(Workers):
         return [process.pid for _, process in sorted(self._processes.items())]
 
     def close(self) -> None:
-        """End all workers, including busy ones."""
         self.closed = True
         processes, self._processes = self._processes, {}
         for process in processes.values():

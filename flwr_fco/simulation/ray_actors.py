@@ -51,13 +51,13 @@ class RayActors(Workers):
         if number is None and not num_cpus and not num_gpus:
             raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for any number of workers; say how many")
         try:
-            import ray as found
+            import ray as module
         except ImportError as error:
             raise NotInstalledError(
                 "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`, or take engine='processes'"
             ) from error
-        self._ray: Any = found
-        ray: Any = found
+        self._ray: Any = module
+        ray: Any = module
         self._owns = not ray.is_initialized()
         if self._owns:
             # Workers import what this process can import, and compute on one core each.
@@ -111,19 +111,14 @@ class RayActors(Workers):
         answers: dict[int, Any] = {}
         for k, answer in pending.items():
             try:
-                own, arrays = self._ray.get(answer)
-                answers[k] = pickle.loads(own, buffers=arrays)
+                text, arrays = self._ray.get(answer)
+                answers[k] = pickle.loads(text, buffers=arrays)
             except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
                 answers[k] = Lost(type(error).__name__)
         return answers
 
     def kill(self, worker: int) -> None:
-        """End a worker at once, for tests.
-
-        Parameters
-        ----------
-        worker : int
-        """
+        """End a worker at once, for tests."""
         self._ray.kill(self._actors[worker], no_restart=True)
 
     def close(self) -> None:
@@ -179,8 +174,8 @@ def check_reservation(num_cpus: float, num_gpus: float) -> None:
     ConfigurationError
         If a number is negative or not finite, or `num_gpus` is above 1 and not whole.
     """
-    known = 0 <= num_cpus < math.inf and 0 <= num_gpus < math.inf
-    if not known or (num_gpus > 1 and num_gpus % 1):
+    finite = 0 <= num_cpus < math.inf and 0 <= num_gpus < math.inf
+    if not finite or (num_gpus > 1 and num_gpus % 1):
         raise ConfigurationError(
             f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}; expected numbers of at least 0, and above 1 whole GPUs"
         )
@@ -198,10 +193,6 @@ def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
     num_cpus, num_gpus : float
         What each worker reserves.
 
-    Returns
-    -------
-    float
-
     Raises
     ------
     ConfigurationError
@@ -210,12 +201,14 @@ def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
     wanted = {name: each for name, each in (("CPU", num_cpus), ("GPU", num_gpus)) if each > 0}
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # 0.3 / 0.1 is below 3.
-    rooms = (min((own.get(name, 0.0) / each + 1e-9) // 1 for name, each in wanted.items()) for own in machines)
+    rooms = (min((machine.get(name, 0.0) / each + 1e-9) // 1 for name, each in wanted.items()) for machine in machines)
     room = sum(rooms) if wanted else math.inf
     if not room:
-        found = {f"{own.get('CPU', 0.0):g} cores and {own.get('GPU', 0.0):g} GPUs" for own in machines}
+        descriptions = {
+            f"{machine.get('CPU', 0.0):g} cores and {machine.get('GPU', 0.0):g} GPUs" for machine in machines
+        }
         raise ConfigurationError(
             f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}: no machine of the cluster has that much; there are "
-            f"machines with {', or '.join(sorted(found))}; reserve less"
+            f"machines with {', or '.join(sorted(descriptions))}; reserve less"
         )
     return room

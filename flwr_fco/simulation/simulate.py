@@ -162,11 +162,11 @@ def simulate(
     try:
         with ExitStack() as stack:
             grid: InProcessGrid
-            found = _workers(stack, engine, workers, address, num_cpus, num_gpus)
-            if found is None:
+            pool = _workers(stack, engine, workers, address, num_cpus, num_gpus)
+            if pool is None:
                 grid = InProcessGrid(client_app, num_nodes, **options)
             else:
-                grid = stack.enter_context(WorkerGrid(found, client_app, num_nodes, **options))
+                grid = stack.enter_context(WorkerGrid(pool, client_app, num_nodes, **options))
             stack.enter_context(_flower.identity(grid.run_id))
             stack.enter_context(nullcontext() if verbose else _flower.quiet())
             stack.enter_context(single_threaded_blas())

@@ -42,11 +42,6 @@ _ABOVE = 1e-6
 def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
     """Return a regularizer with another strength.
 
-    Parameters
-    ----------
-    regularizer : Regularizer
-    strength : float
-
     Raises
     ------
     ConfigurationError
@@ -62,8 +57,8 @@ def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
         raise ConfigurationError(
             f"{regularizer!r} has no strength to be chosen; take one that has, such as L1(1.0) or Nuclear(1.0)"
         )
-    found: Regularizer = dataclasses.replace(regularizer, strength=strength)  # type: ignore[type-var]
-    return found
+    changed: Regularizer = dataclasses.replace(regularizer, strength=strength)  # type: ignore[type-var]
+    return changed
 
 
 def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector]:
@@ -75,7 +70,6 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     ----------
     strategy : CompositeStrategy
         A strategy that is prepared with a model.
-    grid : flwr.serverapp.Grid
 
     Returns
     -------
@@ -108,10 +102,10 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     else:
         # "ftol" 0: the gradient decides. The last point that was asked about need not be the best one.
         options = {"maxfun": _QUESTIONS, "gtol": _TOLERANCE, "ftol": 0.0}
-        found = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options)
-        loss_and_gradient(found.x)
+        minimum = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options)
+        loss_and_gradient(minimum.x)
     if psi.blocks:
-        largest = max(own.strength_max(gradient[block].reshape(shape)) for block, shape, own in psi.blocks)
+        largest = max(part.strength_max(gradient[block].reshape(shape)) for block, shape, part in psi.blocks)
     else:
         largest = psi.regularizer.strength_max(gradient[acts])
     if not 0.0 < largest < math.inf:
@@ -127,13 +121,6 @@ def held_out_loss(strategy: CompositeStrategy, grid: Grid, w: Vector) -> tuple[f
 
     With weights p_m (by held-out examples) and losses l_m: l = sum_m p_m l_m and
     sqrt(M / (M - 1) sum_m p_m^2 (l_m - l)^2), the usual standard error for equal weights.
-
-    Parameters
-    ----------
-    strategy : CompositeStrategy
-        A prepared strategy.
-    grid : flwr.serverapp.Grid
-    w : ndarray of float64, shape (d,)
 
     Raises
     ------
@@ -160,7 +147,6 @@ class PathPoint(NamedTuple):
 
     Parameters
     ----------
-    strength : float
     result : Result
         Result of the run at this strength.
     nonzero : int
@@ -183,6 +169,7 @@ class PathResult:
     Parameters
     ----------
     points : list of PathPoint
+        The models with their strengths and losses.
     acted_on : tuple of str
         Names of the arrays that psi acts on.
     """
@@ -216,7 +203,7 @@ class PathResult:
 
     def rows(self) -> list[dict[str, Number]]:
         """Return a mapping of names to numbers for each point."""
-        found = []
+        rows = []
         for point in self.points:
             row: dict[str, Number] = {"strength": point.strength, "nonzero": point.nonzero}
             if not math.isnan(point.held_out):
@@ -226,20 +213,15 @@ class PathResult:
             certified = [metrics["certificate"] for metrics in history.values() if "certificate" in metrics]
             if certified:
                 row["certificate"] = certified[-1]  # type: ignore[assignment]
-            found.append(row)
-        return found
+            rows.append(row)
+        return rows
 
     def table(self) -> Any:
         """Return the points as a pandas ``DataFrame``, without pandas as a dict of lists."""
         return columns_of(self.rows())
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the points to a CSV file.
-
-        Parameters
-        ----------
-        path : path-like
-        """
+        """Write the points to a CSV file."""
         write_csv(self.rows(), path)
 
     def __repr__(self) -> str:
@@ -264,6 +246,7 @@ class StrengthPath:
     strategy : CompositeStrategy
         Strategy whose regularizer has a strength; the value of that strength is ignored.
     num_strengths : int, default 20
+        Number of strengths, in equal steps of the logarithm.
     ratio : float, default 0.01
         Ratio of the smallest to the largest strength.
     strengths : sequence of float, optional
@@ -296,8 +279,8 @@ class StrengthPath:
         checked("num_strengths", self.num_strengths, int)
         checked("ratio", self.ratio, float)
         checked("validate", self.validate, bool)
-        given: Any = self.strengths
-        if given is not None and (isinstance(given, str) or not isinstance(given, Iterable)):
+        strengths: Any = self.strengths
+        if strengths is not None and (isinstance(strengths, str) or not isinstance(strengths, Iterable)):
             raise ConfigurationError(
                 f"strengths={self.strengths!r}; expected a list of numbers >= 0, such as [1.0, 0.1]"
             )
@@ -306,8 +289,8 @@ class StrengthPath:
                 f"num_strengths={self.num_strengths!r}, ratio={self.ratio!r}; expected at least 2 and a number "
                 "between 0 and 1"
             )
-        if given is not None:
-            numbers = [checked(f"strengths[{i}]", strength, float) for i, strength in enumerate(given)]
+        if strengths is not None:
+            numbers = [checked(f"strengths[{i}]", strength, float) for i, strength in enumerate(strengths)]
             self.strengths = sorted(numbers, reverse=True)
             if not self.strengths or not all(0.0 <= strength < math.inf for strength in self.strengths):
                 raise ConfigurationError(f"strengths={self.strengths!r}; expected finite numbers >= 0")
@@ -319,12 +302,7 @@ class StrengthPath:
         raise AttributeError(name)
 
     def strengths_below(self, largest: float) -> list[float]:
-        """Return the strengths from the largest one down, in equal steps of the logarithm.
-
-        Parameters
-        ----------
-        largest : float
-        """
+        """Return the strengths from the largest one down, in equal steps of the logarithm."""
         return [largest * self.ratio ** (i / (self.num_strengths - 1)) for i in range(self.num_strengths)]
 
     def start(
@@ -334,18 +312,14 @@ class StrengthPath:
 
         Parameters
         ----------
-        grid : flwr.serverapp.Grid
         initial_arrays : ArrayRecord
             The start point for the largest strength.
         num_rounds : int, default 3
             Number of rounds for each strength; callbacks such as ``EarlyStopping`` may end a run earlier.
         timeout : float, default 3600
+            Seconds to wait for the replies of a round.
         **options
             As for the strategy's own ``start``.
-
-        Returns
-        -------
-        PathResult
 
         Raises
         ------

@@ -27,7 +27,7 @@ from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent
 
 #: Where the arrays of a call lie in the shared memory: offset and length in bytes.
-Places = list[tuple[int, int]]
+Spans = list[tuple[int, int]]
 _LENGTH = struct.Struct("<Q")
 #: Arrays begin at multiples of this.
 _ALIGNMENT = 64
@@ -40,10 +40,8 @@ class Setup(NamedTuple):
 
     Parameters
     ----------
-    run_id : int
     num_nodes : int
         Of the run, not of the worker.
-    raise_errors : bool
     app : bytes
         The ClientApp, the run config, the function for the node configs, and what the user has registered: local
         solvers, and classes of regularizers and mirror maps; pickled by cloudpickle.
@@ -64,12 +62,7 @@ class Worker:
         self._blas.__enter__()
 
     def begin(self, setup: Setup) -> None:
-        """Prepare for a run.
-
-        Parameters
-        ----------
-        setup : Setup
-        """
+        """Prepare for a run."""
         app, run_config, node_config, methods, kinds = cloudpickle.loads(setup.app)
         for half in methods:
             register(half)
@@ -79,19 +72,14 @@ class Worker:
         self._grids[setup.run_id] = InProcessGrid(app, setup.num_nodes, run_id=setup.run_id, **options)
 
     def end(self, run_id: int) -> None:
-        """Forget a run.
-
-        Parameters
-        ----------
-        run_id : int
-        """
+        """Forget a run."""
         self._grids.pop(run_id, None)
         forget_objectives(run_id)
 
     def exchange(
         self,
         run_id: int,
-        told: Sequence[Downlink],
+        downlinks: Sequence[Downlink],
         letters: Sequence[tuple[int, int]],
         number: int,
         digest: str,
@@ -101,11 +89,10 @@ class Worker:
 
         Parameters
         ----------
-        run_id : int
-        told : sequence of Downlink
+        downlinks : sequence of Downlink
             Without the plan.
         letters : sequence of (int, int)
-            Which node, by its id, is told which of them.
+            Node ids, and which of the downlinks each gets.
         number : int
             The round.
         digest : str
@@ -119,26 +106,17 @@ class Worker:
             None for a node that must be sent a message, because it lacks the plan or its state.
         """
         grid = self._grids[run_id]
-        whole = [(Node(node_id, None), told[i]) for node_id, i in letters]
+        whole = [(Node(node_id, None), downlinks[i]) for node_id, i in letters]
         if introduced is not None:
             grid.introduce(*introduced)
-        answers = grid.exchange(whole, number, digest)
-        found: list[Sent | None] = []
+        answers: Sequence[Sent | None] | None = grid.exchange(whole, number, digest)
         if answers is None:
             single = (grid.exchange([letter], number, digest) for letter in whole)
-            found += [None if answer is None else answer[0] for answer in single]
-        else:
-            found += answers
-        return joined(found)
+            answers = [None if answer is None else answer[0] for answer in single]
+        return joined(answers)
 
     def deliver(self, run_id: int, messages: Sequence[Message]) -> list[Message | None]:
-        """Answer messages.
-
-        Parameters
-        ----------
-        run_id : int
-        messages : sequence of Message
-        """
+        """Answer messages."""
         with _flower.identity(run_id):
             return [self._grids[run_id].answer(message) for message in messages]
 
@@ -172,12 +150,13 @@ class Joined(NamedTuple):
     Parameters
     ----------
     vectors : dict of str to ndarray, shape (answers, d)
-    told : list of (dict or RecordDict, str)
-        Of each answer, its content and its digest.
+        A row for each answer.
+    contents : list of (dict or RecordDict, str)
+        Each answer's content and digest.
     """
 
     vectors: dict[str, NDArray[np.float64]]
-    told: list[tuple[Any, str]]
+    contents: list[tuple[Any, str]]
 
     def apart(self) -> list[Sent | None]:
         """Return the answers."""
@@ -185,32 +164,27 @@ class Joined(NamedTuple):
             rows.flags.writeable = False
         return [
             Sent({name: rows[i] for name, rows in self.vectors.items()}, content, digest)
-            for i, (content, digest) in enumerate(self.told)
+            for i, (content, digest) in enumerate(self.contents)
         ]
 
 
 def joined(answers: Sequence[Sent | None]) -> Joined | list[Sent | None]:
-    """Return answers in the form that pickles fastest; those that follow each other with equal numbers share them.
-
-    Parameters
-    ----------
-    answers : sequence of Sent or None
-    """
-    found, last = list[Sent | None](), None
+    """Return answers in the form that pickles fastest; those that follow each other with equal numbers share them."""
+    results, last = list[Sent | None](), None
     for answer in answers:
-        own = answer
-        if own is not None:
-            if type(own.content) is dict and own.content == last:
-                own = own._replace(content=last)
-            last = own.content
-        found.append(own)
-    present = [answer for answer in found if answer is not None]
-    if len(present) == len(found) > 1 and present[0].vectors:
+        sent = answer
+        if sent is not None:
+            if type(sent.content) is dict and sent.content == last:
+                sent = sent._replace(content=last)
+            last = sent.content
+        results.append(sent)
+    present = [answer for answer in results if answer is not None]
+    if len(present) == len(results) > 1 and present[0].vectors:
         shapes = {name: getattr(vector, "shape", ()) for name, vector in present[0].vectors.items()}
         if all(_fits(answer.vectors, shapes) for answer in present):
             vectors = {name: np.array([answer.vectors[name] for answer in present]) for name in shapes}
             return Joined(vectors, [(answer.content, answer.digest) for answer in present])
-    return found
+    return results
 
 
 def _fits(vectors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> bool:
@@ -253,39 +227,29 @@ class SharedMemory:
         """Begin at the start again: what was put here has been read."""
         self._end = 0
         # The arrays are kept too: an id is unique only as long as its object lives.
-        self._known: dict[int, tuple[Any, tuple[int, int]]] = {}
+        self._written: dict[int, tuple[Any, tuple[int, int]]] = {}
 
-    def put(self, buffers: Sequence[pickle.PickleBuffer]) -> Places:
-        """Write arrays, each of them once until :meth:`clear`.
-
-        Parameters
-        ----------
-        buffers : sequence of pickle.PickleBuffer
-        """
-        places = []
+    def put(self, buffers: Sequence[pickle.PickleBuffer]) -> Spans:
+        """Write arrays, each of them once until :meth:`clear`."""
+        spans = []
         for buffer in buffers:
             whose = memoryview(buffer).obj
-            found = self._known.get(id(whose))
-            if found is None:
+            entry = self._written.get(id(whose))
+            if entry is None:
                 raw = buffer.raw()
-                found = whose, (self._end, raw.nbytes)
-                self._known[id(whose)] = found
+                entry = whose, (self._end, raw.nbytes)
+                self._written[id(whose)] = entry
                 done = 0
                 while done < raw.nbytes:
                     done += os.pwrite(self.descriptor, raw[done:], self._end + done)
                 self._end += -(-raw.nbytes // _ALIGNMENT) * _ALIGNMENT
-            places.append(found[1])
-        return places
+            spans.append(entry[1])
+        return spans
 
-    def take(self, places: Places) -> list[memoryview]:
-        """Return copies of arrays.
-
-        Parameters
-        ----------
-        places : list of (int, int)
-        """
-        found = []
-        for offset, size in places:
+    def take(self, spans: Spans) -> list[memoryview]:
+        """Return copies of arrays."""
+        copies = []
+        for offset, size in spans:
             buffer = np.empty(size, np.uint8).data
             done = 0
             while done < size:
@@ -293,18 +257,12 @@ class SharedMemory:
                 if not count:
                     raise EOFError("the shared memory ends")
                 done += count
-            found.append(buffer)
-        return found
+            copies.append(buffer)
+        return copies
 
 
 def frame(value: Any, memory: SharedMemory) -> bytes:
-    """Return an object as bytes for a pipe; its arrays are written into shared memory.
-
-    Parameters
-    ----------
-    value : Any
-    memory : SharedMemory
-    """
+    """Return an object as bytes for a pipe; its arrays are written into shared memory."""
     buffers: list[pickle.PickleBuffer] = []
     text = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     framed = pickle.dumps((memory.put(buffers), text), protocol=5)
@@ -313,11 +271,6 @@ def frame(value: Any, memory: SharedMemory) -> bytes:
 
 def receive(stream: BinaryIO, memory: SharedMemory) -> Any:
     """Read what :func:`frame` made.
-
-    Parameters
-    ----------
-    stream : file
-    memory : SharedMemory
 
     Raises
     ------
@@ -331,8 +284,8 @@ def receive(stream: BinaryIO, memory: SharedMemory) -> Any:
     framed = stream.read(length)
     if len(framed) < length:
         raise EOFError("the other side is gone")
-    places, text = pickle.loads(framed)
-    return pickle.loads(text, buffers=memory.take(places))
+    spans, text = pickle.loads(framed)
+    return pickle.loads(text, buffers=memory.take(spans))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -36,12 +36,7 @@ _LARGE_APP = 8 * 2**20
 
 
 class Lost:
-    """Stands for the answer of a worker that died.
-
-    Parameters
-    ----------
-    reason : str
-    """
+    """Stands for the answer of a worker that died."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -109,9 +104,9 @@ class Workers(ABC):
         answers: dict[int, Any] = {}
         left = dict(calls)
         for attempt in range(_REPEATS + 1):
-            found = self._call(left)
-            answers.update(found)
-            left = {k: left[k] for k, answer in found.items() if isinstance(answer, Lost)}
+            latest = self._call(left)
+            answers.update(latest)
+            left = {k: left[k] for k, answer in latest.items() if isinstance(answer, Lost)}
             if not left:
                 break
             for k in left:
@@ -135,10 +130,6 @@ class Workers(ABC):
     def begin(self, setup: Setup) -> None:
         """Announce a run to all workers.
 
-        Parameters
-        ----------
-        setup : Setup
-
         Raises
         ------
         ConfigurationError
@@ -152,12 +143,7 @@ class Workers(ABC):
         self._runs[setup.run_id] = setup
 
     def end(self, run_id: int) -> None:
-        """Make all workers forget a run.
-
-        Parameters
-        ----------
-        run_id : int
-        """
+        """Make all workers forget a run."""
         if self._runs.pop(run_id, None) is not None:
             # A worker that has died has forgotten it, and is replaced when needed.
             self._call(dict.fromkeys(range(self.number), ("end", run_id)))
@@ -169,6 +155,7 @@ class WorkerGrid(InProcessGrid):
     Parameters
     ----------
     workers : Workers
+        Where the clients run; several grids may share them.
     client_app, num_nodes, run_config, node_config, raise_errors
         As for :class:`InProcessGrid`.
 
@@ -208,18 +195,9 @@ class WorkerGrid(InProcessGrid):
         self.workers.end(self.run_id)
 
     def exchange(self, letters: Sequence[tuple[Node, Downlink]], server_round: int, digest: str) -> Any:
-        """Deliver downlinks without messages and return the answers, bit-identical to those of messages.
+        """Deliver downlinks and return the answers as :meth:`InProcessGrid.exchange` does, with one call per worker.
 
-        Parameters
-        ----------
-        letters, server_round, digest
-            As for :meth:`InProcessGrid.exchange`.
-
-        Returns
-        -------
-        list of Sent or None, or None
-            In the order of the letters; None for a node that needs a message because its worker is new. None instead of
-            the list: as for :meth:`InProcessGrid.exchange`.
+        An answer is None for a node that needs a message because its worker is new.
         """
         introduced, self._plan = self._plan, None
         handler = _flower.handler_of(self.client_app, "train")
@@ -227,33 +205,33 @@ class WorkerGrid(InProcessGrid):
             return None
         if self._examples is not None:
             self._deal_anew()
-        places = self._by_worker([node.node_id for node, _ in letters])
+        positions = self._by_worker([node.node_id for node, _ in letters])
         calls = {}
-        for k, own in places.items():
+        for k, letter_numbers in positions.items():
             # Most nodes of a round get the same downlink.
             numbers: dict[int, int] = {}
-            told: list[Any] = []
+            downlinks: list[Any] = []
             to: list[tuple[int, int]] = []
-            for place in own:
-                node, downlink = letters[place]
-                number = numbers.setdefault(id(downlink), len(told))
-                if number == len(told):
-                    told.append(_plain(downlink))
+            for i in letter_numbers:
+                node, downlink = letters[i]
+                number = numbers.setdefault(id(downlink), len(downlinks))
+                if number == len(downlinks):
+                    downlinks.append(_plain(downlink))
                 to.append((node.node_id, number))
-            own_strangers = introduced and introduced[2] & {node_id for node_id, _ in to}
-            first = (introduced[0], introduced[1], own_strangers) if introduced and own_strangers else None
-            calls[k] = ("exchange", self.run_id, told, to, server_round, digest, first)
+            strangers = introduced and introduced[2] & {node_id for node_id, _ in to}
+            first = (introduced[0], introduced[1], strangers) if introduced and strangers else None
+            calls[k] = ("exchange", self.run_id, downlinks, to, server_round, digest, first)
         began = time.perf_counter()
         answers = self.workers.ask(calls)
-        answers = {k: own.apart() if isinstance(own, Joined) else own for k, own in answers.items()}
-        found = self._gathered(places, answers, len(letters))
+        answers = {k: answer.apart() if isinstance(answer, Joined) else answer for k, answer in answers.items()}
+        in_order = self._gathered(positions, answers, len(letters))
         if self._examples is not None:
             self._seconds.append(time.perf_counter() - began)
-            for (node, _), sent in zip(letters, found, strict=True):
+            for (node, _), sent in zip(letters, in_order, strict=True):
                 self._examples[node.node_id] = (None if sent is None else num_examples(sent.content)) or 1.0
-        if self.report is not None and all(found):
+        if self.report is not None and all(in_order):
             self.report(server_round)
-        return found
+        return in_order
 
     def _deal_anew(self) -> None:
         """Redistribute the nodes by their numbers of examples, largest first, once all nodes have reported them.
@@ -283,9 +261,9 @@ class WorkerGrid(InProcessGrid):
     def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:
         for message in messages:
             self._number(message)
-        places = self._by_worker([message.metadata.dst_node_id for message in messages])
-        calls = {k: ("deliver", self.run_id, [messages[i] for i in own]) for k, own in places.items()}
-        replies: list[Message | None] = self._gathered(places, self.workers.ask(calls), len(messages))
+        positions = self._by_worker([message.metadata.dst_node_id for message in messages])
+        calls = {k: ("deliver", self.run_id, [messages[i] for i in numbers]) for k, numbers in positions.items()}
+        replies: list[Message | None] = self._gathered(positions, self.workers.ask(calls), len(messages))
         for reply in replies:
             if reply is not None:
                 self._number(reply)
@@ -293,39 +271,32 @@ class WorkerGrid(InProcessGrid):
 
     def _by_worker(self, node_ids: Sequence[int]) -> dict[int, list[int]]:
         """Return the list positions of nodes by worker; a node stays with its worker."""
-        places: dict[int, list[int]] = {}
-        for place, node_id in enumerate(node_ids):
+        positions: dict[int, list[int]] = {}
+        for i, node_id in enumerate(node_ids):
             home = self._homes.get(node_id)
             if home is None:
                 # Round robin in order of arrival: full rounds and samples are spread evenly.
                 home = self._homes[node_id] = len(self._homes) % self.workers.number
-            places.setdefault(home, []).append(place)
-        return places
+            positions.setdefault(home, []).append(i)
+        return positions
 
     @staticmethod
-    def _gathered(places: Mapping[int, Sequence[int]], answers: Mapping[int, Any], size: int) -> list[Any]:
-        found: list[Any] = [None] * size
-        for k, own in places.items():
-            for place, answer in zip(own, answers[k], strict=True):
-                found[place] = answer
-        return found
+    def _gathered(positions: Mapping[int, Sequence[int]], answers: Mapping[int, Any], size: int) -> list[Any]:
+        in_order: list[Any] = [None] * size
+        for k, numbers in positions.items():
+            for i, answer in zip(numbers, answers[k], strict=True):
+                in_order[i] = answer
+        return in_order
 
     def states(self) -> dict[int, bytes]:
-        """Return the nodes' memories by node id; nodes that were never used have none."""
-        found = self.workers.ask(dict.fromkeys(range(self.workers.number), ("states", self.run_id)))
-        return dict(sorted(each for own in found.values() for each in own.items()))
+        answers = self.workers.ask(dict.fromkeys(range(self.workers.number), ("states", self.run_id)))
+        return dict(sorted(item for states in answers.values() for item in states.items()))
 
     def restore(self, states: Mapping[int, bytes]) -> None:
-        """Restore the memories that :meth:`states` returned; all other nodes have none.
-
-        Parameters
-        ----------
-        states : mapping of int to bytes
-        """
         ids = list(states)
-        places = self._by_worker(ids)
-        own = {k: {ids[i]: states[ids[i]] for i in places.get(k, ())} for k in range(self.workers.number)}
-        self.workers.ask({k: ("restore", self.run_id, states) for k, states in own.items()})
+        indices = self._by_worker(ids)
+        parts = {k: {ids[i]: states[ids[i]] for i in indices.get(k, ())} for k in range(self.workers.number)}
+        self.workers.ask({k: ("restore", self.run_id, states) for k, states in parts.items()})
 
 
 def _plain(downlink: Downlink) -> Downlink:
@@ -338,26 +309,26 @@ def _plain(downlink: Downlink) -> Downlink:
 def _registered() -> tuple[list[type[ClientHalf]], list[type[Specified]]]:
     """Return the user's registrations in this process, which a new process would lack."""
 
-    def own(thing: Any) -> bool:
+    def is_users(thing: Any) -> bool:
         return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
 
-    methods = [half for half in halves().values() if own(half)]
-    return methods, [kind for family in Specified._families.values() for kind in family.values() if own(kind)]
+    methods = [half for half in halves().values() if is_users(half)]
+    return methods, [kind for family in Specified._families.values() for kind in family.values() if is_users(kind)]
 
 
 def _pickled(parts: tuple[Any, ...]) -> bytes:
     try:
-        found: bytes = cloudpickle.dumps(parts)
+        text: bytes = cloudpickle.dumps(parts)
     except Exception as error:
         raise ConfigurationError(
             f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}. Open files, locks and "
             "connections inside load_objective, not outside; or take engine='in-process'"
         ) from error
-    if len(found) > _LARGE_APP:
+    if len(text) > _LARGE_APP:
         log(
             WARNING,
             "simulate: the ClientApp carries %.0f MB of data with it, of which every worker gets a copy. Load them "
             "inside load_objective, by context.node_config['partition-id']: then each worker loads what is its own",
-            len(found) / 1e6,
+            len(text) / 1e6,
         )
-    return found
+    return text

@@ -61,8 +61,6 @@ class Injected(NamedTuple):
 
     Parameters
     ----------
-    server_round : int
-    partition : int
     fault : str
         Name of the fault.
     """
@@ -252,13 +250,12 @@ class _Schedule:
         rounds: Container[int] | None,
         partitions: Container[int] | None,
         message_types: Sequence[str],
-        known: Iterable[str],
+        names: Sequence[str],
     ) -> None:
         self.seed, self.rounds, self.partitions, self.message_types = seed, rounds, partitions, message_types
-        names = sorted(known)
         for fault, probability in faults.items():
             if isinstance(fault, str) and fault not in names:
-                raise ConfigurationError(f"fault={fault!r}; expected a function or one of {', '.join(names)}")
+                raise ConfigurationError(f"fault={fault!r}; expected a function or one of {', '.join(sorted(names))}")
             if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
                 raise ConfigurationError(f"the probability of {_name(fault)} is {probability!r}; expected 0 to 1")
         if sum(faults.values()) > 1.0 + 1e-9:
@@ -293,6 +290,7 @@ class FaultyGrid(InProcessGrid):
     Parameters
     ----------
     client_app : flwr.clientapp.ClientApp
+        The clients' app.
     num_nodes : int
         Node m has partition id m.
     faults : mapping of (str or callable) to float
@@ -361,8 +359,8 @@ class FaultyGrid(InProcessGrid):
         **options: Any,
     ) -> None:
         super().__init__(client_app, num_nodes, **{"raise_errors": False, **options})
-        known = (*FAULTS, *_OF_A_GRID)
-        self.schedule = _Schedule(faults, seed, rounds, partitions, message_types, known)
+        names = (*FAULTS, *_OF_A_GRID)
+        self.schedule = _Schedule(faults, seed, rounds, partitions, message_types, names)
         self.absence, self.missing = absence, missing
         self.injected: list[Injected] = []
         self._round = 0
@@ -509,13 +507,13 @@ def _changed(delivery: Delivery, change: Callable[[Arrays, Metrics], None]) -> l
     for key, record in reply.content.items():
         if not isinstance(record, ArrayRecord) or not record:
             continue
-        places = [name for name, other in reply.content.items() if isinstance(other, MetricRecord)]
+        metric_keys = [name for name, other in reply.content.items() if isinstance(other, MetricRecord)]
         arrays: Arrays = dict(record)
-        metrics: Metrics = dict(reply.content[places[0]]) if places else {}
+        metrics: Metrics = dict(reply.content[metric_keys[0]]) if metric_keys else {}
         change(arrays, metrics)
         content[key] = ArrayRecord(arrays)
-        if places:
-            content[places[0]] = MetricRecord(metrics)
+        if metric_keys:
+            content[metric_keys[0]] = MetricRecord(metrics)
     return [_flower.with_content(reply, content)]
 
 

@@ -112,9 +112,9 @@ def require(condition: bool, message: str) -> None:
         raise AssertionError(message)
 
 
-def _require_close(found: Any, expected: Any, limit: float, what: str, end: str = "") -> None:
+def _require_close(values: Any, expected: Any, limit: float, what: str, end: str = "") -> None:
     """Raise AssertionError unless no entry of two arrays differs by more than the limit."""
-    gap = float(np.abs(found - expected).max())
+    gap = float(np.abs(values - expected).max())
     require(gap <= limit, f"{what} by {gap:.3g}{end}")
 
 
@@ -154,8 +154,8 @@ def slope(function: Callable[[Vector], Any], w: Vector, move: Vector, h: float) 
 
 def known_constants(objective: Objective) -> dict[str, float]:
     """Return the objective's known Lipschitz constants, by norm."""
-    found = {norm: if_known(objective.lipschitz, norm) for norm in ("l2", "l1")}
-    return {norm: constant for norm, constant in found.items() if constant is not None}
+    constants = {norm: if_known(objective.lipschitz, norm) for norm in ("l2", "l1")}
+    return {norm: constant for norm, constant in constants.items() if constant is not None}
 
 
 def check_lipschitz(constants: dict[str, float], change: Vector, move: Vector, what: str) -> None:
@@ -186,12 +186,12 @@ def _check_gradient(objective: Objective, w: Vector, rng: np.random.Generator, t
     h = tolerances.step
     for direction in _directions(w, rng):
         expected = slope(objective.value, w, h * direction, h)
-        found = float(gradient @ direction)
+        measured = float(gradient @ direction)
         scale = float(np.linalg.norm(gradient))
         allowed = tolerances.slope * (abs(expected) + 0.01 * scale) + tolerances.noise * (1.0 + abs(value))
         require(
-            abs(found - expected) <= allowed,
-            f"the gradient is {found:.8g} along a direction in which differences of the value give {expected:.8g} "
+            abs(measured - expected) <= allowed,
+            f"the gradient is {measured:.8g} along a direction in which differences of the value give {expected:.8g} "
             f"(largest component: coordinate {int(np.abs(direction).argmax())} of {w.size})",
         )
 
@@ -208,11 +208,11 @@ def _check_subgradient(
     for direction in _directions(w, rng):
         # Nearby points on both sides test the derivative, if there is one; distant points test the convexity.
         for step in (tolerances.step, -tolerances.step, 1.0, -1.0):
-            found = objective.value(w + step * direction)
+            distant = objective.value(w + step * direction)
             line = value + step * float(gradient @ direction) + 0.5 * convexity * step**2 * float(direction @ direction)
             require(
-                found >= line - tolerances.noise * (1.0 + abs(value) + abs(line)),
-                f"the value at a distance of {step:g} is {found:.10g}, below the line {line:.10g} that the gradient "
+                distant >= line - tolerances.noise * (1.0 + abs(value) + abs(line)),
+                f"the value at a distance of {step:g} is {distant:.10g}, below the line {line:.10g} that the gradient "
                 "gives: it is no subgradient, or the strong convexity is less",
             )
 
@@ -263,13 +263,13 @@ def _check_batch_gradients(objective: Objective, w: Vector, rng: np.random.Gener
 
 def _check_value_and_gradient(objective: Objective, w: Vector, tolerances: _Tolerances) -> None:
     out = np.full_like(w, np.nan)
-    found, gradient = objective.value_and_gradient(w, None, out)
-    require(type(found) is float, f"value_and_gradient(w)[0] is a {type(found).__name__}, expected a Python float")
+    other, gradient = objective.value_and_gradient(w, None, out)
+    require(type(other) is float, f"value_and_gradient(w)[0] is a {type(other).__name__}, expected a Python float")
     require(gradient is out, "value_and_gradient(w, batch, out) did not return out")
     value, expected = objective.value(w), objective.gradient(w)
     require(
-        abs(found - value) <= tolerances.same * (1.0 + abs(value)),
-        f"value_and_gradient(w)[0]={found!r} differs from value(w)={value!r}",
+        abs(other - value) <= tolerances.same * (1.0 + abs(value)),
+        f"value_and_gradient(w)[0]={other!r} differs from value(w)={value!r}",
     )
     size = 1.0 + float(np.abs(expected).max())
     what = "the gradient of value_and_gradient(w) differs from gradient(w)"
@@ -279,14 +279,14 @@ def _check_value_and_gradient(objective: Objective, w: Vector, tolerances: _Tole
 def _check_hessian(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
     h = tolerances.step
     for v in (rng.normal(size=w.size) / np.sqrt(w.size), np.eye(1, w.size, w.size - 1)[0]):
-        found = if_known(objective.hessian_product, w, v)
-        if found is None:
+        product = if_known(objective.hessian_product, w, v)
+        if product is None:
             return
         expected = slope(objective.gradient, w, h * v, h)
         size = float(np.abs(expected).max())
         noise = tolerances.noise * (1.0 + float(np.abs(objective.gradient(w)).max()))
         what = f"hessian_product(w, v) differs from differences of the gradient, which are up to {size:.3g},"
-        _require_close(found, expected, tolerances.slope * size + noise, what)
+        _require_close(product, expected, tolerances.slope * size + noise, what)
 
 
 def _check_line(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
@@ -301,10 +301,10 @@ def _check_line(objective: Objective, w: Vector, rng: np.random.Generator, toler
             trial = point + step * direction
             value, gradient = objective.value(trial), objective.gradient(trial)
             size = 1.0 + float(np.abs(gradient).max())
-            found, slope = line(step)
+            loss, slope = line(step)
             require(
-                abs(found - value) <= tolerances.same * (1.0 + abs(value)),
-                f"along(w, direction)({step}) is {found:.8g}, the value there {value:.8g}",
+                abs(loss - value) <= tolerances.same * (1.0 + abs(value)),
+                f"along(w, direction)({step}) is {loss:.8g}, the value there {value:.8g}",
             )
             expected = float(gradient @ direction)
             require(
@@ -385,8 +385,8 @@ def _check_buffers(objective: Objective) -> None:
 def _check_curvature(objective: Objective, rng: np.random.Generator) -> None:
     convexity = if_known(objective.strong_convexity)
     if not objective.smooth:
-        known = list(known_constants(objective))
-        require(not known, f"lipschitz({known}) is known of an objective with smooth = False, whose gradient jumps")
+        norms = list(known_constants(objective))
+        require(not norms, f"lipschitz({norms}) is known of an objective with smooth = False, whose gradient jumps")
         zeros = np.zeros(objective.layout.size)
         require(
             if_known(objective.hessian_product, zeros, zeros) is None,
@@ -503,10 +503,10 @@ def _check_saddle_batches(objective: SaddleObjective, rng: np.random.Generator) 
     for work in (FirstOrder(steps=3, batch_size=1), FirstOrder(epochs=1, batch_size=2)):
         for per_step in (1, 2):
             expected = work.num_draws(objective.num_examples, per_step)
-            found = len(list(objective.batches(np.random.default_rng(0), work, per_step)))
+            count = len(list(objective.batches(np.random.default_rng(0), work, per_step)))
             require(
-                found == expected,
-                f"batches() yields {found} batches for {work}, {per_step} a step; expected {expected}",
+                count == expected,
+                f"batches() yields {count} batches for {work}, {per_step} a step; expected {expected}",
             )
     full = list(objective.batches(rng, FirstOrder(steps=2, batch_size=None)))
     require(len(full) == 2 and all(batch is None for batch in full), "batches() should yield None for each full batch")

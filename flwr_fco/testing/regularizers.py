@@ -73,15 +73,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
 
 
 def points_of(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sequence[float]) -> list[Array]:
-    """Return points of several scales, and some with ties and zeros.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    shape : tuple of int
-    sizes : sequence of float
-        Scales of normal draws.
-    """
+    """Return normal draws of these scales, and some points with ties and zeros."""
     points: list[Array] = [size * rng.normal(size=shape) for size in sizes]
     points += [np.zeros(shape), np.ones(shape), np.where(rng.random(shape) < 0.5, -1.0, 1.0)]
     points.append(np.where(rng.random(shape) < 0.5, 0.0, rng.normal(size=shape)))
@@ -105,21 +97,21 @@ def check_map(call: Callable[[Array, Array | None], Array], v: Array, where: str
     ndarray
         The result.
     """
-    given = v.copy()
-    result = call(given, None)
+    argument = v.copy()
+    result = call(argument, None)
     assert isinstance(result, np.ndarray), f"{where}: {what} returned a {type(result).__name__}, expected an array"
     assert result.shape == v.shape, f"{where}: {what} returned shape {result.shape} for an array of shape {v.shape}"
     assert result.dtype == v.dtype, f"{where}: {what} returned {result.dtype} for {v.dtype}; it has to keep the dtype"
-    assert not np.shares_memory(result, given), (
+    assert not np.shares_memory(result, argument), (
         f"{where}: {what} returned (a view of) its argument; without `out` it has to return a new array"
     )
     out = np.full_like(v, np.nan)
-    assert call(given, out) is out, f"{where}: {what} has to return out"
-    assert np.array_equal(given, v), f"{where}: {what} changed its argument; it may write to `out` only"
+    assert call(argument, out) is out, f"{where}: {what} has to return out"
+    assert np.array_equal(argument, v), f"{where}: {what} changed its argument; it may write to `out` only"
     assert np.array_equal(out, result), f"{where}: {what} writes something else to `out` than it returns without"
-    assert call(given, given) is given, f"{where}: {what} has to return out, which may be its argument"
-    assert np.array_equal(given, result), (
-        f"{where}: in place (out is the argument) the result differs by {np.abs(given - result).max():.2e}; "
+    assert call(argument, argument) is argument, f"{where}: {what} has to return out, which may be its argument"
+    assert np.array_equal(argument, result), (
+        f"{where}: in place (out is the argument) the result differs by {np.abs(argument - result).max():.2e}; "
         f"{what} has to read its argument before it overwrites it"
     )
     return result

@@ -117,10 +117,10 @@ def _run(
 
 def _with_known_options(make: MakeStrategy) -> MakeStrategy:
     """Return a function that omits options that the strategy does not have."""
-    known = {field.name for field in fields(make()) if field.init}
+    names = {field.name for field in fields(make()) if field.init}
 
     def build(**options: Any) -> CompositeStrategy:
-        return make(**{name: value for name, value in options.items() if name in known})
+        return make(**{name: value for name, value in options.items() if name in names})
 
     return build
 

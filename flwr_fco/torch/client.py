@@ -101,7 +101,7 @@ class ClientApp(flwr.clientapp.ClientApp):
     """
 
     def __init__(self, *, mods: Sequence[Mod] | None = None, limits: Limits | None = None) -> None:
-        own = checked_mods(mods)
+        checked = checked_mods(mods)
         allowed = Limits() if limits is None else limits
 
         def answering(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
@@ -113,7 +113,7 @@ class ClientApp(flwr.clientapp.ClientApp):
             finally:
                 _within_app.reset(token)
 
-        super().__init__(mods=[*own, answering])
+        super().__init__(mods=[*checked, answering])
 
         @self.query("partition")
         def partition(message: Message, context: Context) -> Message:
@@ -220,14 +220,14 @@ class LocalTraining:
     def __enter__(self) -> Self:
         plan, downlink = self._downlink.plan, self._downlink
         kind, vector = _OPTIMIZERS[self._engine]
-        own = layout_of(self.model)
-        if own.signature != plan.layout.signature:
-            _explain_difference(own.shapes, plan.layout.shapes)
+        layout = layout_of(self.model)
+        if layout.signature != plan.layout.signature:
+            _explain_difference(layout.shapes, plan.layout.shapes)
         if plan.layout.passed_through:
             load_buffers(self.model, downlink.pass_through)
-        self._told = self._half.hear(downlink, self._state)
-        self._memory = self._half.fresh(self._told) if self._state is None else self._state
-        start = self._told.vectors[vector]
+        self._received = self._half.hear(downlink, self._state)
+        self._memory = self._half.fresh(self._received) if self._state is None else self._state
+        start = self._received.vectors[vector]
         single = kind is DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
         if "gradient" in downlink.numbers:
             kind = GradientProbe
@@ -245,7 +245,7 @@ class LocalTraining:
             **options,
         )
         self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed)
-        shift = self._half.begin(self._told, self._memory).shift
+        shift = self._half.begin(self._received, self._memory).shift
         if shift is not None and "gradient" not in downlink.numbers:
             self.optimizer.set_shift(plan.layout.views(shift))
         devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
@@ -288,10 +288,6 @@ class LocalTraining:
         metrics : mapping of str to float
             ``"num-examples"``, the client's number of examples, and any other metrics to report.
 
-        Returns
-        -------
-        Message
-
         Raises
         ------
         ConfigurationError
@@ -308,11 +304,11 @@ class LocalTraining:
                 f"the optimiser of {downlink.plan.solver!r} has taken no whole step in this round: step with "
                 "`training.optimizer`, not with one of your own, and see that the loader is not empty"
             )
-        own = {name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()}
+        increments = {name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()}
         if isinstance(optimizer, IncrementFirst):
-            increment: NDArray[Any] = np.concatenate([own[name].reshape(-1) for name in plan.layout.shapes])
+            increment: NDArray[Any] = np.concatenate([increments[name].reshape(-1) for name in plan.layout.shapes])
         else:
-            increment = plan.layout.flatten(own)
+            increment = plan.layout.flatten(increments)
         elapsed, steps = optimizer.elapsed_since_start, optimizer.num_steps
         if "gradient" in downlink.numbers:
             elapsed, steps = downlink.client_lr, 1
@@ -329,8 +325,8 @@ class LocalTraining:
         return self._task.answer(uplink, state, int(_number("num-examples", metrics["num-examples"])))
 
     def _next_state(self, sent: Memory, elapsed: float) -> ClientState:
-        half, told = self._half, self._told
-        return {**half.remember(told, self._memory, sent, elapsed), **half.keep(told)}
+        half, downlink = self._half, self._received
+        return {**half.remember(downlink, self._memory, sent, elapsed), **half.keep(downlink)}
 
 
 #: By this name in a training function: ``with local_training(message, context, model) as training``.
@@ -360,11 +356,11 @@ class GradientProbe(DualAveraging):
         return {name: total / self.num_steps for name, total in super().increments().items()}
 
 
-def _explain_difference(own: Mapping[str, tuple[int, ...]], server: Mapping[str, tuple[int, ...]]) -> None:
+def _explain_difference(client: Mapping[str, tuple[int, ...]], server: Mapping[str, tuple[int, ...]]) -> None:
     """Raise an error that lists the differences between the model's parameters and the server's optimised arrays."""
-    extra = sorted(set(server) - set(own))
-    missing = sorted(set(own) - set(server))
-    other = sorted(name for name in set(own) & set(server) if own[name] != server[name])
+    extra = sorted(set(server) - set(client))
+    missing = sorted(set(client) - set(server))
+    other = sorted(name for name in set(client) & set(server) if client[name] != server[name])
     parts = []
     if extra:
         parts.append(
@@ -375,4 +371,6 @@ def _explain_difference(own: Mapping[str, tuple[int, ...]], server: Mapping[str,
         parts.append(f"the server does not optimise {missing}: give `start` ArrayRecord(model.state_dict())")
     if other:
         parts.append(f"the shapes of {other} differ: the server has {[server[name] for name in other]}")
-    raise ConfigurationError("; ".join(parts) or f"the order of the arrays differs: {list(own)} here, {list(server)}")
+    raise ConfigurationError(
+        "; ".join(parts) or f"the order of the arrays differs: {list(client)} here, {list(server)}"
+    )

@@ -41,7 +41,6 @@ class Geometry(ABC):
 
         Parameters
         ----------
-        duals : list of Tensor
         t : float
             The weight of psi.
         """
@@ -51,10 +50,8 @@ class Geometry(ABC):
 
         Parameters
         ----------
-        duals : list of Tensor
         t : float
             The weight of psi.
-        out : list of Tensor
         """
         torch._foreach_copy_(out, self.retrieve(duals, t))
 
@@ -63,10 +60,8 @@ class Geometry(ABC):
 
         Parameters
         ----------
-        starts, moved : list of Tensor
         t : float
             The weight of psi.
-        out : list of Tensor
         """
         self.write(list(torch._foreach_add(starts, moved)), t, out)
 
@@ -118,9 +113,9 @@ def geometry(
             )
         return _FLAT[type(mirror_map)](mirror_map, regularizers, like)
     kinds: tuple[type[MirrorMap], ...] = (Euclidean, Product, *_FLAT)
-    known = ", ".join(kind.__name__ for kind in kinds)
+    supported = ", ".join(kind.__name__ for kind in kinds)
     raise ConfigurationError(
-        f"{type(mirror_map).__name__} has no form on tensors; {known} have one. Train with an Objective "
+        f"{type(mirror_map).__name__} has no form on tensors; {supported} have one. Train with an Objective "
         "(flwr_fco.torch.TorchObjective), whose mirror maps are NumPy's"
     )
 
@@ -148,7 +143,7 @@ class _Euclidean(Geometry):
             self._joint_prox = tensor_prox(hit[0][1], _flat([like[i] for i in self._joint]))
             hit = []
         terms = {i: scalar_terms(psi) for i, psi in hit}
-        self._separable = [(i, found) for i, found in terms.items() if found is not None]
+        self._separable = [(i, scalars) for i, scalars in terms.items() if scalars is not None]
         self._others = [(i, tensor_prox(psi, like[i])) for i, psi in hit if terms[i] is None]
 
     def gradient(self, points: Tensors) -> Tensors:
@@ -184,8 +179,8 @@ class _Euclidean(Geometry):
         separable = dict(self._separable)
         for i, tensors in enumerate(zip(starts, moved, out, strict=True)):
             # In chunks that stay in the cache.
-            for start, own, point in zip(*(torch.split(tensor.view(-1), _PART) for tensor in tensors), strict=True):
-                total = torch.add(start, own, out=point if point.dtype == start.dtype else None)
+            for start, change, point in zip(*(torch.split(tensor.view(-1), _PART) for tensor in tensors), strict=True):
+                total = torch.add(start, change, out=point if point.dtype == start.dtype else None)
                 if i in separable:
                     _solve_one(total, t, separable[i], out=total)
                 if total is not point:
@@ -253,13 +248,13 @@ class _Flat(Geometry):
     def __init__(self, mirror_map: MirrorMap, regularizers: Sequence[Regularizer | None], like: Tensors) -> None:
         full = []
         for psi, tensor in zip(regularizers, like, strict=True):
-            own = tensor_terms(psi, tensor)
-            if own is None:
+            separable = tensor_terms(psi, tensor)
+            if separable is None:
                 raise UnsupportedPairError(
                     f"{type(mirror_map).__name__} has no closed form on tensors with {psi!r}: only with sums over "
                     "coordinates. Euclidean() works with every regularizer"
                 )
-            terms = (torch.as_tensor(term, dtype=tensor.dtype, device=tensor.device) for term in own)
+            terms = (torch.as_tensor(term, dtype=tensor.dtype, device=tensor.device) for term in separable)
             full.append([term.expand(tensor.shape).reshape(-1) for term in terms])
         self.threshold, self.shrinkage, self.lower, self.upper = (
             torch.cat(column) for column in zip(*full, strict=True)
@@ -422,29 +417,29 @@ class _Product(Geometry):
         self._parts: list[tuple[list[int], Geometry]] = []
         euclidean = []
         for i, name in enumerate(names):
-            own = next((one for pattern, one in product.maps.items() if fnmatchcase(name, pattern)), None)
-            if own is None:
+            mirror_map = next((one for pattern, one in product.maps.items() if fnmatchcase(name, pattern)), None)
+            if mirror_map is None:
                 raise ConfigurationError(
                     f"the Product has no map for the parameter {name!r}; its patterns are {sorted(product.maps)}. Add "
                     "one, such as '*': Euclidean()"
                 )
-            if type(own) is Euclidean:
+            if type(mirror_map) is Euclidean:
                 euclidean.append(i)
             else:
-                self._parts.append(([i], geometry(own, [regularizers[i]], [name], [like[i]], foreach=foreach)))
+                self._parts.append(([i], geometry(mirror_map, [regularizers[i]], [name], [like[i]], foreach=foreach)))
         if euclidean:
             chosen = [regularizers[i] for i in euclidean]
             self._parts.append((euclidean, _Euclidean(chosen, [like[i] for i in euclidean], "each", foreach)))
 
     def gradient(self, points: Tensors) -> Tensors:
-        return self._gather(points, [part.gradient([points[i] for i in own]) for own, part in self._parts])
+        return self._gather(points, [part.gradient([points[i] for i in indices]) for indices, part in self._parts])
 
     def retrieve(self, duals: Tensors, t: float) -> Tensors:
-        return self._gather(duals, [part.retrieve([duals[i] for i in own], t) for own, part in self._parts])
+        return self._gather(duals, [part.retrieve([duals[i] for i in indices], t) for indices, part in self._parts])
 
     def _gather(self, like: Tensors, results: Sequence[Tensors]) -> Tensors:
         gathered = list(like)
-        for (own, _), result in zip(self._parts, results, strict=True):
-            for i, tensor in zip(own, result, strict=True):
+        for (indices, _), result in zip(self._parts, results, strict=True):
+            for i, tensor in zip(indices, result, strict=True):
                 gathered[i] = tensor
         return gathered

@@ -145,49 +145,21 @@ class TorchObjective(Objective):
                 self.ascends[self.layout[name].block] = True
 
     def value(self, w: Vector) -> float:
-        """Return the mean loss over all examples, in evaluation mode.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        """
+        """Return the mean loss over all examples, in evaluation mode."""
         return self._means(w, None)["loss"]
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return the loss and the scores over all examples, in evaluation mode.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        """
+        """Return the loss and the scores over all examples, in evaluation mode."""
         return self._means(w, self.scores)
 
     def gradient(self, w: Vector, batch: TorchBatch | None = None, out: Vector | None = None) -> Vector:
-        """Return the gradient of the mean loss over a batch, in training mode; negated for parameters that ascend.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : TorchBatch, optional
-            A batch from :meth:`batches`; all examples by default.
-        out : ndarray of float64, optional
-            Where to write the result.
-        """
+        """Return the gradient of the mean loss over a batch, in training mode; negated for parameters that ascend."""
         return self.value_and_gradient(w, batch, out)[1]
 
     def value_and_gradient(
         self, w: Vector, batch: TorchBatch | None = None, out: Vector | None = None
     ) -> tuple[float, Vector]:
-        """Return the mean loss over a batch and its gradient, in training mode.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : TorchBatch, optional
-            A batch from :meth:`batches`; all examples by default.
-        out : ndarray of float64, optional
-            Where to write the gradient.
-        """
+        """Return the mean loss over a batch and its gradient, in training mode; negated for parameters that ascend."""
         self._load(w)
         # PyTorch sets the mode module by module, which takes a tenth of a small network's step.
         if not all(module.training for module in self._all_modules):
@@ -204,13 +176,13 @@ class TorchObjective(Objective):
                     raise ConfigurationError(
                         "the loss does not depend on the parameters that require a gradient, or was detached from them"
                     )
-                found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+                gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
                 value += share * float(loss.detach())
                 if share == 1.0:
-                    total = list(found)
+                    total = list(gradients)
                     break
                 total = total or [torch.zeros_like(p, dtype=widest_dtype(p)) for p in parameters]
-                for part, gradient in zip(total, found, strict=True):
+                for part, gradient in zip(total, gradients, strict=True):
                     part.add_(gradient, alpha=share)
         # Convert the sparse gradient of an embedding with sparse=True.
         dense = [(part.to_dense() if part.is_sparse else part).reshape(-1).cpu() for part in total]
@@ -226,17 +198,7 @@ class TorchObjective(Objective):
         return sum(losses) / len(losses) if losses else None
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
-        """Yield row numbers with a seed; any other objective yields the same rows for this generator.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-            Draws one permutation per epoch; the seeds come from a child generator.
-        work : FirstOrder
-            The number of steps or epochs, and the batch size.
-        per_step : int, default 1
-            Batches per step.
-        """
+        """Yield the row numbers that any other objective yields for this generator, with a seed from a child of it."""
         (child,) = rng.spawn(1)
         for rows in super().batches(rng, work, per_step):
             yield None if rows is None else TorchBatch(rows, int(child.integers(2**63)))
@@ -246,18 +208,6 @@ class TorchObjective(Objective):
         return buffers_of(self.model)
 
     def load_buffers(self, buffers: Mapping[str, NDArray[Any]]) -> None:
-        """Set the arrays that are not optimised.
-
-        Parameters
-        ----------
-        buffers : mapping of str to ndarray
-            All of these arrays, with the names in :meth:`buffers`.
-
-        Raises
-        ------
-        ConfigurationError
-            If names are missing or unknown, or a shape differs.
-        """
         load_buffers(self.model, buffers)
 
     def _means(self, w: Vector, scores: Scores | None) -> dict[str, float]:
@@ -277,18 +227,22 @@ class TorchObjective(Objective):
     def _loss_of(self, examples: Any) -> Tensor:
         loss: Any = self.loss(self.model, examples)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            raise ConfigurationError(f"the loss is {found}; expected a tensor of one number, the mean over the batch")
+            description = (
+                f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+            )
+            raise ConfigurationError(
+                f"the loss is {description}; expected a tensor of one number, the mean over the batch"
+            )
         return loss
 
     def _load(self, w: Vector) -> None:
         """Set the model's parameters."""
         # Copy: the vector may be read-only, which PyTorch does not support.
         flat = torch.from_numpy(np.array(w, dtype=np.float64))
-        own: list[Tensor] = [*self._parameters.values()]
+        parameters: list[Tensor] = [*self._parameters.values()]
         with torch.no_grad():
             parts = torch.split(flat, self._sizes)
-            torch._foreach_copy_(own, [part.view(p.shape) for p, part in zip(own, parts, strict=True)])
+            torch._foreach_copy_(parameters, [part.view(p.shape) for p, part in zip(parameters, parts, strict=True)])
 
     def _chunks(self, rows: NDArray[np.int64] | None) -> Iterator[tuple[float, Any]]:
         """Yield chunks of a batch on the model's device, with their shares of the batch; a minibatch is one chunk."""
@@ -303,10 +257,10 @@ class TorchObjective(Objective):
         if isinstance(self.dataset, TensorDataset):
             # One gather instead of one for each example; default_collate also returns a list of columns.
             index = torch.from_numpy(rows)
-            found: Any = [tensor[index.to(tensor.device)] for tensor in self.dataset.tensors]
+            examples: Any = [tensor[index.to(tensor.device)] for tensor in self.dataset.tensors]
         else:
-            found = self._collate([self.dataset[int(row)] for row in rows])
-        return _to_device(found, next(iter(self._parameters.values())).device)
+            examples = self._collate([self.dataset[int(row)] for row in rows])
+        return _to_device(examples, next(iter(self._parameters.values())).device)
 
     def _cuda_devices(self) -> list[int]:
         return sorted({p.device.index or 0 for p in self._parameters.values() if p.device.type == "cuda"})
@@ -337,19 +291,19 @@ def _check_takes_model_and_batch(name: str, function: Any, example: str) -> None
 
 def _tensors(dataset: Any) -> TensorDataset:
     """Return a data set of tensors whose first axis indexes examples."""
-    given = list(dataset) if isinstance(dataset, Sequence) else None
-    if given == []:
+    tensors = list(dataset) if isinstance(dataset, Sequence) else None
+    if tensors == []:
         raise ConfigurationError("the data set is empty; expected tensors, such as (images, labels)")
-    if given is None or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in given):
+    if tensors is None or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in tensors):
         raise ConfigurationError(
             f"dataset is a {type(dataset).__name__}; expected a data set, or a list or tuple of tensors whose first "
             "axis counts examples, such as (images, labels). Of one tensor: (images,); of arrays: "
             "torch.from_numpy(...); of a DataLoader: its dataset"
         )
-    sizes = [len(tensor) for tensor in given]
+    sizes = [len(tensor) for tensor in tensors]
     if len(set(sizes)) > 1:
         raise ConfigurationError(f"the tensors have {sizes} examples; expected as many of each")
-    return TensorDataset(*given)
+    return TensorDataset(*tensors)
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:

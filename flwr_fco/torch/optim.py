@@ -128,11 +128,11 @@ class CompositeOptimizer(torch.optim.Optimizer):
         group = dict(param_group)
         if "lr" in group:
             group["lr"] = _plain(group["lr"])
-        given = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
-        known = sum(len(other["params"]) for other in self.param_groups)
-        group["named"] = all(isinstance(item, tuple) for item in given)
-        group["names"] = [str(item[0]) if isinstance(item, tuple) else str(known + i) for i, item in enumerate(given)]
-        group["params"] = [item[1] if isinstance(item, tuple) else item for item in given]
+        items = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        count = sum(len(other["params"]) for other in self.param_groups)
+        group["named"] = all(isinstance(item, tuple) for item in items)
+        group["names"] = [str(item[0]) if isinstance(item, tuple) else str(count + i) for i, item in enumerate(items)]
+        group["params"] = [item[1] if isinstance(item, tuple) else item for item in items]
         # A group's own regularizer acts on all its parameters, unless the group has `apply_to`.
         group["everywhere"] = "regularizer" in group and "apply_to" not in group
         group.update(_CLOCK)
@@ -153,7 +153,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         }
         by_default = regularized_names(shapes)
         self._require_patterns(list(shapes))
-        found: dict[str, Regularizer | None] = {}
+        regularizers: dict[str, Regularizer | None] = {}
         acted_on: dict[PerParameter, list[str]] = {}
         for group in self.param_groups:
             for name in group["names"]:
@@ -163,12 +163,12 @@ class CompositeOptimizer(torch.optim.Optimizer):
                     acts = name in by_default
                 else:
                     acts = any(fnmatchcase(name, pattern) for pattern in _patterns(group["apply_to"]))
-                found[name] = group["regularizer"].for_array(name) if acts else None
+                regularizers[name] = group["regularizer"].for_array(name) if acts else None
                 if isinstance(group["regularizer"], PerParameter):
                     acted_on.setdefault(group["regularizer"], []).extend([name] if acts else [])
         for psi, names in acted_on.items():
-            psi.require_names(names, [name for name in shapes if found[name] is None and name not in names])
-        return found
+            psi.require_names(names, [name for name in shapes if regularizers[name] is None and name not in names])
+        return regularizers
 
     def _require_patterns(self, names: Sequence[str]) -> None:
         """Raise if a pattern in `apply_to` or in a Product matches no parameter in its groups."""
@@ -181,8 +181,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 matching(group["names"], group["apply_to"])
             if isinstance(group["mirror_map"], Product):
                 mapped.setdefault(group["mirror_map"], []).extend(group["names"])
-        for product, own in mapped.items():
-            product.require_names(own)
+        for product, group_names in mapped.items():
+            product.require_names(group_names)
 
     @property
     def _filled(self) -> list[tuple[int, Group]]:
@@ -193,9 +193,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Return the map from a group's duals to its parameters, built at the first call and when a device changes."""
         group = self.param_groups[index]
         devices = [p.device for p in group["params"]]
-        known = self._geometries.get(index)
-        if known is not None and known[0] == devices:
-            return known[1]
+        kept = self._geometries.get(index)
+        if kept is not None and kept[0] == devices:
+            return kept[1]
         psi = self.regularizers
         made = geometry(
             group["mirror_map"],
@@ -247,7 +247,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         scale = lr if group["maximize"] else -lr
         self._add(chosen, self._directions(group, gradients), scale)
         # PyTorch hashes parameters in Python, so avoid one look-up per parameter: most optimisers have no shift.
-        if any("shift" in own for own in self.state.values()):
+        if any("shift" in values for values in self.state.values()):
             shifted = [i for i, p in enumerate(group["params"]) if "shift" in self.state[p]]
             shifts = self._kept({"params": [group["params"][i] for i in shifted]}, "shift")
             self._add([duals[i] for i in shifted], shifts, -lr)
@@ -360,21 +360,21 @@ class CompositeOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
         """Return the changes since the start by parameter name: of the duals, or of the parameters' values."""
-        found = {}
+        increments = {}
         for index, group in self._filled:
             self._begin(index)
             for name, end, start in zip(group["names"], self._ends(group), self._kept(group, "start"), strict=True):
-                found[name] = end - start
-        return found
+                increments[name] = end - start
+        return increments
 
     def _start_values(self, group: Group, vectors: Values) -> list[Tensor]:
         values = []
         for name, p in zip(group["names"], group["params"], strict=True):
             if name not in vectors:
                 raise ConfigurationError(f"there is no vector for the parameter {name!r}; got {sorted(vectors)}")
-            given = vectors[name]
+            vector = vectors[name]
             # np.array copies: the server's vectors are read-only, which PyTorch does not support.
-            tensor = given.detach() if isinstance(given, Tensor) else torch.from_numpy(np.array(given))
+            tensor = vector.detach() if isinstance(vector, Tensor) else torch.from_numpy(np.array(vector))
             if tensor.shape != p.shape:
                 raise ConfigurationError(
                     f"the vector for the parameter {name!r} has shape {list(tensor.shape)}, expected {list(p.shape)}"
@@ -436,17 +436,14 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state from :meth:`state_dict`; duals keep their precision.
-
-        Parameters
-        ----------
-        state_dict : dict
-        """
+        """Load a state from :meth:`state_dict`; duals keep their precision."""
         groups = []
-        for saved, own in zip(state_dict["param_groups"], self.param_groups, strict=False):
+        for saved, present in zip(state_dict["param_groups"], self.param_groups, strict=False):
             group = dict(saved)
-            if group["names"] != own["names"]:
-                raise ConfigurationError(f"the state is of the parameters {group['names']}, these are {own['names']}")
+            if group["names"] != present["names"]:
+                raise ConfigurationError(
+                    f"the state is of the parameters {group['names']}, these are {present['names']}"
+                )
             group["regularizer"] = Regularizer.from_spec(_spec(group["regularizer"]))
             group["mirror_map"] = MirrorMap.from_spec(_spec(group["mirror_map"]))
             groups.append(group)
@@ -583,9 +580,9 @@ class DualAveraging(_DualOptimizer):
         velocities = []
         for p in group["params"]:
             if p.grad is not None:
-                known = self.state[p].get("velocity")
+                velocity = self.state[p].get("velocity")
                 # As in SGD, the first gradient is the first velocity.
-                new = p.grad.clone() if known is None else known.to(p.device).mul_(beta).add_(p.grad)
+                new = p.grad.clone() if velocity is None else velocity.to(p.device).mul_(beta).add_(p.grad)
                 velocities.append(new)
                 self.state[p]["velocity"] = new
         return velocities
@@ -595,7 +592,7 @@ class DualAveraging(_DualOptimizer):
         super()._count(group, lr * group["pull"])
 
     def set_shift(self, shifts: Values | None) -> None:
-        """Set vectors to add to every gradient; see :meth:`CompositeOptimizer.set_shift`."""
+        """Set vectors to add to every gradient, without momentum only; see :meth:`CompositeOptimizer.set_shift`."""
         if shifts is not None and any(group["momentum"] for group in self.param_groups):
             raise ConfigurationError(
                 "momentum: a tracker is added to plain gradients; take no momentum with methods that track gradients"
@@ -845,10 +842,10 @@ def _as_groups(params: Parameters) -> list[Group]:
     """Return the parameters as groups, because PyTorch supports names only from 2.6 on."""
     if isinstance(params, Tensor):
         raise ConfigurationError("params is a tensor; expected an iterable of parameters, such as [tensor]")
-    given = list(params)
-    if not given:
+    items = list(params)
+    if not items:
         raise ConfigurationError("params is empty; expected parameters, such as model.named_parameters()")
-    return given if isinstance(given[0], dict) else [{"params": given}]
+    return items if isinstance(items[0], dict) else [{"params": items}]
 
 
 def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option: str = "apply_to") -> set[str]:
@@ -856,8 +853,6 @@ def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option:
 
     Parameters
     ----------
-    names : iterable of str
-    patterns : str or sequence of str, optional
     option : str, default "apply_to"
         Name of the option, for the error message.
 
@@ -866,13 +861,13 @@ def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option:
     ConfigurationError
         If a pattern matches nothing.
     """
-    known, found = list(names), set()
+    candidates, matches = list(names), set()
     for pattern in () if patterns is None else _patterns(patterns):
-        hit = {name for name in known if fnmatchcase(name, pattern)}
+        hit = {name for name in candidates if fnmatchcase(name, pattern)}
         if not hit:
-            raise ConfigurationError(f"{option}={pattern!r} matches none of the parameters {known}")
-        found |= hit
-    return found
+            raise ConfigurationError(f"{option}={pattern!r} matches none of the parameters {candidates}")
+        matches |= hit
+    return matches
 
 
 def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[str] | None) -> list[Group]:
@@ -880,7 +875,6 @@ def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[st
 
     Parameters
     ----------
-    named : sequence of (str, Tensor)
     maximize : str or sequence of str, or None
         Shell patterns of the parameters that ascend.
     """

@@ -143,7 +143,7 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     else:
         terms = tensor_terms(regularizer, like)
         if terms is None:
-            names = ", ".join(sorted(known.__name__ for known in supported_regularizers()))
+            names = ", ".join(sorted(each.__name__ for each in supported_regularizers()))
             raise ConfigurationError(
                 f"{kind.__name__} has no proximal map on tensors; {names} have one. Use another regularizer, register "
                 "a map of your own with flwr_fco.torch.register_tensor_prox, or train with an Objective "
@@ -286,19 +286,19 @@ def _weighted_l1_ball(psi: L1Ball, like: Tensor) -> TensorProx:
 
     def solve(v: Tensor, step: float) -> Tensor:
         exact = _exact(v).reshape(-1)
-        size, own = exact.abs()[heavy], weights[heavy]
+        size, slopes = exact.abs()[heavy], weights[heavy]
         if not size.numel():
             return v
-        total = (own * size).sum()
-        ratios, order = torch.sort(size / own, descending=True)
-        own_sorted = own[order]
+        total = (slopes * size).sum()
+        ratios, order = torch.sort(size / slopes, descending=True)
+        sorted_slopes = slopes[order]
         # theta = (sum over the active w_i |v_i| - radius) / (sum over the active w_i^2), relative to the largest ratio.
-        squares = own_sorted * own_sorted
+        squares = sorted_slopes * sorted_slopes
         thetas = (torch.cumsum(squares * (ratios - ratios[0]), 0) - psi.radius) / torch.cumsum(squares, 0)
         active = (ratios - ratios[0] > thetas).sum().clamp_min(1)
         theta = ratios[0] + thetas[active - 1]
         projected = exact.clone()
-        projected[heavy] = torch.sign(exact[heavy]) * torch.clamp(size - theta * own, min=0.0) + 0.0
+        projected[heavy] = torch.sign(exact[heavy]) * torch.clamp(size - theta * slopes, min=0.0) + 0.0
         return torch.where(total <= psi.radius, exact, projected).reshape(v.shape).to(v.dtype)
 
     return solve

@@ -17,10 +17,6 @@ from flwr_fco.errors import ConfigurationError
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that require a gradient by name, in the order of ``state_dict()``.
 
-    Parameters
-    ----------
-    model : torch.nn.Module
-
     Raises
     ------
     ConfigurationError
@@ -32,7 +28,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     ['0.weight', '0.bias', '1.weight', '1.bias']
     """
     names: dict[int, str] = {}
-    found = {}
+    parameters = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         if id(p) in names:
             raise ConfigurationError(
@@ -41,10 +37,10 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
             )
         names[id(p)] = name
         if p.requires_grad:
-            found[name] = p
-    if not found:
+            parameters[name] = p
+    if not parameters:
         raise ConfigurationError(f"{type(model).__name__} has no parameter that requires a gradient")
-    return {name: found[name] for name in model.state_dict() if name in found}
+    return {name: parameters[name] for name in model.state_dict() if name in parameters}
 
 
 def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> Layout:
@@ -52,7 +48,6 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
 
     Parameters
     ----------
-    model : torch.nn.Module
     apply_to : str or sequence of str, optional
         Shell patterns of the arrays that a regularizer acts on; by default those with two or more dimensions.
 
@@ -61,24 +56,18 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
     >>> layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, affine=False, momentum=None))).names
     ('0.weight', '0.bias', '1.running_mean', '1.running_var', '1.num_batches_tracked')
     """
-    own = trainable(model)
-    regularized = regularized_names({name: tuple(p.shape) for name, p in own.items()}, apply_to)
+    parameters = trainable(model)
+    regularized = regularized_names({name: tuple(p.shape) for name, p in parameters.items()}, apply_to)
     entries, offset = [], 0
     for name, tensor in model.state_dict().items():
-        place = offset if name in own else -1
+        place = offset if name in parameters else -1
         entries.append(Entry(name, tuple(tensor.shape), _numpy_name(tensor.dtype), place, name in regularized))
-        offset += tensor.numel() if name in own else 0
+        offset += tensor.numel() if name in parameters else 0
     return Layout(entries)
 
 
 def regularized_names(shapes: Mapping[str, tuple[int, ...]], apply_to: str | Sequence[str] | None = None) -> set[str]:
-    """Return the names of a model's arrays that a server regularizes: Layout's rule, without allocating a model.
-
-    Parameters
-    ----------
-    shapes : mapping of str to tuple of int
-    apply_to : str or sequence of str, optional
-    """
+    """Return the names of a model's arrays that a server regularizes: Layout's rule, without allocating a model."""
     arrays = {name: np.broadcast_to(np.float64(0.0), shape) for name, shape in shapes.items()}
     return set(Layout.from_arrays(arrays, apply_to=apply_to, pass_through=()).regularized_names)
 
@@ -97,10 +86,6 @@ def _passing(model: nn.Module) -> dict[str, Tensor]:
 
 def buffers_of(model: nn.Module) -> dict[str, NDArray[Any]]:
     """Return copies of the arrays that are not optimised: buffers and frozen parameters.
-
-    Parameters
-    ----------
-    model : torch.nn.Module
 
     Examples
     --------
@@ -122,7 +107,6 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
 
     Parameters
     ----------
-    model : torch.nn.Module
     buffers : mapping of str to ndarray
         All of these arrays, with the names in :func:`buffers_of`.
 
@@ -131,14 +115,14 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
     ConfigurationError
         If names are missing or unknown, or a shape differs.
     """
-    own = _passing(model)
-    if own.keys() != buffers.keys():
+    others = _passing(model)
+    if others.keys() != buffers.keys():
         raise ConfigurationError(
-            f"the model's arrays that are not optimised are {sorted(own)}, the server's are {sorted(buffers)}. Give "
+            f"the model's arrays that are not optimised are {sorted(others)}, the server's are {sorted(buffers)}. Give "
             "the strategy ArrayRecord(model.state_dict()) of the same model as initial arrays, and name in "
             "pass_through= what is neither optimised nor a running statistic"
         )
-    for name, tensor in own.items():
+    for name, tensor in others.items():
         if tuple(tensor.shape) != buffers[name].shape:
             raise ConfigurationError(
                 f"the array {name!r} has shape {list(tensor.shape)}, the server's has {list(buffers[name].shape)}"
@@ -151,7 +135,6 @@ def seed_generators(seed: int, *, all_devices: bool = False) -> None:
 
     Parameters
     ----------
-    seed : int
     all_devices : bool, default False
         Whether to include available devices that are not in use yet.
     """

@@ -16,7 +16,7 @@ from flwr_fco.core.layout import COUNTERS, Entry, all_finite, euclidean_norm
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire.flower import NUMPY, Form, form_of
-from flwr_fco.wire.keys import NO_ARRAYS, OWN_ARRAYS, PLACES
+from flwr_fco.wire.keys import INDICES, NO_ARRAYS, OWN_ARRAYS
 
 #: Why an array with NaN or infinite values is left out.
 NOT_FINITE = "NaN or infinite values"
@@ -24,14 +24,14 @@ NOT_FINITE = "NaN or infinite values"
 
 def vectors_of(content: RecordDict) -> Mapping[str, Array]:
     """Return the arrays of the one ArrayRecord that holds a message's vectors."""
-    found = [
+    records = [
         record
         for key, record in content.items()
         if type(record) not in NO_ARRAYS and isinstance(record, ArrayRecord) and key not in OWN_ARRAYS
     ]
-    if len(found) != 1:
-        raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
-    return dict(found[0].items())
+    if len(records) != 1:
+        raise ProtocolError(f"expected exactly one ArrayRecord, got {len(records)}")
+    return dict(records[0].items())
 
 
 def from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -81,8 +81,8 @@ def _other_header(name: str, data: bytes, form: Form, shape: tuple[int, ...]) ->
         raise ProtocolError(f"array {name!r} cannot be read: its header is {header[:120]!r}")
     if descr.decode("ascii") != form.dtype.str:
         raise ProtocolError(f"array {name!r} holds {descr.decode('ascii')!r}, its label says {form.name}")
-    found = [size.strip() for size in sizes.split(b",")]
-    if (found if found[-1] else found[:-1]) != [b"%d" % size for size in shape]:
+    lengths = [size.strip() for size in sizes.split(b",")]
+    if (lengths if lengths[-1] else lengths[:-1]) != [b"%d" % size for size in shape]:
         raise ProtocolError(f"array {name!r} holds the shape ({sizes.decode('ascii')}), its label says {shape}")
     count = math.prod(shape)
     if len(data) - begin - length != count * form.dtype.itemsize:
@@ -131,15 +131,15 @@ def read_vectors(
     # Not float16: values below 6e-8 would become 0.
     dtypes = (dtype, "float32" if dtype == "float64" else "float64")
     for name, shape in shapes.items():
-        places = arrays.get(PLACES + name)
-        if places is not None and (len(shape) != 1 or len(places.shape) != 1 or places.shape[0] > shape[0]):
-            raise ProtocolError(f"the places of array {name!r} have shape {list(places.shape)}, of {list(shape)}")
-        value = from_array(name, arrays[name], dtypes, shape if places is None else tuple(places.shape))
+        indices = arrays.get(INDICES + name)
+        if indices is not None and (len(shape) != 1 or len(indices.shape) != 1 or indices.shape[0] > shape[0]):
+            raise ProtocolError(f"the places of array {name!r} have shape {list(indices.shape)}, of {list(shape)}")
+        value = from_array(name, arrays[name], dtypes, shape if indices is None else tuple(indices.shape))
         # A finite norm implies a vector without NaN and infinity, in one pass, and the bounds need the norm anyway.
         norm = norms[name] = euclidean_norm(value)
         vectors[name] = value if math.isfinite(norm) else finite(name, value)
-        if places is not None:
-            vectors[name] = sparse_vector(name, places, value, shape[0])
+        if indices is not None:
+            vectors[name] = sparse_vector(name, indices, value, shape[0])
     return vectors, norms
 
 
@@ -148,16 +148,16 @@ def arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
     arrays = dict(vectors)
     for name, vector in vectors.items():
         if isinstance(vector, SparseVector):
-            arrays[name], arrays[PLACES + name] = vector.parts
+            arrays[name], arrays[INDICES + name] = vector.parts
     return arrays
 
 
 def sparse_vector(
-    name: str, places: Array, values: NDArray[Any], size: int, kind: type[SparseVector] = SparseVector
+    name: str, indices: Array, values: NDArray[Any], size: int, kind: type[SparseVector] = SparseVector
 ) -> SparseVector:
     """Return a vector of which only some coordinates were sent."""
     try:
-        return kind(from_array(name, places, ("int32",), values.shape), values, size)
+        return kind(from_array(name, indices, ("int32",), values.shape), values, size)
     except ConfigurationError as error:
         raise ProtocolError(f"array {name!r}: {error}") from error
 

@@ -12,7 +12,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import arrays_of, finite, from_array, sparse_vector, vectors_of
 from flwr_fco.wire.envelope import StateAlteredError, StateMissingError
-from flwr_fco.wire.keys import METRICS, PASS, PLACES
+from flwr_fco.wire.keys import INDICES, METRICS, PASS
 from flwr_fco.wire.protocol import ClientStamp, ClientState
 
 _STAMPS, _COMMITTED, _PENDING = "fco-stamps", "fco-committed", "fco-pending"
@@ -24,12 +24,12 @@ def state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:
     vectors: dict[str, Any] = {}
     arrays = dict(record.items())
     for name, array in arrays.items():
-        if name.startswith(PLACES):
+        if name.startswith(INDICES):
             continue
-        places = arrays.get(PLACES + name)
-        shape = (size,) if places is None else tuple(places.shape)
+        indices = arrays.get(INDICES + name)
+        shape = (size,) if indices is None else tuple(indices.shape)
         vector = finite(name, from_array(name, array, ("float64",), shape), "the remembered vector")
-        vectors[name] = vector if places is None else sparse_vector(name, places, vector, size)
+        vectors[name] = vector if indices is None else sparse_vector(name, indices, vector, size)
     return vectors
 
 
@@ -66,8 +66,8 @@ def read_state(context: Context, stamp: ClientStamp, size: int) -> ClientState |
     if isinstance(stamps, ConfigRecord) and stamps["epoch"] == stamp.epoch:
         for key in (_PENDING, _COMMITTED):
             if stamps[key] == stamp.accepted:
-                own = stamps.get(key + _DIGEST)
-                if stamp.digest and own and own != stamp.digest:
+                sent = stamps.get(key + _DIGEST)
+                if stamp.digest and sent and sent != stamp.digest:
                     raise StateAlteredError(f"what this node answered in round {stamp.accepted} is not what counted")
                 return state_vectors(context.state[key], size)  # type: ignore[arg-type]
     raise StateMissingError(f"this node does not have its state of round {stamp.accepted} (epoch {stamp.epoch})")
@@ -98,11 +98,11 @@ def store_pending(
     digest : str
         Digest of the content to be sent; the server will say whether it accepted exactly this.
     """
-    known = context.state.get(_STAMPS)
+    earlier = context.state.get(_STAMPS)
     stamps: dict[str, Any] = {"epoch": stamp.epoch, _COMMITTED: stamp.accepted, _PENDING: server_round}
     stamps[_COMMITTED + _DIGEST], stamps[_PENDING + _DIGEST] = stamp.digest, digest
     context.state[_STAMPS] = _flower.filled(ConfigRecord, stamps)
-    if stamp.restored is None and before is not None and known[_PENDING] == stamp.accepted:  # type: ignore[index]
+    if stamp.restored is None and before is not None and earlier[_PENDING] == stamp.accepted:  # type: ignore[index]
         # The usual case: the pending state counts now, and is already stored as bytes.
         context.state[_COMMITTED] = context.state[_PENDING]
     else:
@@ -126,13 +126,7 @@ def uplink_digest(content: RecordDict) -> str:
 
 
 def vectors_digest(vectors: Mapping[str, Any], elapsed: float | None) -> str:
-    """Return the digest of an uplink that is delivered without a message.
-
-    Parameters
-    ----------
-    vectors : mapping of str to ndarray of float64 or SparseVector
-    elapsed : float or None
-    """
+    """Return the digest of an uplink that is delivered without a message."""
     arrays = arrays_of(vectors)
     parts = {name: (_flower.form_of(v.dtype, v.shape).header, v.data) for name, v in arrays.items()}
     return _digest(parts, None if elapsed is None else float(elapsed))

@@ -16,30 +16,20 @@ _SHARE, _SHORTEST, _LONGEST = 0.01, 0.01, 1.0
 
 
 def send_and_receive(grid: Grid, messages: Iterable[Message], timeout: float | None) -> list[Message]:
-    """Send messages and return the replies that arrive in time, as ``grid.send_and_receive`` does.
+    """Send messages and return the replies that arrive within `timeout` seconds, as ``grid.send_and_receive`` does.
 
-    Flower's grids check for replies every 3 s (over HTTP) or every .1 s (in a simulation). Here the pauses grow with
-    the time waited so far, from 10 ms to 1 s. A grid that overrides ``send_and_receive`` uses its own method.
-
-    Parameters
-    ----------
-    grid : flwr.serverapp.Grid
-    messages : iterable of Message
-    timeout : float or None
-        Seconds; None waits for all replies.
-
-    Returns
-    -------
-    list of Message
+    None waits for all replies. Flower's grids check for replies every 3 s (over HTTP) or every .1 s (in a simulation).
+    Here the pauses grow with the time waited so far, from 10 ms to 1 s. A grid that overrides ``send_and_receive`` uses
+    its own method.
     """
     if not _flower.polls(grid):
         return list(grid.send_and_receive(messages, timeout=timeout))
     replies: list[Message] = []
     waiting, began = {number for number in grid.push_messages(messages) if number}, time.monotonic()
     while waiting:
-        found = list(grid.pull_messages(waiting))
-        replies += found
-        waiting -= {reply.metadata.reply_to_message_id for reply in found}
+        arrived = list(grid.pull_messages(waiting))
+        replies += arrived
+        waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
         waited = time.monotonic() - began
         left = _LONGEST if timeout is None else timeout - waited
         if not waiting or left <= 0.0:

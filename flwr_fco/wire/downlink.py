@@ -18,7 +18,7 @@ from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import arrays_of, from_array, labelled, read_pass_through, sparse_vector
 from flwr_fco.wire.client_state import read_state, state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
-from flwr_fco.wire.keys import NO_ARRAYS, NONZEROS, NUMBER, OWN_ARRAYS, PASS, PLACES, PLAN, RESTORED
+from flwr_fco.wire.keys import INDICES, NO_ARRAYS, NONZEROS, NUMBER, OWN_ARRAYS, PASS, PLAN, RESTORED
 from flwr_fco.wire.metrics import is_number
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors
 from flwr_fco.work import work_from_header
@@ -41,7 +41,6 @@ def downlink_records(
 
     Parameters
     ----------
-    downlink : Downlink
     digest : str
         The plan's hash.
     arrayrecord_key, configrecord_key : str
@@ -57,10 +56,10 @@ def downlink_records(
     """
     dtype = None if wire_dtype == "float64" else wire_dtype
     arrays = {}
-    given: Mapping[str, Any] = downlink.vectors
-    for name, vector in given.items():
+    vectors: Mapping[str, Any] = downlink.vectors
+    for name, vector in vectors.items():
         if isinstance(vector, SparseVector):
-            kind = NONZEROS if isinstance(vector, NonZeros) else PLACES
+            kind = NONZEROS if isinstance(vector, NonZeros) else INDICES
             arrays[kind + name] = serialised.array(vector.indices)
         arrays[name] = serialised.array(vector.values if isinstance(vector, SparseVector) else vector, dtype)
     if downlink.pass_through:
@@ -99,8 +98,8 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     """Return the plan of a message: from the message, this process's memory or the node's state."""
     digest = str(fco["plan"])
     if "plan-header" in fco:
-        told = {"plan": digest, "plan-header": str(fco["plan-header"])}
-        context.state[_FCO] = _flower.filled(ConfigRecord, told)
+        record = {"plan": digest, "plan-header": str(fco["plan-header"])}
+        context.state[_FCO] = _flower.filled(ConfigRecord, record)
         if PLAN in content:
             context.state[PLAN] = content[PLAN]
         elif PLAN in context.state:
@@ -125,23 +124,17 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
 def store_plan(contexts: Sequence[Context], plan: Spec, digest: str, header: str) -> Plan:
     """Give clients in this process the plan of a run, as their first messages would.
 
-    Parameters
-    ----------
-    contexts : sequence of Context
-        The clients' contexts, at least one; modified.
-    plan : Spec
-    digest, header : str
-        Hash of the plan, and its JSON.
+    There is at least one context, and all are modified; `digest` and `header` are the plan's hash and JSON.
     """
     content = _flower.packed({PLAN: (ArrayRecord, dict(plan.arrays))} if plan.arrays else {})
     first, *others = contexts
-    found = _plan_of(content, {"plan": digest, "plan-header": header}, first)
+    stored = _plan_of(content, {"plan": digest, "plan-header": header}, first)
     for context in others:
         if content or _flower.items_of(context.state):
             _plan_of(content, {"plan": digest, "plan-header": header}, context)
         else:
             context.state = _flower.packed({_FCO: (ConfigRecord, {"plan": digest, "plan-header": header})})
-    return found
+    return stored
 
 
 def read_downlink(
@@ -155,8 +148,6 @@ def read_downlink(
 
     Parameters
     ----------
-    message : Message
-    context : Context
     check_header : callable, optional
         Raises an error if a plan's JSON is too long to parse.
     as_sent : bool, default False
@@ -180,14 +171,14 @@ def read_downlink(
         check_header(fco["plan-header"])
     plan = _plan_of(content, fco, context)
     # As in `vectors_of`; in a round with many small clients, calls dominate the cost of a message.
-    found = [
+    records = [
         record
         for key, record in content.items()
         if type(record) not in NO_ARRAYS and isinstance(record, ArrayRecord) and key not in OWN_ARRAYS
     ]
-    if len(found) != 1:
-        raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
-    arrays = dict(found[0].items())
+    if len(records) != 1:
+        raise ProtocolError(f"expected exactly one ArrayRecord, got {len(records)}")
+    arrays = dict(records[0].items())
     if not as_sent and _latest and _latest[0].says(plan, fco, arrays):
         return _own_copy(_latest[0].downlink)
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
@@ -195,23 +186,23 @@ def read_downlink(
     vectors, numbers = ReceivedVectors.to_look_at({}, set()), ReceivedNumbers()
     size = plan.layout.size
     for name, array in arrays.items():
-        if not name.startswith((PASS, PLACES, NONZEROS)):
-            places = arrays.get(PLACES + name)
+        if not name.startswith((PASS, INDICES, NONZEROS)):
+            indices = arrays.get(INDICES + name)
             kind = SparseVector
-            if places is None and (places := arrays.get(NONZEROS + name)) is not None:
+            if indices is None and (indices := arrays.get(NONZEROS + name)) is not None:
                 kind = NonZeros
-            vector = from_array(name, array, dtypes, (size,) if places is None else tuple(places.shape))
+            vector = from_array(name, array, dtypes, (size,) if indices is None else tuple(indices.shape))
             if array.dtype != "float64" and not as_sent:
                 vector = vector.astype(np.float64)
                 # Read-only, like arrays read from bytes: other clients in this process may receive the same array.
                 vector.flags.writeable = False
-            vectors[name] = vector if places is None else sparse_vector(name, places, vector, size, kind)
+            vectors[name] = vector if indices is None else sparse_vector(name, indices, vector, size, kind)
             vectors.unseen.add(name)
     passed: Mapping[str, NDArray[Any]] = {}
     if len(vectors) < len(arrays):
         entries = {PASS + entry.name: entry for entry in plan.layout.passed_through}
         unknown = arrays.keys() - vectors.keys() - entries.keys()
-        unknown -= {kind + name for name in vectors for kind in (PLACES, NONZEROS)}
+        unknown -= {kind + name for name in vectors for kind in (INDICES, NONZEROS)}
         if unknown:
             raise ProtocolError(f"the message has the arrays {sorted(unknown)}, which the plan does not")
         passed = {e.name: read_pass_through(e, arrays[key]) for key, e in entries.items() if key in arrays}
@@ -230,11 +221,11 @@ def read_downlink(
             stamp = ClientStamp(epoch, accepted, restored, str(fco.get("digest", "")))
     if "work" in fco:
         work = work_from_header(parsed(str(fco["work"])))
-    given, elapsed = fco.get("client-lr"), fco.get("elapsed")
-    client_lr = math.nan if given is None else float(given)
+    rate, elapsed = fco.get("client-lr"), fco.get("elapsed")
+    client_lr = math.nan if rate is None else float(rate)
     # As `is_number`, in one comparison for values that this package's server sends.
     sound = 0.0 <= elapsed < math.inf if type(elapsed) is float else is_number(elapsed) and elapsed >= 0.0  # type: ignore[operator]
-    if not sound or not (0.0 < client_lr < math.inf or given is None):
+    if not sound or not (0.0 < client_lr < math.inf or rate is None):
         raise ProtocolError(
             f"the server says elapsed={elapsed!r}, client-lr={client_lr!r}; expected finite numbers, the rate above 0"
         )
@@ -264,12 +255,21 @@ class _Latest(NamedTuple):
         return self.plan is plan and _same_bytes(self.arrays, arrays) and self.fco == fco
 
 
-def _own_copy(own: Downlink) -> Downlink:
+def _own_copy(shared: Downlink) -> Downlink:
     """Return a downlink with its own mappings, so that no client can modify another client's data."""
-    assert isinstance(own.vectors, ReceivedVectors)
-    vectors = ReceivedVectors.to_look_at(own.vectors, own.vectors.unseen)
-    numbers = ReceivedNumbers(own.numbers)
-    return Downlink(own.plan, vectors, own.client_lr, own.elapsed, numbers, own.stamp, own.work, {**own.pass_through})
+    assert isinstance(shared.vectors, ReceivedVectors)
+    vectors = ReceivedVectors.to_look_at(shared.vectors, shared.vectors.unseen)
+    numbers = ReceivedNumbers(shared.numbers)
+    return Downlink(
+        shared.plan,
+        vectors,
+        shared.client_lr,
+        shared.elapsed,
+        numbers,
+        shared.stamp,
+        shared.work,
+        {**shared.pass_through},
+    )
 
 
 def received(
@@ -292,7 +292,7 @@ def received(
         Each with the client's memory. None if messages are needed: a client lacks the plan or its state, or would
         reject its message.
     """
-    plan, views, read, found = _plans.get(digest), dict[int, Any](), dict[int, Downlink](), []
+    plan, views, read, results = _plans.get(digest), dict[int, Any](), dict[int, Downlink](), []
     if plan is None:
         return None
     for downlink, context in zip(downlinks, contexts, strict=True):
@@ -300,19 +300,21 @@ def received(
         if not isinstance(stored, ConfigRecord) or _flower.items_of(stored).get("plan") != digest:
             return None
         # Most clients of a round get the same downlink.
-        own = read.get(id(downlink))
-        if own is None:
-            own = _as_read(downlink, plan, views)
-            if own is None:
+        copy = read.get(id(downlink))
+        if copy is None:
+            copy = _as_read(downlink, plan, views)
+            if copy is None:
                 return None
-            read[id(downlink)] = own
+            read[id(downlink)] = copy
         try:
             state = None if stamp is None else read_state(context, stamp, plan.layout.size)
         except StateMissingError:
             return None
-        mappings = ReceivedVectors(own.vectors), ReceivedNumbers(own.numbers)
-        found.append((Downlink(plan, mappings[0], own.client_lr, own.elapsed, mappings[1], stamp, own.work), state))
-    return found
+        mappings = ReceivedVectors(copy.vectors), ReceivedNumbers(copy.numbers)
+        results.append(
+            (Downlink(plan, mappings[0], copy.client_lr, copy.elapsed, mappings[1], stamp, copy.work), state)
+        )
+    return results
 
 
 def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink | None:
@@ -354,15 +356,15 @@ _latest: list[_Latest] = []
 _last_arrays: list[Mapping[str, Array]] = []
 
 
-def _same_bytes(own: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
+def _same_bytes(earlier: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
     """Whether the arrays of two messages are the same bytes in memory, under the same labels."""
-    if own.keys() != arrays.keys():
+    if earlier.keys() != arrays.keys():
         return False
     for name, array in arrays.items():
-        known = own[name]
-        if array.data is not known.data or array.dtype != known.dtype or array.shape != known.shape:
+        other = earlier[name]
+        if array.data is not other.data or array.dtype != other.dtype or array.shape != other.shape:
             return False
-        if array.stype != known.stype:
+        if array.stype != other.stype:
             return False
     return True
 

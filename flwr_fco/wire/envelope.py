@@ -46,16 +46,16 @@ class RoundCache:
 
     def array(self, array: NDArray[Any], wire_dtype: str | None = None) -> Array:
         """Return an array serialised in its own or another precision; made at the first call."""
-        found = self._arrays.get(id(array))
-        if found is None:
+        entry = self._arrays.get(id(array))
+        if entry is None:
             sent = array if wire_dtype is None else array.astype(wire_dtype, copy=False)
-            found = self._arrays[id(array)] = (array, _flower.serialised(sent))
-        return found[1]
+            entry = self._arrays[id(array)] = (array, _flower.serialised(sent))
+        return entry[1]
 
     def content(self, downlink: Downlink, informed: bool) -> RecordDict | None:
         """Return the records of a downlink in a new RecordDict over shared records; None if not made yet."""
-        found = self._contents.get((id(downlink), informed))
-        return None if found is None else found[1].copy()
+        entry = self._contents.get((id(downlink), informed))
+        return None if entry is None else entry[1].copy()
 
     def keep(self, downlink: Downlink, informed: bool, content: RecordDict) -> None:
         """Keep the records of a downlink for the next node with the same content."""
@@ -72,7 +72,6 @@ def addressed(grid: object, contents: Iterable[tuple[int, RecordDict]], message_
         ServerApp's identity, without which Flower creates no messages.
     contents : iterable of (int, RecordDict)
         Node ids and the contents for them.
-    message_type : str
     stamp : str
         The round.
     """

@@ -119,11 +119,11 @@ _RECORD_TYPES: dict[type[Any], type[Any]] = {kind: kind for kind in (ArrayRecord
 def record_type(record: Any) -> type[Any]:
     """Return which of Flower's three record types a record has; a negative ``isinstance`` takes four times as long."""
     kind = type(record)
-    found = _RECORD_TYPES.get(kind)
-    if found is None:
+    result = _RECORD_TYPES.get(kind)
+    if result is None:
         bases = (base for base in (ArrayRecord, ConfigRecord, MetricRecord) if issubclass(kind, base))
-        found = _RECORD_TYPES[kind] = next(bases, kind)
-    return found
+        result = _RECORD_TYPES[kind] = next(bases, kind)
+    return result
 
 
 def items_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -141,9 +141,9 @@ def filled(kind: type[_Record], items: dict[str, Any]) -> _Record:
             record[key] = value
         return record
     record = kind.__new__(kind)
-    own = record.__dict__
-    own.update(attributes)
-    own["_data"] = items
+    fields = record.__dict__
+    fields.update(attributes)
+    fields["_data"] = items
     return record
 
 
@@ -236,10 +236,10 @@ def _arrays_are_known() -> bool:
 
 def _same_array(array: Array) -> Array:
     """Return a new Array that shares the bytes."""
-    own = array.__dict__
-    if len(own) == _NUM_FIELDS and type(own.get("shape")) is tuple and _arrays_are_known():
+    fields = array.__dict__
+    if len(fields) == _NUM_FIELDS and type(fields.get("shape")) is tuple and _arrays_are_known():
         twin = Array.__new__(Array)
-        twin.__dict__.update(own)
+        twin.__dict__.update(fields)
         return twin
     return new_array(array.dtype, tuple(array.shape), array.stype, array.data)
 
@@ -268,9 +268,9 @@ _NO_LIFESPAN = ClientApp().__dict__.get("_lifespan")
 def handler_of(app: ClientApp, message_type: str) -> Callable[[Message, Context], Message | None] | None:
     """Return the handler, with mods, that a ClientApp without a lifespan calls for a plain message type."""
     # Another callable may not even have a `__dict__`.
-    own: dict[str, Any] = app.__dict__ if type(app) is ClientApp else {}
+    fields: dict[str, Any] = app.__dict__ if type(app) is ClientApp else {}
     # An old-style app with a single function has none.
-    handlers = own.get("_registered_funcs") if own.get("_lifespan") is _NO_LIFESPAN else None
+    handlers = fields.get("_registered_funcs") if fields.get("_lifespan") is _NO_LIFESPAN else None
     # Flower checks a type letter by letter before it adds the name of the default action.
     return None if handlers is None else handlers.get(f"{message_type}.default")
 
@@ -337,9 +337,9 @@ def with_content(message: Message, content: RecordDict) -> Message:
 
 def _message(metadata: dict[str, Any], content: RecordDict) -> Message:
     """Return a message with these attributes as its metadata."""
-    message, own = Message.__new__(Message), Metadata.__new__(Metadata)
-    own.__dict__.update(metadata)
-    message.__dict__.update(_metadata=own, _content=content, _error=None)
+    message, record = Message.__new__(Message), Metadata.__new__(Metadata)
+    record.__dict__.update(metadata)
+    message.__dict__.update(_metadata=record, _content=content, _error=None)
     return message
 
 

@@ -7,8 +7,8 @@ from flwr.app import ConfigRecord, MetricRecord
 ARRAYS, METRICS = "arrays", "metrics"
 #: Prefixes of arrays that are not optimised, and of a method's numbers.
 PASS, NUMBER = "pass:", "number:"
-#: Prefix of the coordinates of a sparse vector; its values are stored under its own name.
-PLACES = "places:"
+#: Prefix of the indices of a sparse vector; its values are stored under its own name.
+INDICES = "places:"
 #: Prefix of a vector sent by its non-zeros: all other entries are zero.
 NONZEROS = "nonzeros:"
 PLAN, RESTORED = "fco-plan", "fco-restored"

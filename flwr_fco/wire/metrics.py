@@ -30,10 +30,10 @@ def metrics_of(content: RecordDict | dict[str, Any], weighted_by_key: str) -> tu
         metrics = content
     else:
         kinds = [each for each in content.values() if type(each) is not ArrayRecord]
-        found = [each for each in kinds if isinstance(each, MetricRecord)]
-        if len(found) != 1:
-            raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
-        metrics = dict(found[0].items())
+        records = [each for each in kinds if isinstance(each, MetricRecord)]
+        if len(records) != 1:
+            raise ProtocolError(f"expected exactly one MetricRecord, got {len(records)}")
+        metrics = dict(records[0].items())
     if weighted_by_key not in metrics:
         raise ProtocolError(f"the MetricRecord lacks the weight key {weighted_by_key!r}; it has {sorted(metrics)}")
     weight = metrics[weighted_by_key]
@@ -58,46 +58,46 @@ def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricR
     weighted_by_key : str
         Key of the weight; not averaged itself.
     """
-    found: list[tuple[dict[str, Any], float]] = []
+    reports: list[tuple[dict[str, Any], float]] = []
     for i, content in enumerate(contents):
         # Clients of workers that say the same share their numbers.
         same = i > 0 and content is contents[i - 1]
-        found.append(found[-1] if same else metrics_of(content, weighted_by_key))
-    total = math.fsum(weight for _, weight in found)
-    shares = [weight / total for _, weight in found]
+        reports.append(reports[-1] if same else metrics_of(content, weighted_by_key))
+    total = math.fsum(weight for _, weight in reports)
+    shares = [weight / total for _, weight in reports]
     means: dict[str, int | float | list[int] | list[float]] = {}
-    names = dict.fromkeys(found[0][0])
-    if any(metrics.keys() != names.keys() for metrics, _ in found):
-        names = dict.fromkeys(name for metrics, _ in found for name in metrics)
+    names = dict.fromkeys(reports[0][0])
+    if any(metrics.keys() != names.keys() for metrics, _ in reports):
+        names = dict.fromkeys(name for metrics, _ in reports for name in metrics)
     for name in names:
         if name == weighted_by_key:
             continue
-        values: list[Any] = [metrics[name] for metrics, _ in found if name in metrics]
-        first, own = values[0], shares
-        if len(values) < len(found) or (list in map(type, values) and len({*map(_form_of, values)}) > 1):
+        values: list[Any] = [metrics[name] for metrics, _ in reports if name in metrics]
+        first, weights = values[0], shares
+        if len(values) < len(reports) or (list in map(type, values) and len({*map(_form_of, values)}) > 1):
             # The replies disagree about this name: only a majority of more than half is averaged.
             form, agreeing = Counter(map(_form_of, values)).most_common(1)[0]
-            if 2 * agreeing <= len(found):
+            if 2 * agreeing <= len(reports):
                 continue
-            agree = [name in metrics and _form_of(metrics[name]) == form for metrics, _ in found]
+            agree = [name in metrics and _form_of(metrics[name]) == form for metrics, _ in reports]
             part = math.fsum(share for share, kept in zip(shares, agree, strict=True) if kept)
             if part <= 0.0:
                 continue
-            own = [share / part for share, kept in zip(shares, agree, strict=True) if kept]
+            weights = [share / part for share, kept in zip(shares, agree, strict=True) if kept]
             values = [value for value in values if _form_of(value) == form]
             first = values[0]
         if values.count(first) == len(values):
             means[name] = first
         elif isinstance(first, list):
-            means[name] = [_dot(column, own) for column in zip(*values, strict=True)]
+            means[name] = [_dot(column, weights) for column in zip(*values, strict=True)]
         else:
-            means[name] = _dot(values, own)
+            means[name] = _dot(values, weights)
     return _flower.filled(MetricRecord, means)
 
 
-def joined_metrics(theirs: MetricRecord, own: Mapping[str, int | float]) -> MetricRecord:
+def joined_metrics(theirs: MetricRecord, ours: Mapping[str, int | float]) -> MetricRecord:
     """Return the clients' averaged metrics together with the server's own, which take precedence."""
-    return _flower.filled(MetricRecord, {**dict(theirs.items()), **own})
+    return _flower.filled(MetricRecord, {**dict(theirs.items()), **ours})
 
 
 def _form_of(value: Any) -> int:

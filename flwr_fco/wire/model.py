@@ -25,9 +25,9 @@ def layout_of(arrays: ArrayRecord, **options: Any) -> Layout:
     FedAvg also averages the counters of batch normalisation, so they are float64 in its models and in checkpoints of
     them. Here they become whole numbers again, as clients send them.
     """
-    given = {name: array.numpy() for name, array in arrays.items()}
-    counters = {name: np.zeros(array.shape, np.int64) for name, array in given.items() if fnmatchcase(name, COUNTERS)}
-    return Layout.from_arrays({**given, **counters}, **options)
+    model = {name: array.numpy() for name, array in arrays.items()}
+    counters = {name: np.zeros(array.shape, np.int64) for name, array in model.items() if fnmatchcase(name, COUNTERS)}
+    return Layout.from_arrays({**model, **counters}, **options)
 
 
 def primal_record(
@@ -37,8 +37,8 @@ def primal_record(
 
     Parameters
     ----------
-    layout : Layout
     primal : ndarray of float64, shape (layout.size,)
+        The model.
     pass_through : mapping of str to ndarray, optional
         The arrays that are not optimised.
     """
@@ -54,9 +54,9 @@ def primal_record(
 
 def config_of_round(config: ConfigRecord, server_round: int) -> ConfigRecord:
     """Return a copy of the user's config with the round in it."""
-    own = config.copy()
-    own["server-round"] = server_round
-    return own
+    copied = config.copy()
+    copied["server-round"] = server_round
+    return copied
 
 
 def shared_arrays(arrays: ArrayRecord) -> ArrayRecord:
@@ -107,8 +107,8 @@ def primal_increment(
         # In blocks that stay in the cache: casts instead of whole arrays.
         for begin in range(0, entry.size, _BLOCK):
             part = slice(entry.offset + begin, entry.offset + min(begin + _BLOCK, entry.size))
-            own = sent[part].astype(kind, copy=False)
-            np.subtract(array[begin : begin + _BLOCK], own, out=increment[part])
+            start = sent[part].astype(kind, copy=False)
+            np.subtract(array[begin : begin + _BLOCK], start, out=increment[part])
     norm = euclidean_norm(increment)
     for entry in layout.optimized if not math.isfinite(norm) else ():
         finite(entry.name, from_array(entry.name, arrays[entry.name], floating(entry.dtype), entry.shape))

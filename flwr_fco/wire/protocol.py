@@ -74,16 +74,10 @@ class ReceivedVectors(Received):
 
     @classmethod
     def to_look_at(cls, vectors: Mapping[str, Any], unseen: set[str]) -> ReceivedVectors:
-        """Return vectors, some of which are still unchecked.
-
-        Parameters
-        ----------
-        vectors : mapping of str to ndarray or SparseVector
-        unseen : set of str
-        """
-        found = cls(vectors)
-        found.unseen = unseen
-        return found
+        """Return vectors, some of which are still unchecked."""
+        received = cls(vectors)
+        received.unseen = unseen
+        return received
 
     def __getitem__(self, name: str) -> Any:
         vector = super().__getitem__(name)
@@ -111,33 +105,28 @@ class ReceivedVectors(Received):
         whole = [name for name, vector in super().items() if type(vector) is not SparseVector]
         return {**self, **{name: self[name] for name in whole}}.items()
 
-    def at(self, name: str, places: NDArray[Any]) -> Vector:
+    def at(self, name: str, indices: NDArray[Any]) -> Vector:
         """Return a vector at some coordinates.
-
-        Parameters
-        ----------
-        name : str
-        places : ndarray of int, shape (k,)
 
         Raises
         ------
         ProtocolError
             If there is no such vector, or it is not finite at these coordinates.
         """
-        given = super().__getitem__(name)
-        if isinstance(given, NonZeros):
-            found: Vector = given.at(places)
-        elif isinstance(given, SparseVector):
-            if not np.array_equal(given.indices, places):
+        vector = super().__getitem__(name)
+        if isinstance(vector, NonZeros):
+            values: Vector = vector.at(indices)
+        elif isinstance(vector, SparseVector):
+            if not np.array_equal(vector.indices, indices):
                 raise ProtocolError(
                     f"the server's vector {name!r} came at other places than this client's features have"
                 )
-            found = given.values
+            values = vector.values
         else:
-            found = given[places]
+            values = vector[indices]
         if name in self.unseen:
-            self._require_finite(name, found)
-        return found
+            self._require_finite(name, values)
+        return values
 
     def _require_finite(self, name: str, vector: Vector) -> None:
         # The sum of squares is finite only if all entries are; if it is not, the entries may just be large.
@@ -284,10 +273,10 @@ class Plan:
     @cached_property
     def local_retrieval(self) -> Retrieval | None:
         """Data of h, and of psi if it acts in local steps, for compiled loops; None if these do not support them."""
-        found = self.h.compiled(self.psi)
-        if found is None or self.options.get("client-prox", True):
-            return found
-        return found._replace(thresholds=NOTHING)
+        kernel = self.h.compiled(self.psi)
+        if kernel is None or self.options.get("client-prox", True):
+            return kernel
+        return kernel._replace(thresholds=NOTHING)
 
     def point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
         """Return h.retrieve(z, t, psi), which without psi costs no more than h.conjugate_gradient(z).

@@ -23,12 +23,7 @@ _QUESTION = "fco-question"
 
 
 def question_records(question: Question) -> RecordDict:
-    """Return a question as records.
-
-    Parameters
-    ----------
-    question : Question
-    """
+    """Return a question as records."""
     arrays: dict[str, Any] = dict(question.vectors)
     arrays.update({PASS + name: array for name, array in question.pass_through.items()})
     asked: dict[str, str | float] = {"kind": question.kind, "layout": json.dumps(question.layout.to_header())}
@@ -49,10 +44,10 @@ def read_question(content: RecordDict) -> Question:
     ProtocolError
         If it is not a question from this package.
     """
-    found = content.get(_QUESTION)
-    if not isinstance(found, ConfigRecord):
+    record = content.get(_QUESTION)
+    if not isinstance(record, ConfigRecord):
         raise ProtocolError("this query is not a question of flwr_fco (it lacks the 'fco-question' record)")
-    layout = Layout.from_header(parsed(str(found.get("layout"))))
+    layout = Layout.from_header(parsed(str(record.get("layout"))))
     entries = {PASS + entry.name: entry for entry in layout.passed_through}
     vectors, numbers = ReceivedVectors(), ReceivedNumbers()
     passed: dict[str, NDArray[Any]] = {}
@@ -61,21 +56,14 @@ def read_question(content: RecordDict) -> Question:
             passed[entries[name].name] = read_pass_through(entries[name], array)
         else:
             vectors[name] = finite(name, from_array(name, array, ("float64",), (layout.size,)), "the server's vector")
-    for key, number in found.items():
+    for key, number in record.items():
         if key.startswith(NUMBER):
             numbers[key.removeprefix(NUMBER)] = number_of(key, number)
-    return Question(str(found.get("kind")), layout, vectors, numbers, passed)
+    return Question(str(record.get("kind")), layout, vectors, numbers, passed)
 
 
 def answer_records(answer: Answer, *, num_examples: int) -> RecordDict:
-    """Return an answer as records.
-
-    Parameters
-    ----------
-    answer : Answer
-    num_examples : int
-        Number of examples behind the answer.
-    """
+    """Return an answer as records, with the number of examples behind it."""
     metrics: dict[str, int | float] = {name: float(number) for name, number in answer.numbers.items()}
     metrics["num-examples"] = int(num_examples)
     return _flower.packed({ARRAYS: (ArrayRecord, dict(answer.vectors)), METRICS: (MetricRecord, metrics)})
@@ -86,7 +74,6 @@ def read_answer(content: RecordDict, *, numbers: Iterable[str], shapes: Mapping[
 
     Parameters
     ----------
-    content : RecordDict
     numbers : iterable of str
         Names of the required numbers; no others are allowed.
     shapes : mapping of str to tuple of int

@@ -65,7 +65,6 @@ class Answer(NamedTuple):
 
     Parameters
     ----------
-    numbers : mapping of str to float
     vectors : mapping of str to ndarray of float64
         In the shapes that the server expects.
     examples : float

@@ -17,7 +17,7 @@ from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import arrays_of, read_pass_through, read_vectors, vectors_of
 from flwr_fco.wire.envelope import OWN_METRICS
-from flwr_fco.wire.keys import ARRAYS, METRICS, OWN_ARRAYS, PASS, PLACES
+from flwr_fco.wire.keys import ARRAYS, INDICES, METRICS, OWN_ARRAYS, PASS
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
 from flwr_fco.wire.model import primal_increment
 from flwr_fco.wire.protocol import Uplink
@@ -50,7 +50,6 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
     ----------
     message : Message
         The message being answered; the arrays are sent under the key of its vectors.
-    uplink : Uplink
     num_examples : int
         The client's number of examples.
     wire_dtype : {"float64", "float32", "auto"}
@@ -107,8 +106,8 @@ def _count(metrics: Mapping[str, Any], name: str) -> int:
 
 def num_examples(content: RecordDict | dict[str, Any]) -> float | None:
     """Return the number of examples in a reply of this package's ClientApp; None if missing or invalid."""
-    found: Any = content if type(content) is dict else content.get(METRICS)
-    value = None if found is None else found.get("num-examples")
+    metrics: Any = content if type(content) is dict else content.get(METRICS)
+    value = None if metrics is None else metrics.get("num-examples")
     return float(value) if isinstance(value, int | float) else None
 
 
@@ -145,7 +144,7 @@ def read_uplink(
     """
     arrays = vectors_of(content)
     through = {PASS + entry.name: entry for entry in layout.passed_through} if layout.passed_through else {}
-    if arrays.keys() - through.keys() - {PLACES + name for name in shapes} != shapes.keys():
+    if arrays.keys() - through.keys() - {INDICES + name for name in shapes} != shapes.keys():
         advice = f". {FOR_A_MODEL}" if arrays.keys() == set(layout.names) else ""
         raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}{advice}")
     vectors, norms = read_vectors(arrays, shapes, wire_dtype)
@@ -178,21 +177,14 @@ def _uplink_of(
 
 
 def sent(uplink: Uplink, num_examples: int) -> Sent:
-    """Return the answer of a client in this process, without a message.
-
-    Parameters
-    ----------
-    uplink : Uplink
-    num_examples : int
-        The client's number of examples.
-    """
+    """Return the answer of a client in this process, without a message."""
     metrics = _reported(uplink, num_examples)
     vectors: dict[str, Any] = {}
     for name, vector in uplink.vectors.items():
         # A local solver may use its arrays again.
         if isinstance(vector, np.ndarray) and vector.dtype == np.float64:
-            own = vectors[name] = np.array(vector)
-            own.flags.writeable = False
+            copied = vectors[name] = np.array(vector)
+            copied.flags.writeable = False
         elif isinstance(vector, SparseVector) and vector.values.dtype == np.float64:
             values, indices = vector.values.copy(), vector.indices.copy()
             values.flags.writeable = indices.flags.writeable = False
@@ -220,12 +212,7 @@ class SentReader:
         self._last: tuple[Any, Uplink | None] = (None, None)
 
     def __call__(self, sent: Sent) -> Uplink:
-        """Return the uplink of an answer.
-
-        Parameters
-        ----------
-        sent : Sent
-        """
+        """Return the uplink of an answer."""
         vectors, content, _ = sent
         norms, shapes = {}, self._shapes
         plain = vectors.keys() == shapes.keys()
@@ -248,23 +235,12 @@ class SentReader:
 
 
 def as_reply(message: Message, sent: Sent) -> Message:
-    """Return an answer without a message as the reply to a training message.
-
-    Parameters
-    ----------
-    message : Message
-    sent : Sent
-    """
+    """Return an answer without a message as the reply to a training message."""
     return _flower.reply_to(message, as_records(sent))
 
 
 def as_records(sent: Sent) -> RecordDict:
-    """Return an answer as the records of a message.
-
-    Parameters
-    ----------
-    sent : Sent
-    """
+    """Return an answer as the records of a message."""
     if isinstance(sent.content, RecordDict):
         return sent.content
     arrays = arrays_of(sent.vectors)
@@ -286,7 +262,6 @@ def read_unmodified(
     ----------
     content : RecordDict
         The reply.
-    layout : Layout
     sent : ndarray of float64, shape (layout.size,)
         The model as sent, in the user's dtypes.
     client_lr : float
@@ -294,7 +269,6 @@ def read_unmodified(
     local_steps : int
         The client's number of steps according to the user; the reply's metrics ``elapsed`` and ``local-steps`` take
         precedence.
-    weighted_by_key : str
     """
     increment, passed, norm = primal_increment(layout, vectors_of(content), sent)
     metrics, examples = metrics_of(content, weighted_by_key)

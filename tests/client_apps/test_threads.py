@@ -29,7 +29,7 @@ def test_libraries_are_looked_for_again_once_a_module_has_come(monkeypatch):
     looks = []
     real = threads.ThreadpoolController
     monkeypatch.setattr(threads, "ThreadpoolController", lambda: looks.append(1) or real())
-    monkeypatch.setattr(threads, "_found", None)
+    monkeypatch.setattr(threads, "_searched", None)
     for _ in range(3):
         with single_threaded_blas():
             pass

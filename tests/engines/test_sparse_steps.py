@@ -192,7 +192,7 @@ def test_groups_are_retrieved_as_they_are_touched(psi, intercept, solver):
     vectors, state = (("dual", "control"), ("own",)) if tracks else (("dual",), None)
     found, plan = answers(solver, objectives, GROUPS[psi], vectors=vectors, state=state)
     shard = shard_of(plan, objectives[1])
-    assert shard.places.size < D / 2
+    assert shard.indices.size < D / 2
     (dense, _), (lazy, _) = found
     increment = dense.vectors["increment"]
     assert_allclose(whole(lazy.vectors["increment"]), increment, rtol=0, atol=1e-12 * np.abs(increment).max())
@@ -243,7 +243,7 @@ def test_a_scalar_threshold_where_psi_has_one():
         _, objective = pair()
         _, plan = answers("dual_averaging", [objective], PSI[psi])
         shard = shard_of(plan, objective)
-        assert shard._terms[True].shape == (5, columns or shard.places.size)
+        assert shard._terms[True].shape == (5, columns or shard.indices.size)
 
 
 @pytest.mark.parametrize("h", [Euclidean(), DiagonalMetric(np.linspace(0.5, 2.0, D)), OrthantEntropy()], ids=repr)

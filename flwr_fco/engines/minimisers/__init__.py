@@ -57,10 +57,6 @@ def fastest_engine(problem: LocalProblem) -> str:
 
     ``"dual-ascent"`` for the hinge loss, ``"exact"`` for quadratics with up to 2,048 parameters, ``"newton-cg"`` if
     products with the Hessian are available, otherwise ``"preconditioned-lbfgs"`` (then without a preconditioner).
-
-    Parameters
-    ----------
-    problem : LocalProblem
     """
     if not problem.objective.smooth:
         return "dual-ascent"
@@ -90,6 +86,7 @@ def minimise(
     shift, center : ndarray of float64, shape (d,), optional
         Default zeros.
     penalty : float, default 0.0
+        Modulus of the quadratic term, >= 0.
     start : ndarray of float64, shape (d,), optional
         The starting point; by default `center`, or zeros.
     duality : float, default 0.0
@@ -111,8 +108,8 @@ def minimise(
     >>> import numpy as np
     >>> from flwr_fco.objectives import LeastSquares
     >>> objective = LeastSquares(np.eye(2), np.array([2.0, 4.0]), intercept=False)
-    >>> found = minimise(objective, penalty=1.0)
-    >>> found.point.round(6), found.reached
+    >>> minimum = minimise(objective, penalty=1.0)
+    >>> minimum.point.round(6), minimum.reached
     (array([1., 2.]), True)
     """
     work = Minimise() if work is None else work
@@ -143,7 +140,7 @@ def _minimise_in_row_space(
     linear = np.zeros(problem.size) if problem.shift is None else problem.shift
     if problem.center is not None:
         linear = linear + problem.penalty * problem.center
-    found = minimise(
+    minimum = minimise(
         space.objective,
         replace(work, tolerance=0.99 * work.tolerance),
         shift=space.coordinates(problem.shift),
@@ -152,9 +149,9 @@ def _minimise_in_row_space(
         start=space.coordinates(start),
         duality=duality,
     )
-    point = space.point(found.point, linear / (space.objective.l2 + problem.penalty))
+    point = space.point(minimum.point, linear / (space.objective.l2 + problem.penalty))
     _, gradient = problem.evaluate(point)
-    problem.count(evaluations=found.gradient_evaluations, products=found.hessian_products)
+    problem.count(evaluations=minimum.gradient_evaluations, products=minimum.hessian_products)
     rule = StoppingRule(work, problem, duality)
     norm = float(np.linalg.norm(gradient))
-    return rule.minimum(problem, point, gradient, found.iterations, found.reached and rule.reached(0.0, norm))
+    return rule.minimum(problem, point, gradient, minimum.iterations, minimum.reached and rule.reached(0.0, norm))

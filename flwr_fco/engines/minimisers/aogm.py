@@ -30,15 +30,9 @@ def aogm(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
 
     Parameters
     ----------
-    problem : LocalProblem
-    start : ndarray of float64, shape (d,)
     rule : StoppingRule
         ``"energy"`` compares F(y+) with F(y), as in the paper; all other rules use the gradient at x, and x is returned
         if it meets the rule.
-
-    Returns
-    -------
-    Minimum
 
     References
     ----------

@@ -18,17 +18,6 @@ def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     One or two steps of iterative refinement follow until the rule is met. With more than 2,048 parameters, conjugate
     gradients are used instead.
 
-    Parameters
-    ----------
-    problem : LocalProblem
-        A quadratic problem.
-    start : ndarray of float64, shape (d,)
-    rule : StoppingRule
-
-    Returns
-    -------
-    Minimum
-
     Raises
     ------
     ConfigurationError

@@ -22,42 +22,33 @@ class _Reached(Exception):
 def lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     """Minimise F by SciPy's L-BFGS-B.
 
-    Parameters
-    ----------
-    problem : LocalProblem
-    start : ndarray of float64, shape (d,)
-    rule : StoppingRule
-
-    Returns
-    -------
-    Minimum
-        The rule is not met if SciPy's line search fails, which for losses near 1 happens at gradients of about 1e-8.
+    The rule is not met if SciPy's line search fails, which for losses near 1 happens at gradients of about 1e-8.
     """
     from scipy.optimize import minimize
 
     best: tuple[float, Vector, Vector] | None = None
-    found: tuple[Vector, Vector] | None = None
+    accepted: tuple[Vector, Vector] | None = None
 
     def evaluate(theta: Vector) -> tuple[float, Vector]:
-        nonlocal best, found
+        nonlocal best, accepted
         value, gradient = problem.evaluate(theta)
         norm = float(np.linalg.norm(gradient))
         if best is None or norm < best[0]:
             best = norm, theta.copy(), gradient.copy()
         if rule.work.rule != "energy" and rule.reached(value, norm):
-            found = theta.copy(), gradient.copy()
+            accepted = theta.copy(), gradient.copy()
             raise _Reached
         return value, gradient
 
     iterations = 0
 
     def after_step(intermediate_result: object) -> None:
-        nonlocal iterations, found
+        nonlocal iterations, accepted
         iterations += 1
         # Uses SciPy's OptimizeResult, so that the energy is compared between steps, not between trial points.
         value, theta = intermediate_result.fun, intermediate_result.x  # type: ignore[attr-defined]
         if rule.work.rule == "energy" and rule.settled(float(value)):
-            found = theta.copy(), problem.evaluate(theta)[1]
+            accepted = theta.copy(), problem.evaluate(theta)[1]
             raise _Reached
 
     limit = rule.work.max_iterations
@@ -71,8 +62,8 @@ def lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
             options={"gtol": 0.0, "ftol": 0.0, "maxiter": limit, "maxfun": 20 * limit, "maxcor": 10},
         )
     except _Reached:
-        assert found is not None
-        return rule.minimum(problem, *found, iterations, True)
+        assert accepted is not None
+        return rule.minimum(problem, *accepted, iterations, True)
     assert best is not None
     return rule.minimum(problem, best[1], best[2], iterations, best[0] == 0.0)
 
@@ -82,16 +73,6 @@ def preconditioned_lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRul
 
     A step costs one product with the features for the direction's margins and one for the gradient; trial steps of the
     line search need no products.
-
-    Parameters
-    ----------
-    problem : LocalProblem
-    start : ndarray of float64, shape (d,)
-    rule : StoppingRule
-
-    Returns
-    -------
-    Minimum
 
     References
     ----------

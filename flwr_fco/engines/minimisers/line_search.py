@@ -17,19 +17,8 @@ def backtrack(
 ) -> tuple[Vector, Image] | None:
     """Return the first point theta + t d, t = 1, 1/2, 1/4, ..., with a sufficient decrease of F, and its image.
 
-    Parameters
-    ----------
-    problem : LocalProblem
-    theta, image, value
-        The point, its image and F there.
-    direction : ndarray of float64, shape (d,)
-    slope : float
-        Product of the direction and the gradient, negative.
-
-    Returns
-    -------
-    tuple or None
-        None if no step size gives a sufficient decrease.
+    None if no step size gives a sufficient decrease. The slope is the product of the direction and the gradient,
+    negative.
     """
     along = problem.image(direction)
     slack = ROUNDING * (1.0 + abs(value))

@@ -27,18 +27,7 @@ def newton_cg(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minim
     """Minimise F by inexact Newton steps with a backtracking line search.
 
     A step's products with the Hessian precondition the next step, because the Hessian changes less and less.
-
-    Parameters
-    ----------
-    problem : LocalProblem
-        A problem with Hessian products.
-    start : ndarray of float64, shape (d,)
-    rule : StoppingRule
-
-    Returns
-    -------
-    Minimum
-        `iterations` counts Newton steps, `hessian_products` the conjugate gradient steps.
+    The result's `iterations` counts Newton steps, its `hessian_products` the conjugate gradient steps.
 
     Raises
     ------

@@ -39,11 +39,11 @@ _Derived = TypeVar("_Derived")
 
 def once(objective: Objective, name: Hashable, make: Callable[[], _Derived]) -> _Derived:
     """Return a value that depends only on an objective's data, computed at the first call."""
-    known = _derived.setdefault(objective, {})
-    if name not in known:
-        known[name] = make()
-    found: _Derived = known[name]
-    return found
+    values = _derived.setdefault(objective, {})
+    if name not in values:
+        values[name] = make()
+    value: _Derived = values[name]
+    return value
 
 
 class LocalProblem:
@@ -114,8 +114,8 @@ class LocalProblem:
     def evaluate(self, theta: Vector) -> tuple[float, Vector]:
         """Return the value and the gradient at a point without an image."""
         self.count(evaluations=1)
-        value, found = self.objective.value_and_gradient(theta)
-        gradient = np.array(found)
+        value, gradient = self.objective.value_and_gradient(theta)
+        gradient = np.array(gradient)
         self._add_terms(theta, gradient)
         return float(value) + self._terms_value(theta), gradient
 
@@ -157,7 +157,6 @@ class LinearProblem(LocalProblem):
 
     Parameters
     ----------
-    objective : Objective
     data : LinearData
         The objective's ``linear_data``.
     shift, center, penalty
@@ -175,12 +174,10 @@ class LinearProblem(LocalProblem):
 
     @property
     def quadratic(self) -> bool:
-        """Whether the Hessian is constant."""
         return self._data.link == "identity"
 
     @property
     def has_hessian(self) -> bool:
-        """Whether products with the Hessian are available."""
         return True
 
     @property
@@ -189,7 +186,6 @@ class LinearProblem(LocalProblem):
         return _in_precision(self.objective, self._features, np.float64)
 
     def image(self, theta: Vector) -> Image:
-        """Return the margins X theta + b."""
         features, outputs = self._doubles, self._data.num_outputs
         if outputs == 1:
             margins = features @ theta[: self._rows]
@@ -229,7 +225,6 @@ class LinearProblem(LocalProblem):
         return [slice(start, start + step) for start in range(0, self._n, step)]
 
     def slope(self, theta: Vector, image: Image, direction: Vector, along: Image) -> float:
-        """Return the derivative of F at a point along a direction, without a pass over the features."""
         terms = np.zeros(self.size)
         self._add_terms(theta, terms)
         terms[: self._rows] += self._data.l2 * theta[: self._rows]

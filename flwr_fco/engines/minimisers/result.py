@@ -66,8 +66,6 @@ class StoppingRule:
 
     Parameters
     ----------
-    work : Minimise
-    problem : LocalProblem
     duality : float, default 0.0
         DualFL's nu, for the rule ``"gap"``.
 

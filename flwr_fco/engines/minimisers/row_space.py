@@ -72,12 +72,7 @@ class RowSpace(NamedTuple):
 
 
 def row_space(problem: LocalProblem) -> RowSpace | None:
-    """Return the span of the examples, computed once per objective; None if it does not reduce the cost.
-
-    Parameters
-    ----------
-    problem : LocalProblem
-    """
+    """Return the span of the examples, computed once per objective; None if it does not reduce the cost."""
     objective = problem.objective
     data = objective.linear_data()
     if data is None or data.link == "identity" or not isinstance(objective, LinearModel):

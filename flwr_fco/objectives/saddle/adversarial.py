@@ -93,16 +93,8 @@ class UniversalAdversarialLogistic(SaddleObjective):
         """Add scale times the operator (grad_W f, grad_b f, -grad_delta f) of the mean over a batch to `out` in place.
 
         With r_i = softmax(m_i) - e_{y_i} and r their mean it is (mean_i (x_i + delta) r_i', r, -W r). This takes two
-        products with the examples, as many as plain multinomial logistic regression.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64 or None
-            Rows; None for all.
-        scale : float
-        out : ndarray of float64, shape (layout.size,)
-            May be `w`.
+        products with the examples, as many as plain multinomial logistic regression. A batch is row numbers; `out`
+        may be `w`.
         """
         self._check(w)
         design = self._classifier.design
@@ -127,32 +119,19 @@ class UniversalAdversarialLogistic(SaddleObjective):
     gradient = gradient_from_zeros(add_gradient)
 
     def predict(self, w: Vector, *, perturbed: bool = True) -> NDArray[np.int64]:
-        """Return the most likely class of each of the client's examples.
+        """Return the most likely class of each of the client's examples, as int64 of shape (num_examples,).
 
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
+            The point.
         perturbed : bool, default True
             Whether the examples are perturbed.
-
-        Returns
-        -------
-        ndarray of int64, shape (num_examples,)
         """
         return self._classifier.predict(self._shifted(w) if perturbed else self._clean(w))
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return loss and accuracy with and without the perturbation.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        dict
-            ``loss`` and ``accuracy`` on the perturbed examples, ``clean-loss`` and ``clean-accuracy`` on the originals.
-        """
+        """Return ``loss`` and ``accuracy``, perturbed, and ``clean-loss`` and ``clean-accuracy`` of the originals."""
         attacked, clean = self._classifier.metrics(self._shifted(w)), self._classifier.metrics(self._clean(w))
         return {**attacked, **{f"clean-{name}": number for name, number in clean.items()}}
 

@@ -91,26 +91,12 @@ class NoisyOperator(SaddleObjective):
 
     @abstractmethod
     def add_operator(self, w: Vector, scale: float, out: Vector) -> None:
-        """Add scale times the exact operator (grad_x f, -grad_y f) to `out`, which is not `w`.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        scale : float
-        out : ndarray of float64, shape (layout.size,)
-        """
+        """Add scale times the exact operator (grad_x f, -grad_y f) to `out`, which is not `w`."""
 
     def add_gradient(self, w: Vector, batch: NDArray[Any] | None, scale: float, out: Vector) -> None:
-        """Add scale times the operator to `out` in place.
+        """Add scale times the operator to `out` in place, which may be `w`.
 
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of float64, shape (layout.size,), or None
-            A draw from :meth:`batches`; None for the exact operator.
-        scale : float
-        out : ndarray of float64, shape (layout.size,)
-            May be `w`.
+        A batch is a draw from :meth:`batches`; None for the exact operator.
         """
         self._check(w)
         self.add_operator(w.copy() if out is w else w, scale, out)
@@ -120,28 +106,13 @@ class NoisyOperator(SaddleObjective):
     gradient = gradient_from_zeros(add_gradient)
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Any]:
-        """Yield a draw of the noise for each query of a round; None if there is no noise.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-        work : FirstOrder
-            An epoch is one query.
-        per_step : int, default 1
-            Queries per step.
-        """
+        """Yield a draw of the noise for each query of a round; None if there is no noise. An epoch is one query."""
         for _ in range(work.num_draws(self.num_examples, per_step)):
             exact = work.batch_size is None or self.noise == 0.0
             yield None if exact else rng.standard_normal(self.layout.size)
 
     def lipschitz(self, norm: str = "l2") -> float:
-        """Return the Lipschitz constant of the operator: the spectral norm, or largest entry, of its matrix.
-
-        Parameters
-        ----------
-        norm : {"l2", "l1"}
-            ``"l1"``: ||.||_inf on the left, ||.||_1 on the right.
-        """
+        """Return the Lipschitz constant of the operator: the spectral norm, or largest entry, of its matrix."""
         if norm == "l1":
             return float(np.abs(self._operator).max())
         if norm == "l2":
@@ -172,9 +143,9 @@ def check_examples(num_examples: int) -> int:
     return int(num_examples)
 
 
-def as_matrix(owner: object, name: str, given: Any, shape: tuple[int | None, ...]) -> NDArray[np.float64]:
+def as_matrix(owner: object, name: str, value: Any, shape: tuple[int | None, ...]) -> NDArray[np.float64]:
     """Return an argument as a C-contiguous float64 array of finite numbers of a given shape (None: any size > 0)."""
-    array = np.asarray(given)
+    array = np.asarray(value)
     fits = array.ndim == len(shape) and all(
         size > 0 and (wanted is None or size == wanted) for size, wanted in zip(array.shape, shape, strict=False)
     )
@@ -270,41 +241,27 @@ class FunctionSaddle(SaddleObjective):
             raise ConfigurationError(
                 "the value of this saddle function is not known: give value=, a function of x and y, to from_functions"
             )
-        found = self._value(*self._players(w))
+        value = self._value(*self._players(w))
         try:
-            return float(found)
+            return float(value)
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"value returned a {type(found).__name__}; expected a number") from error
+            raise ConfigurationError(f"value returned a {type(value).__name__}; expected a number") from error
 
     def gradient(self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None) -> Vector:
-        """Return the operator (grad_x f, -grad_y f).
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-            The point (x, y).
-        batch : ndarray of int64, optional
-            Rows; all by default.
-        out : ndarray, optional
-            Where to write the result; must not be `w`.
-
-        Returns
-        -------
-        ndarray of float64, shape (layout.size,)
-        """
+        """Return the operator (grad_x f, -grad_y f) at the point (x, y); a batch is row numbers."""
         self._check(w)
         out = np.empty(self.layout.size) if out is None else out
         rows = (batch,) if self.minibatch else ()
         for function, (name, result) in zip(self._gradients, self.layout.views(out).items(), strict=True):
-            found = np.asarray(function(*self._players(w), *rows))
-            if found.dtype.kind not in "fiub":
+            gradient = np.asarray(function(*self._players(w), *rows))
+            if gradient.dtype.kind not in "fiub":
                 # NumPy would drop imaginary parts and convert text to numbers.
-                raise ConfigurationError(f"grad_{name} returned dtype {found.dtype}; expected real numbers")
-            if found.shape != result.shape:
+                raise ConfigurationError(f"grad_{name} returned dtype {gradient.dtype}; expected real numbers")
+            if gradient.shape != result.shape:
                 raise ConfigurationError(
-                    f"grad_{name} returned shape {found.shape}; expected {result.shape}, that of {name}"
+                    f"grad_{name} returned shape {gradient.shape}; expected {result.shape}, that of {name}"
                 )
-            result[...] = found
+            result[...] = gradient
         out[self.split :] *= -1.0
         return out
 
@@ -313,15 +270,7 @@ class FunctionSaddle(SaddleObjective):
         return tuple(self.layout.views(w.copy()).values())
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Any]:
-        """Yield the row numbers of each query of a round; None if the functions do not take any.
-
-        Parameters
-        ----------
-        rng : numpy.random.Generator
-        work : FirstOrder
-        per_step : int, default 1
-            Queries per step.
-        """
+        """Yield the row numbers of each query of a round; None if the functions do not take any."""
         if self.minibatch:
             yield from super().batches(rng, work, per_step)
         else:
@@ -342,8 +291,8 @@ class FunctionSaddle(SaddleObjective):
 SaddleObjective.from_functions = FunctionSaddle
 
 
-def _shape(name: str, given: int | Sequence[int]) -> tuple[int, ...]:
-    shape = tuple(given) if isinstance(given, Sequence | np.ndarray) else (given,)
+def _shape(name: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
+    shape = tuple(sizes) if isinstance(sizes, Sequence | np.ndarray) else (sizes,)
     if any(isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1 for size in shape):
-        raise ConfigurationError(f"{name}={given!r}; expected the shape of a player, whole numbers >= 1")
+        raise ConfigurationError(f"{name}={sizes!r}; expected the shape of a player, whole numbers >= 1")
     return tuple(int(size) for size in shape)

@@ -55,8 +55,8 @@ class BilinearSaddle(NoisyOperator):
     ) -> None:
         self.matrix = as_matrix(self, "matrix", matrix, (None, None))
         rows, columns = self.matrix.shape
-        given = np.zeros(rows) if offset is None else np.asarray(offset)
-        self.offset = as_matrix(self, "offset", given, (rows, None) if given.ndim == 2 else (rows,))
+        vector = np.zeros(rows) if offset is None else np.asarray(offset)
+        self.offset = as_matrix(self, "offset", vector, (rows, None) if vector.ndim == 2 else (rows,))
         self._set_players({"x": (columns, *self.offset.shape[1:])}, {"y": self.offset.shape})
         self._set_operator(self.matrix, noise, num_examples)
 
@@ -76,12 +76,7 @@ class BilinearSaddle(NoisyOperator):
             towards_y -= scale * (self.matrix @ x)
 
     def players(self, w: Vector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return views of x and y.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        """
+        """Return views of x and y in a point of shape (layout.size,)."""
         shape = self.offset.shape
         return w[: self.split].reshape(-1, *shape[1:]), w[self.split :].reshape(shape)
 
@@ -92,13 +87,14 @@ class BilinearSaddle(NoisyOperator):
         Parameters
         ----------
         objectives : sequence of BilinearSaddle
+            The clients' functions.
         shares : array-like, shape (num_clients,)
             The weights p_m, which sum to 1.
         """
         first, weights = objectives[0], np.asarray(shares, dtype=np.float64)
-        if all(own.matrix is first.matrix and own.offset is first.offset for own in objectives):
+        if all(objective.matrix is first.matrix and objective.offset is first.offset for objective in objectives):
             return cls(first.matrix, first.offset)
         return cls(
-            np.asarray(sum(p * own.matrix for p, own in zip(weights, objectives, strict=True))),
-            np.asarray(sum(p * own.offset for p, own in zip(weights, objectives, strict=True))),
+            np.asarray(sum(p * objective.matrix for p, objective in zip(weights, objectives, strict=True))),
+            np.asarray(sum(p * objective.offset for p, objective in zip(weights, objectives, strict=True))),
         )

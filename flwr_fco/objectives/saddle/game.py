@@ -70,8 +70,9 @@ class MatrixGame(NoisyOperator):
         Parameters
         ----------
         objectives : sequence of MatrixGame
+            The clients' functions.
         shares : array-like, shape (num_clients,)
             The weights p_m, which sum to 1.
         """
         weights = np.asarray(shares, dtype=np.float64)
-        return cls(np.asarray(sum(p * own.payoff for p, own in zip(weights, objectives, strict=True))))
+        return cls(np.asarray(sum(p * objective.payoff for p, objective in zip(weights, objectives, strict=True))))

@@ -114,13 +114,16 @@ class QuadraticSaddle(NoisyOperator):
         Parameters
         ----------
         objectives : sequence of QuadraticSaddle
+            The clients' functions.
         shares : array-like, shape (num_clients,)
             The weights p_m, which sum to 1.
         """
         weights = np.asarray(shares, dtype=np.float64)
 
         def mean(name: str) -> Vector:
-            return np.asarray(sum(p * getattr(own, name) for p, own in zip(weights, objectives, strict=True)))
+            return np.asarray(
+                sum(p * getattr(objective, name) for p, objective in zip(weights, objectives, strict=True))
+            )
 
         return cls(mean("convexity"), mean("coupling"), mean("concavity"), linear=mean("linear"), offset=mean("offset"))
 

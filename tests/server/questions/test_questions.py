@@ -115,11 +115,11 @@ class WithBuffers(LeastSquares):
 
 
 def test_arrays_that_are_not_optimised_are_lent_and_given_back():
-    from flwr_fco.client_apps.answers import own_buffers
+    from flwr_fco.client_apps.answers import server_buffers
 
     objective = WithBuffers(np.eye(3), np.ones(3))
     objective.count = np.array([7.0])
-    with own_buffers(objective, {"count": np.array([100.0])}):
+    with server_buffers(objective, {"count": np.array([100.0])}):
         assert objective.count == 100.0
         objective.gradient(np.zeros(4))
     assert objective.count == 7.0
