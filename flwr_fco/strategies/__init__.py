@@ -1,7 +1,6 @@
 """Strategies: the server half of every algorithm, subclasses of Flower's ``FedAvg``."""
 
 from flwr_fco.server.convergence import Limit
-from flwr_fco.server.rounds.plateau import Plateau
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.fast_fed_da import CFedDA, FastFedDA, MCFedDA, ModelStage
 from flwr_fco.strategies.dual_averaging.fed_dual_avg import FedDualAvg, FedDualAvgOSP
@@ -62,7 +61,6 @@ __all__ = [
     "MCFedDA",
     "ModelStage",
     "MultistepReFedDAGT",
-    "Plateau",
     "ReFedDAGT",
     "Scaffnew",
     "Scaffold",

@@ -237,7 +237,7 @@ def test_the_plateau_rule_halves_both_rates():
     for line in result.history:
         recorder.history.append(line)
         if line["round"] % 2 == 0:
-            recorder._plateau(int(line["round"]), None, None)
+            recorder._plateau.observe(recorder._score())
     assert recorder._plateau.scale == 0.5**halved
     assert recorder.strategy.rates() == (0.2 * 0.5**halved, 0.5**halved)
     first = next(i for i, (a, b) in enumerate(zip(free.history, result.history, strict=True)) if a != b)
