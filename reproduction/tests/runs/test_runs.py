@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from faults import fault_mod
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy
-from flwr_fco.testing import fault_mod
 from flwr_fco.topology import consensus_error
 from reproduction.runs import run as runs
 from reproduction.runs.methods import STRATEGIES
