@@ -292,11 +292,11 @@ def sweep(
     trials_of = {name: [trial for trial in found if trial["settings"]["strategy"] == name] for name in strategy}
     _show_best(trials_of, problem, varied, CRITERIA[rule], folder)
     for name, own in trials_of.items() if heat_maps else ():
-        from reproduction.pictures.report import draw_heat_map
+        from reproduction.pictures.report import draw, heat_map
 
         path, title, (rows, columns) = folder / f"heat-map-{name}.png", f"{name}: {CRITERIA[rule].describe()}", varied
         cells = {(float(t["settings"][rows]), float(t["settings"][columns])): t["score"] for t in own}
-        draw_heat_map(cells, rows, columns, title, path, largest=CRITERIA[rule].largest)
+        draw(heat_map(cells, rows, columns, title, largest=CRITERIA[rule].largest), path)
         terminal.say(f"Heat map: {path}")
 
 

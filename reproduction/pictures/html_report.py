@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from reproduction.pictures.appearance import Appearance, appearances
 from reproduction.pictures.comparison import Group, logarithmic_metrics, metric_names
-from reproduction.pictures.report import Series, require_matplotlib, svg_of_curves
+from reproduction.pictures.curves import figure_of_curves
+from reproduction.pictures.report import Series, require_matplotlib, svg_of
 from reproduction.problems.baselines import BASELINES
 from reproduction.runs.run_folder import RunRecord, SupportHistory
 from reproduction.templates import render
@@ -108,19 +109,15 @@ def _panels(
     salt: str,
     cut: Mapping[str, float] = MappingProxyType({}),
 ) -> list[Markup]:
+    how: dict[str, Any] = {
+        "methods": {group.label: group.method for group in groups},
+        "levels": [group.label for group in groups if group.method in BASELINES],
+        "logarithmic": logarithmic,
+        "cut": cut,
+        "legend": False,
+    }
     return [
-        _without_names(
-            svg_of_curves(
-                curves,
-                [metric],
-                f"{salt}-{number}",
-                methods={group.label: group.method for group in groups},
-                levels=[group.label for group in groups if group.method in BASELINES],
-                logarithmic=logarithmic,
-                cut=cut,
-                legend=False,
-            )
-        )
+        _without_names(svg_of(figure_of_curves(curves, [metric], "", **how), f"{salt}-{number}"))
         for number, metric in enumerate(metrics)
         if any(curves[group.label].get(metric) for group in groups)
     ]
