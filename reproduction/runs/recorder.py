@@ -117,7 +117,7 @@ class Recorder:
         resume : bool, default False
             Continue the run that is saved there, if there is one.
         """
-        folder.rewind(-1, 0)
+        folder.begin()
         self.sink = folder.add
         self._cpu_began = time.process_time()
         result = self.strategy.start(
@@ -132,22 +132,6 @@ class Recorder:
         folder.save_model(model)
         folder.save_left_out(self.left_out)
         return model
-
-    def restore(self, history: Sequence[Mapping[str, float]], done: int) -> None:
-        """Restore the lines of a stopped run; the plateau rule sees them as it did then.
-
-        Parameters
-        ----------
-        history : sequence of mapping
-        done : int
-            Number of communications before it was stopped.
-        """
-        self._resumed = done
-        for line in history:
-            self.history.append(dict(line))
-            number = int(line["round"]) // self.settings.stretch
-            if self._plateau is not None and self._due(number, self.settings.plateau_every):
-                self._plateau.observe(self._score())
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the settings and the lines recorded so far, as JSON."""
@@ -169,14 +153,18 @@ class Recorder:
             raise ConfigurationError(
                 f"the run was saved with other settings: {', '.join(others)}; resume with those, or give another folder"
             )
-        progress = self.strategy.progress
+        progress, every = self.strategy.progress, self.settings.plateau_every
         assert progress is not None
         if not progress.complete:
             # Its evaluation is repeated.
             history = [line for line in history if line["round"] < progress.round * self.settings.stretch]
-        self.restore(history, progress.round)
-        if self.sink is not None:
-            for line in history:
+        self._resumed = progress.round
+        for line in history:
+            self.history.append(line)
+            if self._plateau is not None and self._due(int(line["round"]) // self.settings.stretch, every):
+                # The plateau rule sees the lines as it did then.
+                self._plateau.observe(self._score())
+            if self.sink is not None:
                 self.sink(line)
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
