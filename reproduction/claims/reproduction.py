@@ -128,7 +128,7 @@ def judge(definition: Definition, outcomes: Outcomes) -> list[Verdict]:
 
     Examples
     --------
-    >>> from reproduction import load_definition
+    >>> from reproduction.claims.definition import load_definition
     >>> definition = load_definition("fco-theorems").quick_version()
     >>> history = [{"round": float(r), "gap": 1.0 / r**2} for r in (10, 100)]
     >>> [verdict.holds for verdict in judge(definition, {definition.runs[0].label: [Outcome(history)] * 2})]
@@ -182,7 +182,7 @@ def reproduce(
     Examples
     --------
     >>> import tempfile
-    >>> from reproduction import load_definition
+    >>> from reproduction.claims.definition import load_definition
     >>> definition = load_definition("fco-theorems").quick_version()
     >>> report = reproduce(definition, Path(tempfile.mkdtemp()))
     >>> [verdict.holds for verdict in report.verdicts]
@@ -304,7 +304,7 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
 
     Examples
     --------
-    >>> from reproduction import load_definition
+    >>> from reproduction.claims.definition import load_definition
     >>> print(verdict_table(load_definition("fco-fig3"), []).splitlines()[0])
     # fco-fig3: LASSO I, half of the truth is not zero
     """
@@ -354,7 +354,7 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
     Examples
     --------
     >>> from dataclasses import replace
-    >>> from reproduction import load_definition
+    >>> from reproduction.claims.definition import load_definition
     >>> definition = load_definition("gt-fig1")
     >>> line = definition.runs[0]
     >>> history = [{"round": float(r), "l1-error": 300.0 / r} for r in (100, 300, 1000, 3000)]

@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
-from reproduction import (
+from reproduction.claims.definition import (
     EXPERIMENTS,
     Claim,
     Definition,
-    Outcome,
     RunLine,
-    judge,
+    _parse,
     load_definition,
-    reproduce,
     select_experiments,
 )
-from reproduction.claims.definition import _parse
-from reproduction.claims.reproduction import value_table, verdict_table
+from reproduction.claims.reproduction import judge, reproduce, value_table, verdict_table
+from reproduction.claims.rules import Outcome
 
 SMALL = """
 title = "Small"

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from reproduction import Outcome, load_definition, reproduce
-from reproduction.claims.definition import _parse
-from reproduction.claims.reproduction import judge, tuned_table
+from reproduction.claims.definition import _parse, load_definition
+from reproduction.claims.reproduction import judge, reproduce, tuned_table
+from reproduction.claims.rules import Outcome
 from reproduction.claims.tuning import Tune, Tuned, Variation
 
 RUNS = (("a", (0.1, 1.0)), ("b", (0.3, 1.0)), ("c", (1.0, 1.0)))
