@@ -22,7 +22,6 @@ from threadpoolctl import threadpool_limits
 
 from flwr_fco.client_apps import client_app, find_solver
 from flwr_fco.core.randomness import random_generator
-from flwr_fco.datasets import sparse_linear_graph
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
@@ -30,6 +29,7 @@ from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy, DFedDAGT, FedDAGT, FedDualAvg, run_of
 from flwr_fco.topology import chain
 from flwr_fco.wire.protocol import Downlink, Plan
+from reproduction.data.graph import sparse_linear_graph
 
 CLIENTS, DIMENSION, STEPS, BATCH, P, RATE = 16, 1024, 10, 10, 12.0, 1e-3
 

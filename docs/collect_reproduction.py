@@ -17,7 +17,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from reproduction import EXPERIMENTS
+from reproduction.claims.definition import EXPERIMENTS
 from reproduction.claims.pages import write_pages
 from reproduction.claims.stored import RESULTS, read_folders
 

@@ -24,7 +24,6 @@ from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result, write_csv
 from flwr_fco.server.rounds.hooks import Answer
-from flwr_fco.server.rounds.plateau import score_of
 from flwr_fco.server.run import Run
 from flwr_fco.server.strategy import CompositeStrategy, run_of
 
@@ -268,7 +267,7 @@ class EarlyStopping(Callback):
 
     def _look(self, what: Score | str, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> float | None:
         if not isinstance(what, str):
-            return score_of("certificate" if self.validation is None else "validation", what, arrays)
+            return _score_of("certificate" if self.validation is None else "validation", what, arrays)
         self._seen = self._seen or what in metrics
         return float(metrics[what]) if what in metrics else None
 
@@ -418,7 +417,7 @@ class Checkpoint(Callback):
 
     ``strategy.start(..., resume=path)``, or ``simulate(..., resume=path)``, continues the run to the same bits as an
     uninterrupted one. The file holds the strategy's state, the metrics so far, the state of callbacks
-    (:class:`EarlyStopping`, :class:`flwr_fco.strategies.Plateau`, and your own with ``to_arrays`` and ``from_arrays``)
+    (:class:`EarlyStopping`, and your own with ``to_arrays`` and ``from_arrays``)
     and, in one process, the clients' memories. Over Flower, clients without a memory, and clients whose memories the
     server keeps (``client_state="ledger"``), continue to the same bits; others restart.
 
@@ -622,6 +621,15 @@ class MLflow(Callback):
         """Finish the run."""
         if self._client is not None:
             self._client.set_terminated(self.run_id)
+
+
+def _score_of(name: str, score: Score, arrays: ArrayRecord) -> float:
+    """Return the score of a model from a user's function, after checking that it is a number."""
+    found: Any = score(arrays)
+    try:
+        return float(found)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{name} returned a {type(found).__name__}; expected a number") from error
 
 
 def _library(module: str, owner: str, package: str) -> Any:

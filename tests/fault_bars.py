@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from faults import FaultyGrid, _changed, lying
 from flwr.app import Array, ArrayRecord
 from problems import CONSTANTS, SADDLE, app_of, trackers_of
 
@@ -23,8 +24,6 @@ from flwr_fco.pooled import centralized_solution
 from flwr_fco.pooled.saddle import saddle_point
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import STRATEGIES, method_of, run_of
-from flwr_fco.testing import FaultyGrid
-from flwr_fco.testing.faults import _changed, lying
 from flwr_fco.wire import flower as _flower
 
 PAGE = Path(__file__).parents[1] / "docs" / "faults.md"

@@ -1,12 +1,12 @@
 """A grid with faults at one node, and what the tests of faults have in common."""
 
 import numpy as np
+from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from problems import start_arrays, trackers_of
 
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg
-from flwr_fco.testing import FaultyGrid
 from flwr_fco.wire import flower as _flower
 
 BAD_NODE = 3  # partition 1

@@ -1,11 +1,11 @@
 """Runs of strategies whose clients remember something, with a fault at one client."""
 
 import numpy as np
+from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord
 from problems import D, app_of, flat, problem, start_arrays
 
 from flwr_fco.client_apps.threads import single_threaded_blas
-from flwr_fco.testing import FaultyGrid
 from flwr_fco.wire import flower as _flower
 
 SIZES = (30, 40, 20, 30, 25)

@@ -26,7 +26,7 @@ from flwr_fco.callbacks import (
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg, Plateau, run_of
+from flwr_fco.strategies import FedDualAvg, run_of
 
 STRENGTH = 0.3
 
@@ -426,27 +426,9 @@ def test_the_names_are_those_of_the_page():
 
 @pytest.mark.parametrize("score", [None, "low", np.ones(2)], ids=str)
 def test_a_score_that_is_no_number_is_named(score):
-    plateau = Plateau(lambda arrays: score, every=1)
     for name, callback in (
         ("certificate", EarlyStopping(tol=1.0, certificate=lambda arrays: score)),
         ("validation", EarlyStopping(validation=lambda arrays: score)),
-        ("score", plateau),
     ):
         with pytest.raises(ConfigurationError, match=f"{name} returned a {type(score).__name__}; expected a number"):
             run(strategy(), clients(), 1, callbacks=[callback])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Plateau(3), "score=3 is a int; expected a function"),
-        (lambda: Plateau(len, every=1.5), "every=1.5 is a float; expected a whole number"),
-        (lambda: Plateau(len, patience="3"), "patience='3' is a str; expected a whole number"),
-        (lambda: Plateau(len).rate("auto"), "start='auto' is a str; expected a number"),
-        (lambda: Plateau(len).rate(lambda server_round: 0.1), "start=.* is a function; expected a number"),
-        (lambda: Plateau(len).rate(-1.0), "start=-1.0; expected a finite number > 0"),
-    ],
-)
-def test_a_plateau_says_what_it_needs(make, message):
-    with pytest.raises(ConfigurationError, match=message):
-        make()

@@ -175,8 +175,8 @@ def write(path, results):
     path.write_text(text, encoding="utf-8")
 
 
-def main():
-    """Run all ways with all seeds, and print the table."""
+def options():
+    """Return what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("mnist", nargs="?", help="the folder with MNIST's four files; not needed with --write")
     parser.add_argument("--rounds", type=int, default=80)
@@ -191,6 +191,40 @@ def main():
     settings = parser.parse_args()
     if not settings.mnist and not (settings.write and settings.out):
         parser.error("give the folder with MNIST's four files, or --write with --out")
+    return settings
+
+
+def train(strategy, app, seed, rounds):
+    """Return the trained network, and its densities after each round."""
+    # The seed is that of the start point, of the batches, and of the order in which FedAvg calls the nodes.
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if isinstance(strategy, FedDualAvg):
+        strategy.seed = seed
+    net, densities = Net(), []
+
+    def note_density(number, arrays):
+        net.load_state_dict(arrays.to_torch_state_dict())
+        densities.append(density(net))
+        return MetricRecord({"density": densities[-1]})
+
+    result = simulate(
+        strategy,
+        app,
+        num_nodes=NODES,
+        num_rounds=rounds,
+        initial_arrays=ArrayRecord(net.state_dict()),
+        evaluate_fn=note_density,
+        train_config=ConfigRecord({"masked": isinstance(strategy, Prune)}),
+        progress=False,
+    )
+    net.load_state_dict(result.arrays.to_torch_state_dict())
+    return net, densities
+
+
+def main():
+    """Run all ways with all seeds, and print the table."""
+    settings = options()
     asked = {"rounds": settings.rounds, "images": settings.images, "strength": settings.strength}
     results = []
     if settings.out and settings.out.exists():
@@ -219,30 +253,7 @@ def main():
             done = {result["way"] for result in results if result["seed"] == seed}
             if {name, *(other for other, _ in afterwards)} <= done:
                 continue
-            # The seed is that of the start point, of the batches, and of the order in which FedAvg calls the nodes.
-            torch.manual_seed(seed)
-            random.seed(seed)
-            if isinstance(strategy, FedDualAvg):
-                strategy.seed = seed
-            net = Net()
-            densities = []
-
-            def note_density(number, arrays, net=net, densities=densities):
-                net.load_state_dict(arrays.to_torch_state_dict())
-                densities.append(density(net))
-                return MetricRecord({"density": densities[-1]})
-
-            result = simulate(
-                strategy,
-                app,
-                num_nodes=NODES,
-                num_rounds=settings.rounds,
-                initial_arrays=ArrayRecord(net.state_dict()),
-                evaluate_fn=note_density,
-                train_config=ConfigRecord({"masked": isinstance(strategy, Prune)}),
-                progress=False,
-            )
-            net.load_state_dict(result.arrays.to_torch_state_dict())
+            net, densities = train(strategy, app, seed, settings.rounds)
             last = densities[1 + 3 * settings.rounds // 4 :]
             keep(name, seed, net, lowest=min(last), highest=max(last))
             for other, fraction in afterwards:

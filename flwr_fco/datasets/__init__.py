@@ -3,22 +3,18 @@
 from flwr_fco.datasets.base import FederatedDataset, Samples
 from flwr_fco.datasets.bundled import PartitionedClassification, breast_cancer, digits
 from flwr_fco.datasets.cifar import cifar10
-from flwr_fco.datasets.graph import SparseGraphProblem, StreamingObjective, sparse_linear_graph, sparse_logistic_graph
 from flwr_fco.datasets.mnist import PartitionedImages, femnist, mnist, read_idx
 from flwr_fco.datasets.partition import dirichlet_partition, iid_partition, label_partition
 from flwr_fco.datasets.shards import memmap
 from flwr_fco.datasets.synthetic import EqualRegression, SyntheticRegression, Variant, lasso, low_rank
-from flwr_fco.datasets.text import HashedPosts, ZipfDocuments, newsgroups
+from flwr_fco.datasets.text import ZipfDocuments
 
 __all__ = [
     "EqualRegression",
     "FederatedDataset",
-    "HashedPosts",
     "PartitionedClassification",
     "PartitionedImages",
     "Samples",
-    "SparseGraphProblem",
-    "StreamingObjective",
     "SyntheticRegression",
     "Variant",
     "ZipfDocuments",
@@ -33,8 +29,5 @@ __all__ = [
     "low_rank",
     "memmap",
     "mnist",
-    "newsgroups",
     "read_idx",
-    "sparse_linear_graph",
-    "sparse_logistic_graph",
 ]

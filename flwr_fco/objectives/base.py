@@ -374,30 +374,6 @@ def shuffled_epochs(
     return map(np.ndarray.__getitem__, orders, map(slice, sizes))
 
 
-def batch_sizes(num_examples: int, work: FirstOrder, per_step: int = 1) -> list[int]:
-    """Return the sizes of a round's batches, for objectives that draw fresh examples.
-
-    Parameters
-    ----------
-    num_examples : int
-        Number of examples in an epoch.
-    work : FirstOrder
-        The work; its batch size must not be None.
-    per_step : int, default 1
-        Batches per step.
-
-    Examples
-    --------
-    >>> batch_sizes(5, FirstOrder(steps=4, batch_size=2))
-    [2, 2, 1, 2]
-    """
-    assert work.batch_size is not None
-    count, rest = divmod(num_examples, work.batch_size)
-    epoch = [work.batch_size] * count + [rest] * (rest > 0)
-    draws = work.num_draws(num_examples, per_step)
-    return (epoch * -(-draws // len(epoch)))[:draws]
-
-
 def _place(cls: type, name: str) -> int:
     """Return the position in the method resolution order of the class that defines a method."""
     return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))

@@ -13,7 +13,6 @@ from flwr_fco.server.options import (
     TrackerOptions,
     WorkOptions,
 )
-from flwr_fco.server.rounds.plateau import Plateau
 from flwr_fco.server.strategy import CompositeStrategy, run_of
 from flwr_fco.strategies.dual_averaging import CFedDA, FastFedDA, FedDA, FedDualAvg, FedDualAvgOSP, MCFedDA
 from flwr_fco.strategies.gradient_tracking import (
@@ -82,7 +81,6 @@ __all__ = [
     "MinimiseOptions",
     "ModelStage",
     "MultistepReFedDAGT",
-    "Plateau",
     "RateOptions",
     "ReFedDAGT",
     "Scaffnew",

@@ -137,8 +137,7 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     """Multistep ReFedDA-GT, algorithm 3: stages of ReFedDA-GT, each from the sparsified mean of the previous one.
 
     The trackers start at 0 in every stage. The mirror map must be ``PNorm`` or ``Euclidean``. A rate that is a function
-    gets the round of the whole run; a stage's own rate takes precedence. For the authors' plateau rule see
-    :class:`flwr_fco.strategies.Plateau`.
+    gets the round of the whole run; a stage's own rate takes precedence.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ class Claim:
     number : str
         The paper's number.
     rule : str
-        A name in :data:`reproduction.RULES`.
+        A name in :data:`reproduction.claims.rules.RULES`.
     arguments : dict
         The rule's arguments; ``run`` and ``than`` are labels.
     note : str, default ""

@@ -12,6 +12,7 @@ from reproduction.claims.definition import EXPERIMENTS, Definition, load_definit
 from reproduction.claims.reproduction import Verdict, median, verdict_table
 from reproduction.claims.stored import AWAITS, Stored, read_again
 from reproduction.pictures.report import table_of
+from reproduction.templates import render
 
 #: The verdicts that are counted, separately for our own claims.
 COLUMNS = ("holds", "does not hold", "tie", "outside", AWAITS)
@@ -52,7 +53,7 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
             continue
         mine = {name: (definitions[name], verdicts[name]) for name in names}
         seconds = _seconds(stored, names)
-        written[page["file"]] = _reader_page(page, mine, verdicts, picture, rates)
+        written[page["file"]] = _paper_page(page, mine, verdicts, picture, rates)
         for name, (definition, found) in mine.items():
             written[f"details/{name}.md"] = _detail_page(page, definition, found, stored[name], picture)
         counts = _counts([own for name in names for own in verdicts[name]])
@@ -77,33 +78,28 @@ def _page_of(name: str, pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]
     return [page for page in pages if name.startswith(tuple(page["prefixes"]))][-1]
 
 
-def _reader_page(
+def _paper_page(
     page: Mapping[str, Any],
     own: Mapping[str, tuple[Definition, Sequence[Verdict]]],
     verdicts: Mapping[str, Sequence[Verdict]],
     picture: str,
     rates: str | None,
 ) -> str:
-    lines = [f"# {page['title']}", "", "## What to take from it", ""]
-    lines += [
-        f"{number}. {text}"
-        for number, text in enumerate(findings(page["findings"], verdicts, dict.fromkeys(own, "")), 1)
+    rows = [
+        [f"[{name}](#{name})", definition.title, str(len(definition.seeds)), *_counts(found)]
+        for name, (definition, found) in own.items()
     ]
-    if page["picture"] in own:
-        lines += ["", f"![{page['caption']}]({picture.format(page['picture'])})"]
-        lines += ["", f"<sup>{page['caption']} Drawn by `python -m reproduction reproduce {page['picture']}`.</sup>"]
-    about = f"{page['about']} The paper's sentences and the rules that decide them: each experiment's details."
-    if rates is not None and page["rates"]:
-        about += f" The grids that the rates come from: [rates]({rates}{page['rates']})."
-    lines += ["", "## Experiments", "", about, "", _KEY, ""]
-    rows = []
-    for name, (definition, found) in own.items():
-        rows.append([f"[{name}](#{name})", definition.title, str(len(definition.seeds)), *_counts(found)])
-    lines.append(table_of(("experiment", "what", "seeds", *COLUMNS, "ours"), rows))
-    for name, (definition, found) in own.items():
-        links = f"[details](details/{name}.md), [figure]({picture.format(name)})"
-        lines += [f"## {name}", "", f"{definition.title}: {links}.", "", short_table(found)]
-    return "\n".join(lines)
+    return render(
+        "paper.md",
+        page=page,
+        own=own,
+        picture=picture,
+        rates=rates,
+        key=_KEY,
+        findings=findings(page["findings"], verdicts, dict.fromkeys(own, "")),
+        table=table_of(("experiment", "what", "seeds", *COLUMNS, "ours"), rows),
+        short_table=short_table,
+    )
 
 
 def short_table(verdicts: Sequence[Verdict]) -> str:
@@ -133,24 +129,18 @@ def _first_sentence(text: str) -> str:
 def _detail_page(
     page: Mapping[str, Any], definition: Definition, found: Sequence[Verdict], stored: Stored, picture: str
 ) -> str:
-    name = definition.name
     head, _, tables = verdict_table(definition, found).partition("\n\n")
-    lines = [
-        head,
-        "",
-        f"[For readers](../{page['file']}#{name}). Written by `python -m reproduction "
-        f"reproduce {name} --out results/{name}`: "
-        f"{stored['cpu-seconds'] / 60:.1f} minutes of one core. The settings are in "
-        f"`reproduction/definitions/{name}.toml`. A claim that two figures repeat about the same runs is "
-        "counted once. A run that diverged passes no rule. Where the table says that the limit is ours, the paper has "
-        f"a word in the place of a number. {_KEY}",
-        "",
-        tables,
-    ]
-    if stored["tables"]:
-        lines += [stored["tables"], ""]
-    lines.append(f"![{name}](../{picture.format(name)})")
-    return "\n".join(lines) + "\n"
+    return render(
+        "details.md",
+        name=definition.name,
+        head=head,
+        tables=tables,
+        more=stored["tables"],
+        minutes=stored["cpu-seconds"] / 60,
+        file=page["file"],
+        picture=picture,
+        key=_KEY,
+    )
 
 
 def findings(
@@ -191,47 +181,18 @@ def _index(
     made: str,
 ) -> str:
     minutes = sum(int(row[-1]) for row in rows)
-    cost = f"{minutes / 60:.1f} hours" if minutes >= 60 else f"{minutes} min"
     every = [own for found in verdicts.values() for own in found]
     total = ["all", str(len(homes)), *_counts(every), str(minutes)]
-    waiting = sum(own.verdict == AWAITS for own in every)
-    lines = [
-        "# Four papers, reproduced",
-        "",
-        "Each page begins with what a practitioner can use; the details behind it have the papers' sentences, the "
-        "rules and the rates.",
-        "",
-        table_of(("paper", "experiments", *COLUMNS, "ours", "minutes"), [*rows, total]),
-        _KEY,
-        "",
-        "## What did not hold",
-        "",
-        *(f"{number}. {text}" for number, text in enumerate(findings(surprises, verdicts, homes), 1)),
-        "",
-        "## What is not fair yet",
-        "",
-        "The best constants on the pages of rates are inside their grids, or at an edge with a reason that "
-        "`reproduction/tests/claims/test_rate_grids.py` lists: a bound of the method, larger rates at which everything "
-        "diverges, scores that no longer change, or as much local work as exact minimisation takes. What is left:",
-        "",
-        "- Constants are tuned with one seed where a trial takes a minute; the tables say where.",
-        "- Figures 3 to 14 of the first paper have the rates of its own grid, at whose edge its rivals are. What "
-        "remains of a lead off that grid is asked by fco-grid, fco-grid-fmri, fco-grid-l1 and fco-grid-l2; their notes "
-        "say which best pairs are still at an edge, and what is beyond it.",
-        "",
-        "## What it costs",
-        "",
-        f"`make reproduce` runs all of it, `python -m reproduction reproduce fco-fig3` one figure. The runs took "
-        f"{cost} of one core's CPU time. `python -m reproduction reproduce all --quick` runs one claim of each "
-        f"experiment in under two minutes of CPU time.{f' {made}' if made else ''}",
-    ]
-    if waiting:
-        lines += [
-            "",
-            f"{waiting} of {len(every)} claims await the next run: their settings, seeds or statistics were changed "
-            "after the last one. Everything else is decided by the values of the last run.",
-        ]
-    return "\n".join(lines) + "\n"
+    return render(
+        "index.md",
+        table=table_of(("paper", "experiments", *COLUMNS, "ours", "minutes"), [*rows, total]),
+        key=_KEY,
+        findings=findings(surprises, verdicts, homes),
+        cost=f"{minutes / 60:.1f} hours" if minutes >= 60 else f"{minutes} min",
+        made=made,
+        waiting=sum(own.verdict == AWAITS for own in every),
+        total=len(every),
+    )
 
 
 def _counts(verdicts: Sequence[Verdict]) -> list[str]:

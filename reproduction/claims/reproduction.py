@@ -19,39 +19,15 @@ import numpy as np
 from flwr_fco.errors import ConfigurationError
 from reproduction.claims.definition import Claim, Definition, RunLine
 from reproduction.claims.densities import measure_densities
-from reproduction.claims.rules import RULES, Measurement, Outcome, Outcomes, bound_series
-from reproduction.pictures.report import (
-    draw_curves,
-    draw_images,
-    draw_scatter,
-    draw_tuned,
-    require_matplotlib,
-    table_of,
-)
+from reproduction.claims.figures import figure_of
+from reproduction.claims.rules import RULES, Measurement, Outcome, Outcomes
+from reproduction.pictures.report import draw, require_matplotlib, table_of
 from reproduction.problems.baselines import BASELINES, solve_baseline
 from reproduction.problems.named import load_task
 from reproduction.runs.run import run
 from reproduction.runs.run_folder import json_object, replace_file
 from reproduction.runs.settings import RunSettings, format_assignments, plain
 from reproduction.runs.sweep import submitting
-
-#: Metrics that figures show on a logarithmic axis.
-_LOGARITHMIC = frozenset(
-    {
-        "recovery-error",
-        "objective",
-        "gap",
-        "validation-mse",
-        "l1-error",
-        "consensus-error",
-        "training-loss",
-        "energy-error",
-        "distance",
-        "gradient-norm",
-    }
-)
-#: A panel ``"energy-error against cpu-seconds"`` shows a metric over the cost of its rounds.
-_AGAINST = " against "
 
 
 @dataclass(frozen=True)
@@ -152,7 +128,7 @@ def judge(definition: Definition, outcomes: Outcomes) -> list[Verdict]:
 
     Examples
     --------
-    >>> from reproduction import load_definition
+    >>> from reproduction.claims.definition import load_definition
     >>> definition = load_definition("fco-theorems").quick_version()
     >>> history = [{"round": float(r), "gap": 1.0 / r**2} for r in (10, 100)]
     >>> [verdict.holds for verdict in judge(definition, {definition.runs[0].label: [Outcome(history)] * 2})]
@@ -206,7 +182,7 @@ def reproduce(
     Examples
     --------
     >>> import tempfile
-    >>> from reproduction import load_definition
+    >>> from reproduction.claims.definition import load_definition
     >>> definition = load_definition("fco-theorems").quick_version()
     >>> report = reproduce(definition, Path(tempfile.mkdtemp()))
     >>> [verdict.holds for verdict in report.verdicts]
@@ -252,11 +228,9 @@ def reproduce(
     tables = _tables(definition, outcomes)
     page = _page(definition, verdicts) + (f"\n{tables}\n" if tables else "")
     (folder / "verdicts.md").write_text(page, encoding="utf-8")
-    if definition.kind == "images":
-        first = {job.line.label: np.load(job.kept) for job in jobs if job.settings.seed == definition.seeds[0]}
-        draw_images(first, definition.title, folder / "figure.png")
-    else:
-        draw_figure(definition, outcomes, folder / "figure.png")
+    kept = {job.line.label: job.kept for job in jobs if array and job.settings.seed == definition.seeds[0]}
+    images = {label: np.load(file) for label, file in kept.items()}
+    draw(figure_of(definition, outcomes, images), folder / "figure.png")
     return Report(definition, verdicts, outcomes, folder, seconds, tables)
 
 
@@ -330,7 +304,7 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
 
     Examples
     --------
-    >>> from reproduction import load_definition
+    >>> from reproduction.claims.definition import load_definition
     >>> print(verdict_table(load_definition("fco-fig3"), []).splitlines()[0])
     # fco-fig3: LASSO I, half of the truth is not zero
     """
@@ -380,7 +354,7 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
     Examples
     --------
     >>> from dataclasses import replace
-    >>> from reproduction import load_definition
+    >>> from reproduction.claims.definition import load_definition
     >>> definition = load_definition("gt-fig1")
     >>> line = definition.runs[0]
     >>> history = [{"round": float(r), "l1-error": 300.0 / r} for r in (100, 300, 1000, 3000)]
@@ -583,125 +557,3 @@ def _optimum(settings: RunSettings) -> float:
 def _solved(problem: str, seed: int, options: str) -> float:
     task = load_task(problem, seed, json.loads(options))
     return task.objective(solve_baseline(task, "centralized", tol=1e-10).w)
-
-
-def _series(outcomes: Sequence[Outcome], panel: str) -> list[Any]:
-    """Return a panel's series for each seed: a metric over rounds, or over the mean cost of the rounds."""
-    metric, _, cost = panel.partition(_AGAINST)
-    found = [run.series(metric) for run in outcomes if not run.diverged and run.history and metric in run.history[-1]]
-    if not cost or not found:
-        return found
-    # The starting point has cost 0, which a logarithmic axis cannot show.
-    costs = [run.series(cost) for run in outcomes if not run.diverged]
-    at = [dict(zip(rounds.tolist(), values.tolist(), strict=True)) for rounds, values in costs]
-    means = {when: float(np.mean([own[when] for own in at])) for when in at[0] if all(when in own for own in at)}
-    return [
-        (np.array([means[when] for when in rounds[kept]]), values[kept])
-        for rounds, values in found
-        for kept in [np.array([when > 0.0 and means.get(when, 0.0) > 0.0 for when in rounds.tolist()])]
-    ]
-
-
-#: Number of curves in a panel that a reader can tell apart.
-_COLOURED = 6
-
-
-def _coloured(definition: Definition) -> list[str]:
-    """Return the curves with their own colour: as given in the definition, or those with the most claims.
-
-    Baselines are drawn as levels and do not count.
-    """
-    curves = {line.label: line.curve for line in definition.runs if line.strategy not in BASELINES}
-    if definition.coloured:
-        return [curves.get(label, label) for label in definition.coloured]
-    named = [curves[label] for claim in definition.claims for label in claim.labels() if label in curves]
-    order = list(dict.fromkeys(curves.values()))
-    return sorted(order, key=lambda curve: (-named.count(curve), order.index(curve)))[:_COLOURED]
-
-
-def draw_figure(definition: Definition, outcomes: Outcomes, path: Path) -> None:
-    """Draw the figure of an experiment of any kind but ``"images"``.
-
-    Parameters
-    ----------
-    definition : Definition
-    outcomes : mapping of str to sequence of Outcome
-        By label, then by seed.
-    path : Path
-        The PNG.
-    """
-    draw = _draw_tuned if definition.tuned else _draw_scatter if definition.kind == "scatter" else _draw_curves
-    draw(definition, outcomes, path)
-
-
-def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
-    """Draw every method at its best rates: a panel for each varied factor and metric."""
-    strategies = {line.label: line.strategy for line in definition.runs}
-    methods = {point.method: strategies[point.runs[0][0]] for point in definition.tuned}
-    best = [(point, point.best(outcomes).outcomes) for point in definition.tuned]
-    against = {(p.variation.part, p.value): own for p, own in best if p.method == p.tune.against}
-    found: dict[tuple[str, str], dict[str, list[tuple[Any, list[float]]]]] = {}
-    for point, own in best:
-        part, tune = point.variation.part, point.tune
-        for metric in definition.panels:
-            values = [outcome.final(metric, tune.window) for outcome in own]
-            name = metric
-            if tune.against:
-                others = (outcome.final(metric, tune.window) for outcome in against[part, point.value])
-                values = [value - other for value, other in zip(values, others, strict=True)]
-                name = f"{metric}, less {tune.against}'s"
-            panel = found.setdefault((part, name), {})
-            panel.setdefault(point.method, []).append((point.value, [v for v in values if not math.isnan(v)]))
-    limits = definition.limits
-    draw_tuned(found, definition.title, path, methods=methods, logarithmic=_LOGARITHMIC, limits=limits)
-
-
-def _draw_scatter(definition: Definition, outcomes: Outcomes, path: Path) -> None:
-    """Draw a dot for every pair of rates: a row for each method, a column for each of some rounds."""
-    x, y = definition.panels
-    dots = {
-        label: [(int(line["round"]), (line[x], line[y])) for own in runs for line in own.history if {x, y} <= {*line}]
-        for label, runs in outcomes.items()
-    }
-    measured = {when for own in dots.values() for when, _ in own}
-    moments = sorted(measured & {10, 30, 100, 300}) or [max(measured)]
-    baselines = {line.group for line in definition.runs if line.strategy in BASELINES}
-    points = {
-        group: [[dot for label in labels for at, dot in dots[label] if at == when] for when in moments]
-        for group, labels in definition.groups.items()
-        if group not in baselines
-    }
-    boxes: dict[str, Mapping[str, Sequence[float]]] = {}
-    for claim in definition.claims:
-        if claim.rule == "share":
-            boxes.setdefault(claim.arguments["group"], claim.arguments["bounds"])
-    draw_scatter(points, [f"round {when}" for when in moments], x, y, definition.title, path, boxes=boxes)
-
-
-def _draw_curves(definition: Definition, outcomes: Outcomes, path: Path) -> None:
-    parts = list(dict.fromkeys(line.part for line in definition.runs))
-    panels = {(part, metric): f"{metric}, {part}" if part else metric for part in parts for metric in definition.panels}
-    curves: dict[str, dict[str, Any]] = {}
-    for line in definition.runs:
-        for metric in definition.panels:
-            curves.setdefault(line.curve, {})[panels[line.part, metric]] = _series(outcomes[line.label], metric)
-    for claim in definition.claims:
-        if claim.rule == "within-bound":
-            (line,) = (line for line in definition.runs if line.label == claim.arguments["run"])
-            own = {key: value for key, value in claim.arguments.items() if key not in ("run", "mean")}
-            panel = panels[line.part, claim.arguments["metric"]]
-            curves[f"bound, {line.curve}"] = {panel: [bound_series(outcomes[line.label][0], **own)]}
-    metrics = {panel: metric for (_, metric), panel in panels.items()}
-    draw_curves(
-        curves,
-        list(metrics),
-        definition.title,
-        path,
-        # A row for each part, if there are several and each has several panels.
-        columns=len(definition.panels) if min(len(parts), len(definition.panels)) > 1 else 0,
-        methods={**dict.fromkeys(curves, "bound"), **{line.curve: line.strategy for line in definition.runs}},
-        coloured=_coloured(definition),
-        levels={line.label for line in definition.runs if line.strategy in BASELINES},
-        logarithmic={panel for panel, metric in metrics.items() if metric.partition(_AGAINST)[0] in _LOGARITHMIC},
-        limits={panel: definition.limits[metric] for panel, metric in metrics.items() if metric in definition.limits},
-    )

@@ -123,7 +123,7 @@ def read_again(definition: Definition, stored: Stored) -> list[Verdict]:
 
     Examples
     --------
-    >>> from reproduction import load_definition
+    >>> from reproduction.claims.definition import load_definition
     >>> read_again(load_definition("fco-theorems"), {})[0].verdict
     'awaits a run'
     """

@@ -64,7 +64,7 @@ def reproduce(
 
     `python -m reproduction reproduce fco-fig5 --set fetch=true --set num-held-out=12 --set split=5`
     """
-    from reproduction import EXPERIMENTS, select_experiments
+    from reproduction.claims.definition import EXPERIMENTS, select_experiments
     from reproduction.claims.pages import write_pages
     from reproduction.claims.stored import read_folders
 
@@ -94,7 +94,7 @@ def reproduce(
 
 def _chosen(name: str, quick: bool, seed: int | None, overrides: dict[str, Any]) -> Definition:
     """Return an experiment, or its quick version, with a seed and other settings."""
-    from reproduction import load_definition
+    from reproduction.claims.definition import load_definition
 
     definition = load_definition(name)
     if quick:
@@ -108,8 +108,8 @@ def _reproduce(
     definition: Definition, folder: Path, workers: int, engine: str, reserved: dict[str, float], quiet: bool
 ) -> bool:
     """Run an experiment, print its table, return whether all claims hold."""
-    from reproduction import reproduce as run_experiment
     from reproduction.claims.pages import short_table
+    from reproduction.claims.reproduction import reproduce as run_experiment
     from reproduction.claims.stored import keep
 
     name = definition.name

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -90,7 +90,21 @@ def run(
             "it if it has finished; or give another folder by --out"
         )
     result = _run(chosen, folder, engine, lambda: _workers(engine, workers, reserved), resume, quiet)
-    scores = terminal.make_table(f"{problem}, {strategy}, seed {chosen.seed}", ["metric"])
+    _show(result, folder)
+    if result.diverged:
+        raise typer.Exit(terminal.FAILED)
+    if result.stopped:
+        given = [part for text in settings or [] for part in ("--set", text)]
+        words = ["python", "-m", "reproduction", "run", problem, "--strategy", strategy, *given, "--seed", str(seed)]
+        terminal.say(f"Stopped after round {result.stopped} of {chosen.num_rounds}. To go on:")
+        terminal.say(f"{shlex.join([*words, *(['--out', str(out)] if out else [])])} --resume", wrapped=False)
+        raise typer.Exit(terminal.INTERRUPTED)
+
+
+def _show(result: RunResult, folder: Path) -> None:
+    """Print the last metrics of a run and how it went."""
+    own = result.settings
+    scores = terminal.make_table(f"{own.problem}, {own.strategy}, seed {own.seed}", ["metric"])
     scores.add_column("value", justify="right")
     for name, value in result.history[-1].items():
         scores.add_row(name, f"{value:.6g}")
@@ -100,13 +114,6 @@ def run(
     terminal.say(f"{result.seconds:.1f} s; run folder: {folder}")
     if result.diverged:
         terminal.say(f"The run diverged in round {result.diverged} and was cut there; lower the rates.")
-        raise typer.Exit(terminal.FAILED)
-    if result.stopped:
-        given = [part for text in settings or [] for part in ("--set", text)]
-        words = ["python", "-m", "reproduction", "run", problem, "--strategy", strategy, *given, "--seed", str(seed)]
-        terminal.say(f"Stopped after round {result.stopped} of {chosen.num_rounds}. To go on:")
-        terminal.say(f"{shlex.join([*words, *(['--out', str(out)] if out else [])])} --resume", wrapped=False)
-        raise typer.Exit(terminal.INTERRUPTED)
 
 
 def _run(
@@ -291,12 +298,21 @@ def sweep(
         )
     trials_of = {name: [trial for trial in found if trial["settings"]["strategy"] == name] for name in strategy}
     _show_best(trials_of, problem, varied, CRITERIA[rule], folder)
-    for name, own in trials_of.items() if heat_maps else ():
-        from reproduction.pictures.report import draw_heat_map
+    if heat_maps:
+        _draw_heat_maps(trials_of, varied, CRITERIA[rule], folder)
 
-        path, title, (rows, columns) = folder / f"heat-map-{name}.png", f"{name}: {CRITERIA[rule].describe()}", varied
+
+def _draw_heat_maps(
+    trials_of: dict[str, list[Trial]], varied: Sequence[str], criterion: Criterion, folder: Path
+) -> None:
+    """Draw the scores of each strategy over the two settings that vary."""
+    from reproduction.pictures.report import draw, heat_map
+
+    rows, columns = varied
+    for name, own in trials_of.items():
+        path, title = folder / f"heat-map-{name}.png", f"{name}: {criterion.describe()}"
         cells = {(float(t["settings"][rows]), float(t["settings"][columns])): t["score"] for t in own}
-        draw_heat_map(cells, rows, columns, title, path, largest=CRITERIA[rule].largest)
+        draw(heat_map(cells, rows, columns, title, largest=criterion.largest), path)
         terminal.say(f"Heat map: {path}")
 
 

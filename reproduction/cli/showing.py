@@ -51,7 +51,8 @@ def plot(
     `python -m reproduction plot runs/lasso-I-* --seed 3`
     """
     from reproduction.pictures.comparison import logarithmic_metrics, metric_names, require_one_problem
-    from reproduction.pictures.report import draw_curves
+    from reproduction.pictures.curves import figure_of_curves
+    from reproduction.pictures.report import draw
     from reproduction.problems.baselines import BASELINES
 
     if not out.name:
@@ -69,16 +70,16 @@ def plot(
     labels = {
         group.label + (f" (diverged in round {group.diverged})" if group.diverged else ""): group for group in groups
     }
-    draw_curves(
+    figure = figure_of_curves(
         {label: {name: group.series(name) for name in wanted} for label, group in labels.items()},
         wanted,
         "",
-        out,
         methods={label: group.method for label, group in labels.items()},
         levels={label for label, group in labels.items() if group.method in BASELINES},
         logarithmic=set() if linear else logarithmic_metrics(groups, wanted),
         cut={label: group.diverged for label, group in labels.items() if group.diverged},
     )
+    draw(figure, out)
     terminal.say(f"Picture: {out}")
 
 

@@ -12,11 +12,13 @@ from typing import Any, Literal
 import numpy as np
 
 from flwr_fco import datasets, regularizers
-from flwr_fco.datasets import SparseGraphProblem, SyntheticRegression
+from flwr_fco.datasets import SyntheticRegression
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Zero
 from reproduction.data import saddle
 from reproduction.data.fmri import SyntheticBrain, load_haxby
+from reproduction.data.graph import SparseGraphProblem
+from reproduction.data.newsgroups import newsgroups
 from reproduction.problems import tasks
 from reproduction.problems.tasks import Task
 from reproduction.values import suggestion
@@ -351,7 +353,7 @@ def text(
     """Return a classification of documents; for newsgroups, all available posts are used."""
     data: Any = datasets.ZipfDocuments(num_clients, examples_per_client, num_features, seed=seed)
     if source == "newsgroups":
-        data = datasets.newsgroups(num_clients, seed, num_features, download=download)
+        data = newsgroups(num_clients, seed, num_features, download=download)
     return tasks.TextClassification(data, L1(strength))
 
 

@@ -30,6 +30,7 @@ from flwr_fco.objectives import (
 )
 from flwr_fco.regularizers import L1, Box, L2Squared, Regularizer, Zero
 from reproduction.data.fmri import SyntheticBrain
+from reproduction.data.graph import SparseGraphProblem
 from reproduction.data.saddle import SyntheticSaddle
 from reproduction.data.samples import together
 
@@ -511,7 +512,7 @@ class StreamingRecovery(Task):
     """
 
     over_nodes: ClassVar[bool] = True
-    dataset: datasets.SparseGraphProblem
+    dataset: SparseGraphProblem
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the l1 and the Euclidean distance to the optimum without psi, and the expected loss above it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,9 +12,10 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.strategies import run_of
 from reproduction.runs.recorder import Recorder
-from reproduction.runs.run_folder import RunFolder, RunRecord, RunStatus, SupportHistory
+from reproduction.runs.run_folder import RunFolder, RunStatus, SupportHistory
 
 #: Seconds between two checkpoints: the most that a killed run loses.
 INTERVAL = 10.0
@@ -72,14 +74,17 @@ def support_shares(coefficients: NDArray[Any], cells: int = _CELLS) -> NDArray[n
     return (np.add.reduceat(nonzero, edges[:-1]) / np.diff(edges)).astype(np.float32)
 
 
-class Journal:
+class Journal(Checkpoint):
     """Writes a run's folder as the run goes on, so that it can be stopped, or killed, and resumed.
+
+    A private run is saved at every save point, or it would repeat rounds that it has released; and nothing is kept of
+    what its clients sent.
 
     Parameters
     ----------
     folder : RunFolder
     recorder : Recorder
-        Recorder of the run, which writes the metrics.
+        Recorder of the run, which writes the metrics; the callback before this one.
     clients : TimedClientApp
     stop : callable
         Called after each communication; returns whether to end the run.
@@ -88,30 +93,35 @@ class Journal:
     ----------
     status : RunStatus
         Status at the last checkpoint.
+    stopped : bool
+        Whether `stop` has ended the run.
     """
 
     def __init__(
         self, folder: RunFolder, recorder: Recorder, clients: TimedClientApp, stop: Callable[[], bool]
     ) -> None:
+        super().__init__(folder.path / "state.npz", every=1)
         self.folder, self.recorder, self.clients, self.stop = folder, recorder, clients, stop
-        self.status = folder.status()
+        self.status, self.stopped = RunStatus(), False
+        self._private = run_of(recorder.strategy).private_mean is not None
         self._exchanges: list[dict[str, float]] = []
         self._rounds: list[int] = []
         self._shares: list[NDArray[np.float32]] = []
         self._every = -(-recorder.settings.exchanges // _MOMENTS)
-        self._evaluation = 0.0
-        #: The data to save after the round, if it is time.
-        self._due: tuple[int, ArrayRecord, bool] | None = None
-        self._seconds = self.status.seconds
+        self._evaluation = self._seconds = 0.0
+        #: The model to save with the state, if it is time, and whether it is the last one.
+        self._due: tuple[ArrayRecord, bool] | None = None
         self._began = self._saved = time.perf_counter()
 
-    def restore(self, known: RunRecord) -> None:
-        """Restore the support history from before the run was stopped."""
-        support = known.support
-        if support is not None:
-            kept = support.rounds <= self.status.exchanges
-            self._rounds = support.rounds[kept].tolist()
-            self._shares = list(support.share[kept])
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what the folder gets beside the metrics."""
+        lines = np.array(json.dumps([self._seconds, self._exchanges]))
+        return {"lines": lines, "rounds": np.array(self._rounds), "shares": np.array(self._shares)}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Restore what :meth:`to_arrays` returned."""
+        self._seconds, self._exchanges = json.loads(str(arrays["lines"]))
+        self._rounds, self._shares = arrays["rounds"].tolist(), list(arrays["shares"])
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Evaluate with the recorder and measure the time."""
@@ -121,25 +131,38 @@ class Journal:
         finally:
             self._evaluation += time.perf_counter() - began
 
-    def record(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
-        """Record the cost of a communication; return whether to end the run (a callback of ``start``)."""
-        over = self.recorder.record(server_round, arrays, metrics)
-        stopped = self.stop()
-        last = server_round == self.recorder.settings.exchanges
-        self._keep_costs(server_round, metrics or {})
-        if server_round % self._every == 0 or last or over:
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Any]) -> None:
+        """Record the cost of a communication and the support; note whether to save and to stop."""
+        self.stopped = self.stop()
+        finished = bool(self.recorder.diverged) or server_round == self.recorder.settings.exchanges
+        self._keep_costs(server_round, metrics)
+        if server_round % self._every == 0 or finished:
             self._rounds.append(server_round)
             self._shares.append(support_shares(self._coefficients(arrays)))
-        if over or last or stopped or time.perf_counter() - self._saved > INTERVAL:
-            self._due = (server_round, arrays, over or last)
-        return over or stopped
+        if finished or self.stopped or time.perf_counter() - self._saved > INTERVAL:
+            self._due = (arrays, finished)
 
     def on_save_point(self, server_round: int, last: bool) -> None:
-        """Save the run if it is time (a callback of ``start``)."""
-        if self._due is not None:
-            number, arrays, finished = self._due
-            self._due = None
-            self._checkpoint(number, arrays, finished=finished)
+        """Save the run if it is time, and end it if it was told to stop."""
+        due, self._due = self._due, None
+        finished = due is not None and due[1]
+        if (due is not None and not finished) or (self._private and not self.stopped):
+            super().on_save_point(server_round, True)
+        if due is None:
+            return
+        seconds = round(self._seconds, 3)
+        self.status = RunStatus(server_round, finished, self.recorder.diverged, seconds)
+        costs = () if self._private else self._exchanges
+        support = SupportHistory(np.array(self._rounds, dtype=np.int64), np.array(self._shares, dtype=np.float32))
+        self.folder.save_left_out(self.recorder.left_out)
+        model = {name: array.numpy() for name, array in due[0].items()}
+        self.folder.checkpoint(self.status, model, costs, None if self._private else support)
+        if finished:
+            self.path.unlink(missing_ok=True)
+        # The time for writing does not count for any round.
+        self._began = self._saved = time.perf_counter()
+        if self.stopped and not finished:
+            raise KeyboardInterrupt
 
     def _coefficients(self, arrays: ArrayRecord) -> NDArray[Any]:
         """Return the coefficients, or all arrays that psi acts on if the model has no array of that name."""
@@ -153,8 +176,8 @@ class Journal:
         self._seconds += total
         line = {"round": server_round}
         for key in ("bytes-down", "bytes-up", "num-replies", "num-left-out", "skipped"):
-            if key in metrics:
-                line[key] = int(metrics[key])
+            if f"train/{key}" in metrics:
+                line[key] = int(metrics[f"train/{key}"])
         clients, evaluation = self.clients.seconds, self._evaluation
         times = {
             "clients-seconds": clients,
@@ -164,21 +187,3 @@ class Journal:
         self._exchanges.append({**line, **{key: round(value, 6) for key, value in times.items()}})
         self.clients.seconds = self._evaluation = 0.0
         self._began = now
-
-    def _checkpoint(self, server_round: int, arrays: ArrayRecord, *, finished: bool) -> None:
-        state = "" if finished else f"state-{server_round}.npz"
-        if state:
-            strategy = self.recorder.strategy
-            run = run_of(strategy)
-            if run.progress is not None:
-                # A run that is told to stop can be resumed: it has not ended itself.
-                run.progress.stopped = False
-            run.save(self.folder.path / state)
-        self.status = RunStatus(server_round, finished, self.recorder.diverged, round(self._seconds, 3), state)
-        model = {name: array.numpy() for name, array in arrays.items()}
-        support = SupportHistory(np.array(self._rounds, dtype=np.int64), np.array(self._shares, dtype=np.float32))
-        self.folder.save_left_out(self.recorder.left_out)
-        self.folder.checkpoint(self.status, model, self._exchanges, support)
-        self._exchanges = []
-        # The time for writing does not count for any round.
-        self._began = self._saved = time.perf_counter()

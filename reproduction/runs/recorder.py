@@ -17,10 +17,11 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, run_of, theorem_stages
+from flwr_fco.strategies import CompositeStrategy, Stage, run_of, theorem_stages
 from reproduction.problems.mirror_maps import named_map
 from reproduction.problems.tasks import Task
 from reproduction.runs.methods import is_private, make_stages, make_strategy, needs_everyone
+from reproduction.runs.plateau import Plateau
 from reproduction.runs.run_folder import RunFolder
 from reproduction.runs.settings import RunSettings
 
@@ -65,9 +66,7 @@ class Recorder:
         self.on_round: Callable[[int], None] | None = None
         self.history: list[dict[str, float]] = []
         self.diverged = 0
-        self._plateau = (
-            Plateau(self._plateau_score, every=1, patience=settings.plateau_patience) if settings.plateau else None
-        )
+        self._plateau = Plateau(settings.plateau_patience) if settings.plateau else None
         self.strategy = build_strategy(settings, task.dataset.num_clients, task.regularizer, self._plateau)
         self._require_watched_node()
         self._cpu_began = time.process_time()
@@ -118,7 +117,7 @@ class Recorder:
         resume : bool, default False
             Continue the run that is saved there, if there is one.
         """
-        folder.rewind(-1, 0)
+        folder.begin()
         self.sink = folder.add
         self._cpu_began = time.process_time()
         result = self.strategy.start(
@@ -133,22 +132,6 @@ class Recorder:
         folder.save_model(model)
         folder.save_left_out(self.left_out)
         return model
-
-    def restore(self, history: Sequence[Mapping[str, float]], done: int) -> None:
-        """Restore the lines of a stopped run; the plateau rule sees them as it did then.
-
-        Parameters
-        ----------
-        history : sequence of mapping
-        done : int
-            Number of communications before it was stopped.
-        """
-        self._resumed = done
-        for line in history:
-            self.history.append(dict(line))
-            number = int(line["round"]) // self.settings.stretch
-            if self._plateau is not None and self._due(number, self.settings.plateau_every):
-                self._plateau(number, ArrayRecord(), None)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the settings and the lines recorded so far, as JSON."""
@@ -170,14 +153,18 @@ class Recorder:
             raise ConfigurationError(
                 f"the run was saved with other settings: {', '.join(others)}; resume with those, or give another folder"
             )
-        progress = run_of(self.strategy).progress
+        progress, every = run_of(self.strategy).progress, self.settings.plateau_every
         assert progress is not None
         if not progress.complete:
             # Its evaluation is repeated.
             history = [line for line in history if line["round"] < progress.round * self.settings.stretch]
-        self.restore(history, progress.round)
-        if self.sink is not None:
-            for line in history:
+        self._resumed = progress.round
+        for line in history:
+            self.history.append(line)
+            if self._plateau is not None and self._due(int(line["round"]) // self.settings.stretch, every):
+                # The plateau rule sees the lines as it did then.
+                self._plateau.observe(self._score())
+            if self.sink is not None:
                 self.sink(line)
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
@@ -205,7 +192,7 @@ class Recorder:
         if not self.task.costs or server_round == 0:
             self._write()
         if watched and self._plateau is not None:
-            self._plateau(server_round, arrays, None)
+            self._plateau.observe(self._score())
         return MetricRecord(dict(scores))
 
     def _due(self, server_round: int, every: int) -> bool:
@@ -226,7 +213,8 @@ class Recorder:
         metrics = run_of(self.strategy).round_metrics()
         return {**scores, **{name: float(metrics[name]) for name in _GRAPH_METRICS if name in metrics}}
 
-    def _plateau_score(self, arrays: ArrayRecord) -> float:
+    def _score(self) -> float:
+        """Return what the plateau rule watches, from the last line."""
         line, metric = self.history[-1], self._watched
         if metric not in line:
             raise ConfigurationError(

@@ -13,7 +13,6 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NothingTrainedError, RunInterrupted
 from flwr_fco.objectives import Objective
@@ -112,74 +111,49 @@ def run(
         return _run_in_folder(recorder, RunFolder(folder, settings.to_config(), resume=resume), stop, workers)
     began = time.perf_counter()
     clients = clients_with(task.clients) if workers is None else clients_of(settings)
-    _simulate(recorder, clients, recorder, [recorder.record], workers=workers)
-    return _result(recorder, time.perf_counter() - began, recorder.left_out)
+    _simulate(recorder, clients, recorder.evaluate, [recorder], workers=workers)
+    return _result(recorder, time.perf_counter() - began)
 
 
 def _run_in_folder(
     recorder: Recorder, folder: RunFolder, stop: Callable[[], bool], workers: Processes | RayActors | None
 ) -> RunResult:
     """Run with a journal, from the folder's last checkpoint if it has one."""
-    settings, recorder.sink = recorder.settings, folder.add
-    status = folder.status()
-    # Nothing was saved, not even the evaluation of the starting point.
-    last_round = status.exchanges * settings.stretch if status.exchanges else -1
-    known = folder.rewind(last_round, status.exchanges)
+    settings, status = recorder.settings, folder.status()
     if status.finished:
+        known = folder.read()
         return RunResult(settings, known.metrics, known.arrays, status.diverged, status.seconds)
-    if run_of(recorder.strategy).private_mean is not None:
-        return _run_private(recorder, folder, stop)
-    recorder.restore(known.metrics, status.exchanges)
+    folder.begin()
+    recorder.sink = folder.add
     clients = TimedClientApp(clients_with(recorder.task.clients))
     journal = Journal(folder, recorder, clients, stop)
-    journal.restore(known)
-    state = folder.path / status.state if status.exchanges else None
+    state = journal.path if journal.path.exists() else None
     # The clients' time is not measured in workers.
     own = clients if workers is None else clients_of(settings)
-    _simulate(recorder, own, journal, [journal.record, journal], state, workers)
+    try:
+        _simulate(recorder, own, journal.evaluate, [recorder, journal], state, workers)
+    except RunInterrupted:
+        if not journal.stopped:
+            raise
     status = journal.status
     stopped = 0 if status.finished else status.exchanges * settings.stretch
-    return _result(recorder, status.seconds, recorder.left_out, stopped)
+    return _result(recorder, status.seconds, stopped)
 
 
-def _run_private(recorder: Recorder, folder: RunFolder, stop: Callable[[], bool]) -> RunResult:
-    """Run with a checkpoint before each line: a journal's would be too rare and repeat released rounds."""
-    settings, strategy, state = recorder.settings, recorder.strategy, folder.path / "state.npz"
-    # They are restored from the state.
-    folder.rewind(-1, 0)
-
-    def end_if_told(server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
-        if server_round < settings.exchanges and stop():
-            raise KeyboardInterrupt
-
-    began, stopped, clients = time.perf_counter(), False, clients_with(recorder.task.clients)
-    callbacks = [recorder, Checkpoint(state, 1), end_if_told]
-    try:
-        _simulate(recorder, clients, recorder, callbacks, state if state.exists() else None)
-    except RunInterrupted:
-        stopped = True
-    progress = run_of(strategy).progress
-    done = 0 if progress is None else progress.round
-    result = _result(recorder, round(time.perf_counter() - began, 3), (), stopped * done * settings.stretch)
-    folder.checkpoint(RunStatus(done, not stopped, recorder.diverged, result.seconds), result.arrays)
-    if not stopped:
-        # It holds the noise and the shuffle, and is no longer needed.
-        state.unlink()
-    return result
-
-
-def _result(recorder: Recorder, seconds: float, left_out: Sequence[Any], stopped: int = 0) -> RunResult:
+def _result(recorder: Recorder, seconds: float, stopped: int = 0) -> RunResult:
     strategy = recorder.strategy
     run = run_of(strategy)
     model = {name: array.numpy() for name, array in run.primal_arrays().items()}
     chosen = [f"{key.replace('_', '-')}={run.chosen[key]:.4g}: {why}" for key, why in run.reasons.items()]
-    return RunResult(recorder.settings, recorder.history, model, recorder.diverged, seconds, left_out, stopped, chosen)
+    return RunResult(
+        recorder.settings, recorder.history, model, recorder.diverged, seconds, recorder.left_out, stopped, chosen
+    )
 
 
 def _simulate(
     recorder: Recorder,
     clients: ClientApp,
-    watch: Recorder | Journal,
+    evaluate: Callable[[int, ArrayRecord], MetricRecord | None],
     callbacks: Sequence[Any],
     resume: Path | None = None,
     workers: Processes | RayActors | None = None,
@@ -192,7 +166,7 @@ def _simulate(
             num_nodes=recorder.task.dataset.num_clients,
             num_rounds=recorder.settings.exchanges,
             initial_arrays=recorder.task.initial_arrays(),
-            evaluate_fn=watch.evaluate,
+            evaluate_fn=evaluate,
             callbacks=callbacks,
             resume=resume,
             progress=False,
@@ -264,9 +238,9 @@ def _baseline_in_folder(settings: RunSettings, path: Path, resume: bool) -> RunR
     folder = RunFolder(path, settings.to_config(), resume=resume)
     status = folder.status()
     if status.finished:
-        known = folder.rewind(settings.num_rounds, 0)
+        known = folder.read()
         return RunResult(settings, known.metrics, known.arrays, 0, status.seconds)
-    folder.rewind(-1, 0)
+    folder.begin()
     result = _run_baseline(settings, settings.load())
     _save(result, folder)
     return result

@@ -42,15 +42,12 @@ class RunStatus(NamedTuple):
         The round in which the run was cut; 0 if it was not.
     seconds : float, default 0.0
         Duration of the rounds, without loading the data.
-    state : str, default ""
-        Name of the file with the strategy's state, if there is one to resume from.
     """
 
     exchanges: int = 0
     finished: bool = False
     diverged: int = 0
     seconds: float = 0.0
-    state: str = ""
 
 
 class SupportHistory(NamedTuple):
@@ -119,30 +116,22 @@ class RunFolder:
         exchanges: Sequence[Mapping[str, float]] = (),
         support: SupportHistory | None = None,
     ) -> None:
-        """Save the run's progress and model; `exchanges` are the communications since the last call.
-
-        The status is written last and replaced atomically: the files that it names exist whenever the process is
-        killed.
-        """
+        """Save the run's progress and model, and the cost of all communications; each file is replaced atomically."""
         if exchanges:
-            with (self.path / _EXCHANGES).open("a", encoding="utf-8") as file:
-                file.writelines(json.dumps(dict(line)) + "\n" for line in exchanges)
+            text = "".join(json.dumps(dict(line)) + "\n" for line in exchanges)
+            replace_file(self.path / _EXCHANGES, lambda file: file.write(text.encode()))
         if support is not None:
             self._save(_SUPPORT, {"rounds": support.rounds, "share": support.share})
         self.save_model(arrays)
-        text = json.dumps(status._asdict()) + "\n"
-        replace_file(self.path / _STATUS, lambda file: file.write(text.encode()))
-        for state in self.path.glob("state-*.npz"):
-            if state.name != status.state:
-                state.unlink()
+        status_text = json.dumps(status._asdict()) + "\n"
+        replace_file(self.path / _STATUS, lambda file: file.write(status_text.encode()))
 
-    def rewind(self, last_round: float, exchanges: int) -> RunRecord:
-        """Drop the lines after a round, which a killed run may have written; return the remaining lines."""
-        for name, kept in ((_METRICS, last_round), (_EXCHANGES, exchanges)):
-            lines = [line for line in _lines(self.path / name) if line["round"] <= kept]
-            if lines or (self.path / name).exists():
-                text = "".join(json.dumps(line) + "\n" for line in lines)
-                (self.path / name).write_text(text, encoding="utf-8")
+    def begin(self) -> None:
+        """Drop the lines that a killed run has written; those up to its last checkpoint are written again."""
+        (self.path / _METRICS).unlink(missing_ok=True)
+
+    def read(self) -> RunRecord:
+        """Return what the folder has."""
         return _record(self.path)
 
     def status(self) -> RunStatus:

@@ -72,7 +72,7 @@ class RunSettings:
         Number of rounds that one communication stands for, with `stretch` times the batch. All numbers of rounds here
         are on that stretched axis.
     plateau : str, default ""
-        A metric that must decrease; both rates are halved by :class:`flwr_fco.strategies.Plateau` when it does not.
+        A metric that must decrease; where it does not, :class:`reproduction.runs.plateau.Plateau` halves both rates.
     plateau_node : int, default -1
         On a graph: index of the node at whose point the metric of `plateau` is evaluated; -1: the mean over the nodes.
     plateau_every, plateau_patience : int, default 10 and 30

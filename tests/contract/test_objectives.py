@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import flwr_fco.objectives
-from flwr_fco.datasets import sparse_linear_graph, sparse_logistic_graph
 from flwr_fco.objectives import (
     Hinge,
     LeastSquares,
@@ -310,12 +309,6 @@ def test_a_loss_with_a_kink_that_does_not_say_so_is_noticed():
     with pytest.raises(AssertionError, match="differences of the value"):
         check_objective(Silent())
     check_objective(type("Said", (Silent,), {"smooth": False})())
-
-
-@pytest.mark.parametrize("sampling", ["examples", "gradients"])
-@pytest.mark.parametrize("make", [sparse_linear_graph, sparse_logistic_graph])
-def test_draws_that_are_no_rows_keep_the_contract(make, sampling):
-    check_objective(make(num_clients=4, dimension=12, sparsity=3, sampling=sampling).objective(1))
 
 
 class _Narrow(Objective):

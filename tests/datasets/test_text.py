@@ -1,15 +1,12 @@
-"""Documents: Zipf's words, unit rows, one client at a time; hashed posts from what scikit-learn fetches."""
-
-from types import SimpleNamespace
+"""Documents: Zipf's words, unit rows, one client at a time."""
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from flwr_fco.datasets import ZipfDocuments, newsgroups
+from flwr_fco.datasets import ZipfDocuments
 from flwr_fco.datasets.base import together
-from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from reproduction.problems.named import load_task
+from flwr_fco.errors import ConfigurationError
 
 DATA = ZipfDocuments(num_clients=8, num_documents=200, num_features=20_000)
 
@@ -62,30 +59,3 @@ def test_what_is_refused(options, message):
         ZipfDocuments(**options)
     with pytest.raises(ConfigurationError, match="no client 8"):
         DATA.client(8)
-
-
-def posts(subset, **options):
-    texts = [f"{word} number {i}" for i in range(30) for word in ("graphics card", "hockey game")]
-    return SimpleNamespace(data=texts, target=np.arange(60) % 2, target_names=["comp.graphics", "rec.sport.hockey"])
-
-
-def test_posts_are_hashed(monkeypatch):
-    monkeypatch.setattr("sklearn.datasets.fetch_20newsgroups", posts)
-    data = newsgroups(num_clients=6, num_features=2**12)
-    assert data.num_clients == 6
-    objective = data.objective(0)
-    assert objective.layout.shapes == {"coefficients": (2**12,)}
-    assert objective.num_examples == 10
-    assert set(data.test.targets) == {0, 1}
-    task = load_task("text", 3, {"source": "newsgroups", "num-clients": 5, "num-features": 4096})
-    assert len(task.clients) == 5
-    assert task.scores(np.zeros(4096))["objective"] == pytest.approx(np.log(2.0))
-
-
-def test_posts_that_are_not_there(monkeypatch):
-    def missing(**options):
-        raise OSError("no file")
-
-    monkeypatch.setattr("sklearn.datasets.fetch_20newsgroups", missing)
-    with pytest.raises(DataNotFoundError, match="download=true"):
-        newsgroups()

@@ -12,10 +12,10 @@ from flwr_fco.objectives import (
     QuadraticSaddle,
     UniversalAdversarialLogistic,
 )
-from flwr_fco.pooled.sequential import dual_extrapolation
 from flwr_fco.regularizers import L1, Box, PerParameter, Zero
 from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
+from reproduction.problems.sequential import dual_extrapolation
 
 RNG = np.random.default_rng(7)
 BILINEAR = BilinearSaddle(RNG.uniform(-1, 1, (5, 8)), RNG.uniform(-1, 1, 5), noise=0.2)

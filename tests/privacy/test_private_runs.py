@@ -16,7 +16,7 @@ from flwr_fco.errors import ConfigurationError, DivergedError, UnknownOptionErro
 from flwr_fco.regularizers import L1
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import DualFL, Plateau, run_of
+from flwr_fco.strategies import DualFL, run_of
 from flwr_fco.wire import flower
 
 pytest.importorskip("dp_accounting")
@@ -94,7 +94,7 @@ REFUSED = {
     "evaluation": ({"fraction_evaluate": 0.5}, "fraction_evaluate"),
     "auto rates": ({"client_lr": "auto"}, "client_lr"),
     "extrapolation": ({"server_lr": "auto"}, "server_lr"),
-    "plateau": ({"server_lr": Plateau(lambda arrays: 1.0).rate(1.0)}, "server_lr"),
+    "function of the round": ({"server_lr": lambda server_round: 1.0}, "server_lr"),
     "certificates": ({"certificate_every": 1}, "certificate"),
     "median": ({"aggregation": "median"}, "aggregation"),
     "choice": ({"choose_nodes": lambda number, nodes: nodes}, "choose_nodes"),

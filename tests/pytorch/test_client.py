@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from faults import FaultyGrid, lying
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -34,8 +35,6 @@ from flwr_fco.strategies import (
     ReFedDAGT,
     Scaffold,
 )
-from flwr_fco.testing import FaultyGrid
-from flwr_fco.testing.faults import lying
 from flwr_fco.topology import ring
 from flwr_fco.torch import ClientApp, TorchObjective, local_training
 from flwr_fco.torch.client import GradientProbe

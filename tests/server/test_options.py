@@ -26,7 +26,6 @@ from flwr_fco.strategies import (
     FedDualAvgOSP,
     FedMid,
     FeDualEx,
-    Plateau,
     run_of,
 )
 
@@ -209,20 +208,6 @@ def test_trackers_with_prescribed_nodes_sum_to_zero_and_reach_the_optimum():
     assert np.abs(weights @ trackers).max() <= 1e-12
     gradient = sum(w * f.gradient(flat(result.arrays)) for w, f in zip(weights, objectives, strict=True))
     assert np.abs(gradient).max() <= 1e-6
-
-
-def test_the_plateau_rule_can_forget_its_best_at_a_restart():
-    class Arrays:
-        pass
-
-    def halved(forget):
-        scores = iter([1.0, 5.0, 5.0, 5.0, 5.0])
-        plateau = Plateau(lambda arrays: next(scores), every=1, patience=3, forget_at_restart=forget)
-        for number, stage in enumerate([0, 0, 1, 1, 1], start=1):
-            plateau(number, Arrays(), {"stage": stage})
-        return plateau.scale
-
-    assert (halved(False), halved(True)) == (0.5, 1.0)
 
 
 @pytest.mark.parametrize("name", ["client_lr", "server_lr"])

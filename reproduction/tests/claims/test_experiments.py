@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
-from reproduction import (
+from reproduction.claims.definition import (
     EXPERIMENTS,
     Claim,
     Definition,
-    Outcome,
     RunLine,
-    judge,
+    _parse,
     load_definition,
-    reproduce,
     select_experiments,
 )
-from reproduction.claims.definition import _parse
-from reproduction.claims.reproduction import value_table, verdict_table
+from reproduction.claims.reproduction import judge, reproduce, value_table, verdict_table
+from reproduction.claims.rules import Outcome
 
 SMALL = """
 title = "Small"
@@ -282,9 +280,10 @@ def test_a_setting_whose_values_are_compared_is_not_replaced(name, key):
 
 def test_the_page_and_the_figure_say_what_was_set(tmp_path, monkeypatch):
     drawn = []
+    monkeypatch.setattr("reproduction.claims.reproduction.draw", lambda figure, path: None)
     monkeypatch.setattr(
-        "reproduction.claims.reproduction.draw_curves",
-        lambda curves, panels, title, path, **options: drawn.append((title, options["limits"])),
+        "reproduction.claims.figures.figure_of_curves",
+        lambda curves, panels, title, **options: drawn.append((title, options["limits"])),
     )
     definition = replace(small(), limits={"f1": (0.9, 1.0)})
     reproduce(definition, tmp_path / "one")
@@ -306,9 +305,10 @@ def test_the_page_and_the_figure_say_what_was_set(tmp_path, monkeypatch):
 )
 def test_panels_of_several_parts_and_metrics_have_a_row_a_part(tmp_path, monkeypatch, parts, metrics, columns):
     drawn = []
+    monkeypatch.setattr("reproduction.claims.reproduction.draw", lambda figure, path: None)
     monkeypatch.setattr(
-        "reproduction.claims.reproduction.draw_curves",
-        lambda curves, panels, title, path, **options: drawn.append((panels, options["columns"])),
+        "reproduction.claims.figures.figure_of_curves",
+        lambda curves, panels, title, **options: drawn.append((panels, options["columns"])),
     )
     (line,) = small().runs[:1]
     runs = tuple(line._replace(part=part, label=f"{line.label}{part}") for part in parts)

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reproduction import RULES, Outcome, load_definition
+from reproduction.claims.definition import load_definition
 from reproduction.claims.reproduction import judge
+from reproduction.claims.rules import RULES, Outcome
 from reproduction.problems.named import load_task
 from reproduction.runs.run import run
 from reproduction.runs.settings import RunSettings

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from reproduction import EXPERIMENTS, load_definition, reproduce
+from reproduction.claims.definition import EXPERIMENTS, load_definition
 from reproduction.claims.pages import findings, short_table, write_pages
+from reproduction.claims.reproduction import reproduce
 from reproduction.claims.stored import AWAITS, fingerprints, keep, read_again, read_folders
 
 PAGES = Path(__file__).parents[3] / "docs" / "reproduction"

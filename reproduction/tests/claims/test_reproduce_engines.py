@@ -3,7 +3,8 @@
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from reproduction import load_definition, reproduce
+from reproduction.claims.definition import load_definition
+from reproduction.claims.reproduction import reproduce
 
 
 @pytest.mark.parametrize(("engine", "workers"), [("flower", 1), ("in-process", 2)])

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from reproduction import RULES, Outcome
+from reproduction.claims.rules import RULES, Outcome
 
 
 def run(*values, metric="f1", diverged=0):

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from reproduction import Outcome, load_definition, reproduce
-from reproduction.claims.definition import _parse
-from reproduction.claims.reproduction import judge, tuned_table
+from reproduction.claims.definition import _parse, load_definition
+from reproduction.claims.reproduction import judge, reproduce, tuned_table
+from reproduction.claims.rules import Outcome
 from reproduction.claims.tuning import Tune, Tuned, Variation
 
 RUNS = (("a", (0.1, 1.0)), ("b", (0.3, 1.0)), ("c", (1.0, 1.0)))
@@ -124,41 +124,41 @@ def test_every_method_is_tuned_on_the_same_rates(name):
 
 
 def test_panels_of_numbers_and_of_words(tmp_path):
-    from reproduction.pictures.report import draw_tuned
+    from reproduction.pictures.report import draw, figure_of_bests
 
     rng = np.random.default_rng(0)
     numbers = {m: [(v, rng.uniform(0.1, 9.0, 3).tolist()) for v in (1, 10, 100)] for m in ("FedMid", "FedDualAvg")}
     words = {m: [(v, rng.uniform(0.1, 9.0, 3).tolist()) for v in ("paper's", "finer")] for m in numbers}
     words["FedMid"][0] = ("paper's", [])
     points = {("steps", "gap"): numbers, ("LASSO", "gap"): words}
-    draw_tuned(points, "title", tmp_path / "a.png", methods={m: m for m in numbers}, logarithmic=("gap",))
+    draw(figure_of_bests(points, "title", methods={m: m for m in numbers}, logarithmic=("gap",)), tmp_path / "a.png")
     drawn = (tmp_path / "a.svg").read_text()
     assert all(text in drawn for text in ("steps", "LASSO", "finer", "FedMid", "FedDualAvg", "100"))
 
 
 @pytest.mark.parametrize("limits", [{"gap": (1e-6, 1.0)}, {}])
-def test_rounding_below_the_axis_does_not_make_it_linear(tmp_path, monkeypatch, limits):
+def test_rounding_below_the_axis_does_not_make_it_linear(monkeypatch, limits):
     from matplotlib.axes import Axes
 
-    from reproduction.pictures.report import draw_tuned
+    from reproduction.pictures.report import figure_of_bests
 
     scales = []
     monkeypatch.setattr(Axes, "set_yscale", lambda self, scale: scales.append(scale))
     points = {("steps", "gap"): {"FedMid": [(1, [0.5, 0.4]), (10, [1e-5, -1e-15])]}}
-    draw_tuned(points, "", tmp_path / "a.png", methods={"FedMid": "FedMid"}, logarithmic=("gap",), limits=limits)
+    figure_of_bests(points, "", methods={"FedMid": "FedMid"}, logarithmic=("gap",), limits=limits)
     assert scales == ["log"] * bool(limits)
 
 
 def test_many_panels_of_one_metric_are_in_two_rows(tmp_path):
     from matplotlib.image import imread
 
-    from reproduction.pictures.report import draw_tuned
+    from reproduction.pictures.report import draw, figure_of_bests
 
     own = {m: [(v, [1.0, 2.0]) for v in ("paper's", "finer")] for m in ("FedMid", "FedDualAvg")}
     sizes = {}
     for count in (4, 7):
         points = {(f"data {i}", "gap"): own for i in range(count)}
-        draw_tuned(points, "title", tmp_path / "a.png", methods={m: m for m in own})
+        draw(figure_of_bests(points, "title", methods={m: m for m in own}), tmp_path / "a.png")
         drawn = (tmp_path / "a.svg").read_text()
         assert all(f"data {i}" in drawn for i in range(count))
         sizes[count] = imread(tmp_path / "a.png").shape[:2]
@@ -169,34 +169,30 @@ def test_many_panels_of_one_metric_are_in_two_rows(tmp_path):
 def test_the_metrics_of_one_panel_are_beside_each_other(tmp_path):
     from matplotlib.image import imread
 
-    from reproduction.pictures.report import draw_tuned
+    from reproduction.pictures.report import draw, figure_of_bests
 
     own = {m: [(v, [1.0, 2.0]) for v in ("paper's", "finer")] for m in ("FedMid", "FedDualAvg")}
-    draw_tuned(
-        {("data", metric): own for metric in ("gap", "f1", "norm")},
-        "title",
-        tmp_path / "a.png",
-        methods={m: m for m in own},
-    )
+    points = {("data", metric): own for metric in ("gap", "f1", "norm")}
+    draw(figure_of_bests(points, "title", methods={m: m for m in own}), tmp_path / "a.png")
     height, width = imread(tmp_path / "a.png").shape[:2]
     assert width > 2 * height
     drawn = (tmp_path / "a.svg").read_text()
     assert all(metric in drawn for metric in ("gap", "f1", "norm"))
 
 
-def test_a_figure_can_show_what_a_method_has_more_than_another_seed_by_seed(tmp_path, monkeypatch):
-    from reproduction.claims import reproduction
+def test_a_figure_can_show_what_a_method_has_more_than_another_seed_by_seed(monkeypatch):
+    from reproduction.claims import figures
 
     definition = load_definition("fco-grid-l1")
     drawn = {}
-    monkeypatch.setattr(reproduction, "draw_tuned", lambda points, *args, **kwargs: drawn.update(points))
+    monkeypatch.setattr(figures, "figure_of_bests", lambda points, *args, **kwargs: drawn.update(points))
 
     def outcome(label, seed):
         worse = 0.001 * ("FedMid" in label)
         return Outcome([{"round": 10.0, "objective": seed + worse, "accuracy": 0.9, "norm": 1000.0}])
 
     runs = {line.label: [outcome(line.label, seed) for seed in (1.0, 5.0)] for line in definition.runs}
-    reproduction.draw_figure(definition, runs, tmp_path / "figure.png")
+    figures.figure_of(definition, runs, {})
     panel = drawn["l1 ball", "objective, less FedDualAvg's"]
     assert panel["FedDualAvg"] == [("paper's", [0.0, 0.0]), ("wider", [0.0, 0.0])]
     assert panel["FedMid"][0][1] == pytest.approx([0.001, 0.001])

@@ -14,7 +14,7 @@ import pytest
 import stand_ins
 from typer.testing import CliRunner
 
-from reproduction import load_definition
+from reproduction.claims.definition import load_definition
 from reproduction.cli.commands import app
 
 runner = CliRunner()

@@ -10,8 +10,8 @@ from flwr.app import Array, ArrayRecord
 from flwr_fco.results import Result
 from flwr_fco.simulation.fit_path import PathPoint, PathResult, plot_path
 from reproduction.pictures.comparison import compare
+from reproduction.pictures.curves import figure_of_curves
 from reproduction.pictures.html_report import html_page
-from reproduction.pictures.report import figure_of_curves
 from reproduction.runs.run_folder import RunRecord
 
 ROUNDS = np.arange(20.0)
@@ -64,7 +64,7 @@ def test_a_page_speaks_of_bands_where_there_are_some():
 
 def test_a_table_has_no_more_columns_than_a_window_shows(monkeypatch):
     # The curves take a tenth of a second each, and the tables are made without them.
-    monkeypatch.setattr("reproduction.pictures.html_report.svg_of_curves", lambda *given, **options: "<svg/>")
+    monkeypatch.setattr("reproduction.pictures.html_report.svg_of", lambda *given, **options: "<svg/>")
     text = page(seeds=1, metrics=17)
     tables = [row.partition("</tr>")[0].count("metric-") for row in text.split("<tr>") if "<th>run</th>" in row]
     assert tables == [8, 8, 1]

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("matplotlib")
 
 from reproduction.pictures.appearance import appearances
-from reproduction.pictures.report import figure_of_curves
+from reproduction.pictures.curves import figure_of_curves
 
 ROUNDS = np.arange(1.0, 20.0)
 

@@ -13,7 +13,8 @@ from PIL import Image
 from flwr_fco.errors import ConfigurationError
 from reproduction.pictures import report
 from reproduction.pictures.appearance import appearance
-from reproduction.pictures.report import draw_curves, draw_heat_map, figure_of_curves, require_matplotlib
+from reproduction.pictures.curves import figure_of_curves
+from reproduction.pictures.report import draw, heat_map, require_matplotlib
 
 ROUNDS = np.arange(20.0)
 
@@ -69,13 +70,13 @@ def test_many_labels_stand_beside_their_curves_and_do_not_overlap():
 
 
 def test_a_picture_has_twice_the_density_and_an_svg_beside_it(tmp_path):
-    draw_curves({"FedMid": curve(ROUNDS)}, ["objective"], "", tmp_path / "a.png")
+    draw(figure_of_curves({"FedMid": curve(ROUNDS)}, ["objective"], ""), tmp_path / "a.png")
     with Image.open(tmp_path / "a.png") as image:
         assert image.size == (800, 780)
     first = (tmp_path / "a.svg").read_bytes()
-    draw_curves({"FedMid": curve(ROUNDS)}, ["objective"], "", tmp_path / "a.png")
+    draw(figure_of_curves({"FedMid": curve(ROUNDS)}, ["objective"], ""), tmp_path / "a.png")
     assert (tmp_path / "a.svg").read_bytes() == first
-    draw_heat_map({(0.1, 1.0): 2.0, (0.2, 1.0): 3.0}, "a", "b", "", tmp_path / "only.svg")
+    draw(heat_map({(0.1, 1.0): 2.0, (0.2, 1.0): 3.0}, "a", "b", ""), tmp_path / "only.svg")
     assert (tmp_path / "only.svg").is_file()
     assert not (tmp_path / "only.png").exists()
 

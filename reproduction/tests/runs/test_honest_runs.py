@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from flwr_fco.errors import DataNotFoundError, NotInstalledError
-from reproduction import EXPERIMENTS, load_definition
+from reproduction.claims.definition import EXPERIMENTS, load_definition
 from reproduction.problems.baselines import BASELINES
 from reproduction.runs.run import run
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from faults import fault_mod
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy, method_of, run_of
-from flwr_fco.testing import fault_mod
 from flwr_fco.topology import consensus_error
 from reproduction.runs import run as runs
 from reproduction.runs.methods import STRATEGIES
@@ -237,7 +237,7 @@ def test_the_plateau_rule_halves_both_rates():
     for line in result.history:
         recorder.history.append(line)
         if line["round"] % 2 == 0:
-            recorder._plateau(int(line["round"]), None, None)
+            recorder._plateau.observe(recorder._score())
     assert recorder._plateau.scale == 0.5**halved
     assert run_of(recorder.strategy).rates() == (0.2 * 0.5**halved, 0.5**halved)
     first = next(i for i, (a, b) in enumerate(zip(free.history, result.history, strict=True)) if a != b)

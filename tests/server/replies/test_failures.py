@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from faults import FaultyGrid
 from faulty import BAD_NODE, Faulty, start_on, strategy, with_increment, with_metrics
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from problems import FEATURES, app_of, clients, flat, run, start_arrays
@@ -14,7 +15,6 @@ from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg, run_of
-from flwr_fco.testing import FaultyGrid
 from flwr_fco.wire import flower as _flower
 
 D = FEATURES + 1

@@ -16,7 +16,7 @@ from flwr_fco.callbacks import Callback, Checkpoint, Csv, EarlyStopping, JsonLin
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import CompositeStrategy, DualFL, FedDAGT, FedDualAvg, Plateau, method_of, run_of
+from flwr_fco.strategies import CompositeStrategy, DualFL, FedDAGT, FedDualAvg, method_of, run_of
 
 ROUNDS = 6
 CONCRETE = [
@@ -146,14 +146,32 @@ def test_twenty_points(build, tmp_path):
         assert resumed == whole, at
 
 
+class Plateau:
+    """A user's callback with a state, which the strategy's rate reads: it shrinks when the model stops shrinking."""
+
+    def __init__(self):
+        self.scale, self.best = 1.0, np.inf
+
+    def to_arrays(self):
+        return {"numbers": np.array([self.scale, self.best])}
+
+    def from_arrays(self, arrays):
+        self.scale, self.best = arrays["numbers"].tolist()
+
+    def __call__(self, server_round, arrays, metrics):
+        size = float(np.abs(arrays["coefficients"].numpy()).sum())
+        self.scale *= 1.0 if size < self.best else 0.7
+        self.best = min(size, self.best)
+
+
 def test_callbacks_and_rates_go_on_where_they_were(tmp_path):
     def build():
         nonlocal rules
-        plateau = Plateau(lambda arrays: float(np.abs(arrays["coefficients"].numpy()).sum()), every=1, patience=2)
+        plateau = Plateau()
         stopping = EarlyStopping(validation="server/sum", patience=3)
         files = [JsonLines(tmp_path / "lines"), Csv(tmp_path / "table")]
         rules = [plateau, stopping, *files]
-        return make(FedDualAvg, client_lr=plateau.rate(0.1))
+        return make(FedDualAvg, client_lr=lambda server_round: 0.1 * plateau.scale)
 
     def ended(strategy, result):
         written = [(tmp_path / name).read_bytes() for name in ("lines", "table")]

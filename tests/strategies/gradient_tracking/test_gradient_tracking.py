@@ -24,7 +24,6 @@ from flwr_fco.strategies import (
     FedDAGT,
     FedDualAvg,
     MultistepReFedDAGT,
-    Plateau,
     ReFedDAGT,
     Scaffold,
     Stage,
@@ -368,18 +367,6 @@ def test_theorem_c2_doubles_the_steps_and_halves_the_radius():
         )
 
 
-def test_the_plateau_rule_halves_both_rates_and_counts_anew():
-    scores = iter([5.0, 4.0, 4.0, 4.0, 3.0, 3.0, float("nan"), 3.0])
-    plateau = Plateau(lambda arrays: next(scores), every=2, patience=2)
-    seen, rates = [], (plateau.rate(0.02), plateau.rate(1.0))
-    more = options()
-    more["client_lr"], more["server_lr"] = rates
-    run(FedDAGT(**more), clients(EQUAL), 16, callbacks=[plateau, lambda n, *_: seen.append((rates[0](n), rates[1](n)))])
-    assert seen[6] == (0.02, 1.0)
-    assert seen[7] == (0.01, 0.5)
-    assert seen[13] == (0.005, 0.25)
-
-
 # --- outputs ------------------------------------------------------------------------------------------------------
 
 
@@ -422,7 +409,6 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
         (lambda: MultistepReFedDAGT(stages=[Stage(0)]), "stage 0"),
         (lambda: Scaffold(variate="both"), "variate='both'"),
         (lambda: FedDAGT(sparsity=0), "sparsity=0"),
-        (lambda: Plateau(lambda a: 0.0, factor=2.0), "factor=2.0"),
     ],
 )
 def test_refusals_name_the_value(make, message):

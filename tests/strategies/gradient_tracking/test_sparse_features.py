@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import changed, trackers_of
@@ -14,7 +15,6 @@ from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, GroupLasso, TotalVariation
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDAGT, Scaffold, run_of
-from flwr_fco.testing import FaultyGrid
 from flwr_fco.wire import flower as _flower
 
 D, CLIENTS = 400, 5

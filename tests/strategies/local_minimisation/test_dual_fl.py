@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from fault_bars import imbalance
+from faults import FaultyGrid
 from flwr.app import ConfigRecord, MetricRecord
 from problems import D, app_of, clients, flat, optimum, problem, run, start_arrays
 from quadratics import optimum as pooled_optimum
@@ -30,7 +31,6 @@ from flwr_fco.strategies import (
     Scaffnew,
     run_of,
 )
-from flwr_fco.testing import FaultyGrid
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.client_state import read_state
 from flwr_fco.wire.envelope import StateMissingError

@@ -9,7 +9,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle
 from flwr_fco.pooled import duality_gap, saddle_metrics, saddle_point
-from flwr_fco.pooled.sequential import dual_extrapolation
 from flwr_fco.regularizers import L1, PerParameter, Simplex, Zero
 from flwr_fco.strategies import (
     DistributedPGDA,
@@ -22,6 +21,7 @@ from flwr_fco.strategies import (
     ScaffoldS,
     run_of,
 )
+from reproduction.problems.sequential import dual_extrapolation
 
 SIDE, STRENGTH = 0.4, 0.2
 PSI = PerParameter({"x": L1(STRENGTH, bound=SIDE), "y": L1(STRENGTH, bound=SIDE)})

@@ -1,7 +1,8 @@
 """The ClientApp; with faults where the run config asks for them."""
 
+from faults import fault_mod
+
 from flwr_fco.client_apps import client_app
-from flwr_fco.testing import fault_mod
 from survivors.problem import objective
 
 

@@ -15,14 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, ndtr, ndtri
 
-from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.datasets.base import FederatedDataset, Samples, stream
+from flwr_fco.datasets import FederatedDataset, Samples
+from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.draws import add_drawn_linear_gradient, add_drawn_logistic_gradient
-from flwr_fco.kernels.losses import add_least_squares_gradient, add_logistic_gradient
-from flwr_fco.objectives import Batch, LeastSquares, Logistic, Objective
-from flwr_fco.objectives.base import batch_sizes, gradient_from_zeros
-from flwr_fco.work import FirstOrder
+from flwr_fco.objectives import Batch, Layout, LeastSquares, Logistic, Objective, Vector
+from reproduction.data.draws import add_drawn_linear_gradient, add_drawn_logistic_gradient
+from reproduction.data.samples import stream
 
 # Purpose of a stream of random numbers: the first number of its key.
 _TRUTH, _EFFECT, _CLIENT = 0, 1, 2
@@ -276,6 +274,21 @@ class SparseGraphProblem(FederatedDataset):
         return StreamingObjective(self, index)
 
 
+def batch_sizes(num_examples: int, work: FirstOrder, per_step: int = 1) -> list[int]:
+    """Return the sizes of a round's batches.
+
+    Examples
+    --------
+    >>> batch_sizes(5, FirstOrder(steps=4, batch_size=2))
+    [2, 2, 1, 2]
+    """
+    assert work.batch_size is not None
+    count, rest = divmod(num_examples, work.batch_size)
+    epoch = [work.batch_size] * count + [rest] * (rest > 0)
+    draws = work.num_draws(num_examples, per_step)
+    return (epoch * -(-draws // len(epoch)))[:draws]
+
+
 class _Draw(NamedTuple):
     """The random numbers of a minibatch's gradient: two per row in the margins' plane, one extra, and all others."""
 
@@ -354,14 +367,18 @@ class StreamingObjective(Objective):
                 first, size = self._direction
                 add_drawn_logistic_gradient(batch.inside, batch.extra, batch.outside, w, first, size, scale, out)
         else:
-            features, targets = batch
-            kernel = add_least_squares_gradient if self.problem.kind == "linear" else add_logistic_gradient
-            kernel(features, targets, np.arange(targets.size), w, scale, 0.0, out)
+            # Row by row: a pass over all examples at once would add them in another order.
+            batch.add_gradient(w, np.arange(batch.num_examples), scale, out)
 
-    gradient = gradient_from_zeros(add_gradient)
+    def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
+        """Return the gradient of the expected loss, or of the mean over a batch."""
+        found = np.zeros(w.size) if out is None else out
+        found[:] = 0.0
+        self.add_gradient(w, batch, 1.0, found)
+        return found
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Batch]:
-        """Yield new examples, or the random numbers of a gradient, for each batch; None for full batches."""
+        """Yield the loss on new examples, or a gradient's random numbers, for each batch; None for full batches."""
         if work.batch_size is None:
             yield from super().batches(rng, work, per_step)
             return
@@ -376,7 +393,8 @@ class StreamingObjective(Objective):
         # Draw the whole round's examples at once: reproducing a run bit for bit requires this order in the stream.
         features, targets = self.problem.draw(self.index, rng, sum(sizes))
         for end, size in zip(np.cumsum(sizes), sizes, strict=True):
-            yield Samples(features[end - size : end], targets[end - size : end])
+            rows = slice(end - size, end)
+            yield self.problem.build_objective(Samples(features[rows], targets[rows]))
 
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return the expected loss and the problem's optimality gap."""

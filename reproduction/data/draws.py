@@ -1,6 +1,6 @@
 """Minibatch gradients of streaming regressions, drawn from their distribution without generating examples.
 
-See :class:`flwr_fco.datasets.graph.StreamingObjective` for the mathematics. A gradient takes one pass that computes
+See :class:`reproduction.data.graph.StreamingObjective` for the mathematics. A gradient takes one pass that computes
 inner products and one that writes, so drawing the normal numbers dominates the cost of a step.
 """
 

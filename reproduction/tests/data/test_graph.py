@@ -9,10 +9,11 @@ from scipy.optimize import approx_fprime
 from scipy.special import expit
 from scipy.stats import norm
 
-from flwr_fco.datasets import graph as module
-from flwr_fco.datasets import sparse_linear_graph, sparse_logistic_graph
+from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.work import FirstOrder
+from flwr_fco.testing import check_objective
+from reproduction.data import graph as module
+from reproduction.data.graph import sparse_linear_graph, sparse_logistic_graph
 
 SMALL = {"num_clients": 4, "dimension": 12, "sparsity": 3}
 PROBLEMS = [sparse_linear_graph(**SMALL), sparse_logistic_graph(scale=0.5, spread=0.7, **SMALL)]
@@ -28,6 +29,12 @@ def test_the_optimum_is_sparse_and_stationary_and_the_clients_differ(problem):
     assert problem.gap(problem.optimum) == pytest.approx(0.0, abs=1e-14)
     for m in range(4):
         assert np.abs(problem.objective(m).gradient(problem.own_model(m))).max() <= 1e-12
+
+
+@pytest.mark.parametrize("sampling", ["examples", "gradients"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
+def test_draws_that_are_no_rows_keep_the_contract(problem, sampling):
+    check_objective(replace(problem, sampling=sampling).objective(1))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
@@ -67,7 +74,7 @@ def test_minibatches_are_fresh_and_repeatable(problem):
     assert np.array_equal(first, gradients(5))
     assert not np.array_equal(first, gradients(6))
     sizes = [
-        batch.targets.size for batch in objective.batches(np.random.default_rng(0), FirstOrder(epochs=1, batch_size=30))
+        batch.num_examples for batch in objective.batches(np.random.default_rng(0), FirstOrder(epochs=1, batch_size=30))
     ]
     assert sizes == [30, 30, 30, 10]
     assert list(objective.batches(np.random.default_rng(0), FirstOrder(steps=2, batch_size=None))) == [None, None]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from faults import FAULTS, FaultyGrid, Injected, fault_mod, lying
 from flwr.app import ConfigRecord
 from problems import FEATURES, app_of, clients, flat, run, start_arrays
 
@@ -11,8 +12,6 @@ from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDAGT, FedDualAvg, run_of
-from flwr_fco.testing import FaultyGrid, fault_mod
-from flwr_fco.testing.faults import FAULTS, Injected, lying
 from flwr_fco.wire import flower as _flower
 
 D = FEATURES + 1
