@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import importlib.util
 import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -29,8 +31,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Seconds for the tests of one mutation, and after which a single test is taken to hang.
-TIMEOUT, HANGS = 120.0, 45.0
+#: Seconds of a processor for the tests of one mutation, and seconds after which a single test is taken to hang.
+TIMEOUT, HANGS = 120.0, 60.0
 #: What does not show that a mutation is caught.
 SILENT = ("survived", "unfinished")
 
@@ -313,33 +315,43 @@ class Outcome(NamedTuple):
     seconds: float
 
 
-def run_tests(scratch: Path, area: Area, timeout: float) -> Outcome:
-    """Run an area's tests in a copy of the tree until one fails."""
-    tests = [name for name in area.tests if (scratch / name).exists()]
+def tests_of(scratch: Path, drawn: Drawn) -> list[str]:
+    """The tests of a mutation: those that are named like its file or its folder come first, then its area's."""
+    stem, folder = Path(drawn.file).stem, Path(drawn.file).parent.name
+    near = [*scratch.glob(f"tests/**/test_{stem}.py"), *scratch.glob(f"tests/*/{folder}")]
+    own = [str(path.relative_to(scratch)) for path in near]
+    return [*dict.fromkeys([*own, *(name for name in AREAS[drawn.area].tests if (scratch / name).exists())])]
+
+
+def run_tests(scratch: Path, drawn: Drawn, timeout: float) -> Outcome:
+    """Run the tests of a mutation in a copy of the tree until one fails."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no"]
     command += ["-o", f"faulthandler_timeout={HANGS:g}", "-m"]
     markers = "not slow and not flower" + " and not nightly" * ("nightly:" in (scratch / "pyproject.toml").read_text())
     environment = {**os.environ, "PYTHONPATH": str(scratch), "OMP_NUM_THREADS": "1"}
     began = time.monotonic()
     process = subprocess.Popen(
-        [*command, markers, *tests],
+        [*command, markers, *tests_of(scratch, drawn)],
         cwd=scratch,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (int(timeout), int(timeout))),
     )
     try:
-        output, _ = process.communicate(timeout=timeout)
+        output, _ = process.communicate(timeout=4 * timeout)
     except subprocess.TimeoutExpired:
-        # The processes that the tests have started are of the same group.
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate()
-        # A loop without an end is found too; tests that were merely too many for the time found nothing.
-        hangs = "Timeout (" in output
-        return Outcome("hangs" if hangs else "unfinished", "", time.monotonic() - began)
+    with contextlib.suppress(ProcessLookupError):
+        # What the tests have started is of the same group.
+        os.killpg(process.pid, signal.SIGKILL)
     seconds = time.monotonic() - began
+    if process.returncode < 0:
+        # A loop without an end is found too; tests that were merely too many for the time found nothing.
+        return Outcome("hangs" if "Timeout (" in output else "unfinished", "", seconds)
     if process.returncode == 0:
         return Outcome("survived", "", seconds)
     failed = re.search(r"^(?:FAILED|ERROR) (\S+.*?)(?: - |$)", output, re.MULTILINE)
@@ -368,7 +380,7 @@ def judge(drawn: Drawn, scratch: Path, timeout: float) -> dict[str, Any]:
         # A file of the same length, written in the same second, would be taken from its compiled form.
         compiled.unlink(missing_ok=True)
         path.write_bytes(changed)
-        outcome = run_tests(scratch, AREAS[drawn.area], timeout)
+        outcome = run_tests(scratch, drawn, timeout)
     finally:
         path.write_bytes(source)
         compiled.unlink(missing_ok=True)
@@ -399,7 +411,7 @@ def main() -> None:
     parser.add_argument("--only", type=Path, help="only the survivors in this file")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for the tests of one mutation")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds of a processor for one mutation")
     options = parser.parse_args()
     tree = options.tree.resolve()
     done = {row["number"] for row in read(options.out)}
@@ -413,7 +425,7 @@ def main() -> None:
             row = judge(drawn, scratch, options.timeout)
             with options.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            change = f"{row['old']} -> {row['new']}"
+            change = f"{row['old']} -> {row['new']}".replace("\n", " ")
             print(f"{drawn.number:3} {row['how']:10} {row['seconds']:5} s  {row['place']}  {change}", flush=True)
     rows = read(options.out)
     caught = sum(row["how"] not in SILENT for row in rows)
