@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import check_estimator
+from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
@@ -122,7 +123,7 @@ def test_joblib(tmp_path):
     np.testing.assert_array_equal(joblib.load(tmp_path / "model").predict_proba(X), model.predict_proba(X))
 
 
-@pytest.mark.parametrize(
+@together(
     ("fit", "message"),
     [
         (lambda X, y: FederatedLasso().fit([X, X], [y]), "X has 2 parts"),

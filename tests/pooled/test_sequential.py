@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from together import together
 
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
@@ -83,8 +84,8 @@ def trace(objective, psi, h, start, *, steps, step_size, **options):
     return np.array(gaps)
 
 
-@pytest.mark.parametrize("name", INSTANCES)
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@together("name", INSTANCES)
+@together("seed", [0, 1, 2])
 def test_theorem_4_holds_after_every_number_of_steps(name, seed):
     """Gap(ergodic point) <= beta B / T at every T."""
     objective, psi, h, start, beta, diameter = INSTANCES[name](seed)
@@ -257,10 +258,9 @@ def turn(z):
     return np.array([z[1], -z[0]])
 
 
-@pytest.mark.parametrize(
+@together(
     "answer",
     [1.0, None, np.ones(1), np.ones(3), np.ones((2, 1)), np.ones((1, 2)), 1j * np.ones(2), ["1", "2"]],
-    ids=lambda answer: repr(answer),
 )
 def test_an_operator_of_another_shape_is_refused_and_not_stretched(answer):
     with pytest.raises(ConfigurationError, match=r"the operator returned shape .* of shape \(2,\)"):
@@ -291,7 +291,7 @@ def test_an_operator_may_keep_its_points():
     np.testing.assert_allclose(np.mean(points[1::2], axis=0), found.ergodic, rtol=1e-14)
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "message"),
     [
         ({"operator": 3}, "operator=3; expected an objective or a function"),
@@ -307,7 +307,6 @@ def test_an_operator_may_keep_its_points():
         ({"batch_size": 2, "rng": np.random.default_rng(0)}, "batch_size=2: a function has no batches"),
         ({"start": np.array([np.nan, 1.0])}, "start holds NaN"),
     ],
-    ids=str,
 )
 def test_arguments_are_looked_at(options, message):
     with pytest.raises(ConfigurationError, match=message):

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
+from representatives import by_class
 from scipy import sparse
 
 from flwr_fco.client_apps import client_app
@@ -19,7 +20,7 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, Processes, RayActors, WorkerGrid, simulate
 from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg
 from flwr_fco.wire import flower
-from tests.fault_bars import STRATEGIES, make, problem_of
+from tests.fault_bars import make, problem_of
 from tests.problems import app_of, clients, start_arrays
 
 
@@ -43,7 +44,7 @@ def strategy(cls=FedDualAvg, **options):
     return cls(**{"regularizer": L1(0.1), "client_lr": 0.02, "fraction_evaluate": 0.0, **options})
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", by_class())
 def test_every_strategy_gives_the_bits_of_one_process(name, workers):
     objectives = problem_of(name).objectives
     layout = objectives[0].layout

@@ -2,8 +2,8 @@
 
 import pytest
 from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
-
-from flwr_fco.strategies import STRATEGIES
+from representatives import by_class
+from together import together
 
 SAMPLE = [("FedDualAvg", "absurd numbers"), ("FedMid", "bytes"), ("DFedDAGT", "malformed"), ("FastFedDA", "bytes")]
 #: Nobody may be missing: a round with a bad reply is skipped, and an altered one is forgotten.
@@ -12,12 +12,12 @@ SAMPLE += [("DualFL", "absurd numbers"), ("Scaffnew", "bytes"), ("FedPD", "malfo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", by_class())
 def test_what_is_wrong_counts_as_if_it_were_missing(name, kind):
     hold_the_bar(name, kind, ROUNDS)
 
 
-@pytest.mark.parametrize(("name", "kind"), SAMPLE)
+@together(("name", "kind"), SAMPLE)
 def test_what_is_wrong_counts_as_if_it_were_missing_in_short(name, kind):
     hold_the_bar(name, kind, 40)
 
@@ -25,14 +25,14 @@ def test_what_is_wrong_counts_as_if_it_were_missing_in_short(name, kind):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [6, 12])
 @pytest.mark.parametrize("kind", SOAK)
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", by_class())
 def test_nothing_ends_and_errors_are_those_without_the_bad_replies(name, kind, number):
     """The same as `python tests/fault_bars.py soak`."""
     hold_the_bar(name, kind, ROUNDS, kinds=SOAK, clients=number)
 
 
-@pytest.mark.parametrize("name", ["FedDualAvg", "MCFedDA", "FedDR", "DFedDAGT"])
-@pytest.mark.parametrize("kind", ["beyond all", "no examples"])
+@together("name", ["FedDualAvg", "MCFedDA", "FedDR", "DFedDAGT"])
+@together("kind", ["beyond all", "no examples"])
 def test_six_clients_hold_it_in_short(name, kind):
     hold_the_bar(name, kind, 25, kinds=SOAK, clients=6)
 
