@@ -1,18 +1,21 @@
 """One reply is worth one reply: every strategy under faults, beside a run in which the same replies are missing."""
 
+from itertools import cycle
+
 import pytest
 from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
-from representatives import by_class
+from representatives import REPRESENTATIVES
 from together import together
 
-SAMPLE = [("FedDualAvg", "absurd numbers"), ("FedMid", "bytes"), ("DFedDAGT", "malformed"), ("FastFedDA", "bytes")]
-#: Nobody may be missing: a round with a bad reply is skipped, and an altered one is forgotten.
-SAMPLE += [("DualFL", "absurd numbers"), ("Scaffnew", "bytes"), ("FedPD", "malformed"), ("FedDR", "absurd numbers")]
+from flwr_fco.strategies import STRATEGIES
+
+#: Each representative with one kind of what is wrong. Where everybody must answer, a round with a bad reply is skipped.
+SAMPLE = list(zip(REPRESENTATIVES, cycle(["absurd numbers", "bytes", "malformed"]), strict=False))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", by_class())
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_what_is_wrong_counts_as_if_it_were_missing(name, kind):
     hold_the_bar(name, kind, ROUNDS)
 
@@ -22,10 +25,10 @@ def test_what_is_wrong_counts_as_if_it_were_missing_in_short(name, kind):
     hold_the_bar(name, kind, 40)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("number", [6, 12])
 @pytest.mark.parametrize("kind", SOAK)
-@pytest.mark.parametrize("name", by_class())
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_nothing_ends_and_errors_are_those_without_the_bad_replies(name, kind, number):
     """The same as `python tests/fault_bars.py soak`."""
     hold_the_bar(name, kind, ROUNDS, kinds=SOAK, clients=number)
