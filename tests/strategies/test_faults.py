@@ -4,7 +4,7 @@ from itertools import cycle
 
 import pytest
 from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
-from representatives import REPRESENTATIVES
+from representatives import REPRESENTATIVES, by_class
 from together import together
 
 from flwr_fco.strategies import STRATEGIES
@@ -40,6 +40,6 @@ def test_six_clients_hold_it_in_short(name, kind):
     hold_the_bar(name, kind, 25, kinds=SOAK, clients=6)
 
 
-@pytest.mark.parametrize("name", ["FedDAGT", "DualFL", "APDAInexact"])
+@pytest.mark.parametrize("name", by_class(["FedDAGT", "DualFL", "APDAInexact"]))
 def test_a_memory_forgets_one_altered_reply(name):
     hold_the_bar(name, "one altered reply", ROUNDS // 2)
