@@ -250,7 +250,7 @@ def two_raylets():
 
 
 @pytest.mark.flower
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_a_cluster_of_two_machines_one_may_go():
     here = outcome(InProcessGrid(app_of(clients()), 4), strategy(), start_arrays(), 10)
     cluster, second = two_raylets()
