@@ -7,9 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-torch run test test-nightly test-reproduction test-all test-flower test-deployment \
-  test-deployment-lowest test-torch test-torch-lowest fuzz mutations reproduce reproduce-quick test-lowest check bench \
-  bench-torch bench-compare pictures clean
+.PHONY: help install install-torch run test test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,9 +61,9 @@ $(VENV)/.torch: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	@touch $@
 
-install-torch: $(VENV)/.torch
+install-torch: $(VENV)/.torch ## Install PyTorch in .venv too (TORCH= says which)
 
-test-torch: $(VENV)/.torch ## Install PyTorch too (TORCH= says which) and run the tests that need it
+test-torch: $(VENV)/.torch ## Run the tests that need PyTorch
 	$(BIN)/python -m pytest -q -m "not slow" tests/pytorch flwr_fco/torch reproduction/tests/problems/test_networks.py
 
 bench-torch: $(VENV)/.torch ## Run the benchmarks that need PyTorch in their quick mode

@@ -48,8 +48,7 @@ def play(strategy, rounds=6, **options):
     return simulate(strategy, app_of(objectives), **{**chosen, **options})
 
 
-@together("cls", [FedDualAvg, FedDualAvgOSP, FeDualEx])
-@together("noise", ["banded", "tree", "independent"])
+@together(("cls", "noise"), [(FedDualAvg, "banded"), (FedDualAvgOSP, "tree"), (FeDualEx, "independent")])
 def test_a_run_shows_the_noisy_model_and_nothing_else_of_the_clients(cls, noise):
     strategy = make(cls, privacy=privacy(noise=noise, noise_seed=None))
     result = play(strategy)

@@ -73,9 +73,9 @@ def killing(workers, worker, number):
     ids=["stateless", "a sample", "a ledger", "a ledger, a sample"],
 )
 def test_no_reply_is_lost_and_no_bit_changes_when_a_worker_dies(make_strategy, mortal):
-    here = outcome(InProcessGrid(app_of(clients()), 4), make_strategy(), start_arrays(), 40)
+    here = outcome(InProcessGrid(app_of(clients()), 4), make_strategy(), start_arrays(), 12)
     with WorkerGrid(mortal, app_of(clients()), 4) as grid:
-        there = outcome(grid, make_strategy(), start_arrays(), 40, callbacks=[killing(mortal, 0, 20)])
+        there = outcome(grid, make_strategy(), start_arrays(), 12, callbacks=[killing(mortal, 0, 6)])
     assert there[:2] == here[:2]
     for number, metrics in there[2].items():
         assert metrics["num-replies"] == here[2][number]["num-replies"]

@@ -376,7 +376,10 @@ def test_a_robust_centre_acts_on_buffers_too(rule):
 # --- F: bytes that repeat honestly ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["FedDualAvg", "FedDAGT", "LocalSGD", "FedDR", "Scaffnew", "DFedDAGT"])
+NIGHTLY = [pytest.param(name, marks=pytest.mark.nightly) for name in ("FedDualAvg", "LocalSGD", "Scaffnew", "DFedDAGT")]
+
+
+@pytest.mark.parametrize("name", ["FedDAGT", "FedDR", *NIGHTLY])
 def test_honest_converged_runs_repeat_bytes_and_count(name):
     options = {"step": 0.5} if name == "FedDR" else {}
     result = run(make(name, **options), OBJECTIVES, 400)
