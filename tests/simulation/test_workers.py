@@ -65,9 +65,9 @@ def killing(workers, worker, number):
 @pytest.mark.parametrize(
     "make_strategy",
     [
-        strategy,
+        pytest.param(strategy, marks=pytest.mark.nightly),
         lambda: strategy(fraction_train=0.5, seed=3),
-        lambda: strategy(FedDAGT, client_state="ledger"),
+        pytest.param(lambda: strategy(FedDAGT, client_state="ledger"), marks=pytest.mark.nightly),
         lambda: strategy(FedDAGT, client_state="ledger", fraction_train=0.5),
     ],
     ids=["stateless", "a sample", "a ledger", "a ledger, a sample"],
