@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest fuzz reproduce reproduce-quick test-lowest check bench bench-compare pictures clean
+.PHONY: help install install-torch run test test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,26 +25,34 @@ $(INSTALLED): pyproject.toml
 run: $(INSTALLED) ## Train on real data: FedDualAvg beside FedAvg and scikit-learn, a table and a picture; then through Flower
 	$(BIN)/python -m main_job.compare
 
-test: $(INSTALLED) ## Run the tests, without those marked slow
-	$(BIN)/python -m pytest -q -m "not slow"
+test: $(INSTALLED) ## Run the tests, without those marked slow, nightly or flower
+	$(BIN)/python -m pytest -q -m "not slow and not flower"
+
+test-nightly: $(INSTALLED) ## Run what one strategy of each class stands for by day, with all strategies (half an hour)
+	$(BIN)/python -m pytest -q -m nightly tests reproduction
 
 test-reproduction: $(INSTALLED) ## Run the tests of reproduction/: the papers' experiments and their command line
 	$(BIN)/python -m pytest -q -m "not slow and not flower" reproduction
 
 test-flower: $(INSTALLED) ## Run the tests that start Flower itself: Ray simulation, SuperLink and SuperNodes
-	$(BIN)/python -m pytest -q -m flower tests reproduction
+	$(BIN)/python -m pytest -q -m "flower and not nightly" tests reproduction
 
 test-deployment: $(INSTALLED) ## Kill and restart SuperNodes and SuperLinks of real deployments (half an hour)
 	$(BIN)/python -m pytest -q -m deployment
 
 test-all: $(INSTALLED) ## Run all tests, those of reproduction/ too
-	$(BIN)/python -m pytest -q tests flwr_fco main_job tools reproduction
+	$(BIN)/python -m pytest -q -m "nightly or not nightly" tests flwr_fco main_job tools reproduction
 
 # `make fuzz FUZZ_CASES=100000` tries more.
 FUZZ_CASES ?= 10000
 
 fuzz: $(INSTALLED) ## Try 10,000 odd plans, replies, questions, answers, messages, settings, files and command lines: errors in words only
 	FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -q tests/fuzz reproduction/tests/test_fuzz.py
+
+# `make mutations MUTATIONS="--count 400 --seed 1"` draws others.
+mutations: $(INSTALLED) ## Plant 100 mutations, one after the other, and say which ones the tests catch (hours)
+	@mkdir -p .run
+	$(BIN)/python tests/mutations.py --out .run/mutations.jsonl $(MUTATIONS)
 
 # Which PyTorch, and for pip where it is: on Linux the package index has it with CUDA, several GB; a build for CPUs
 # (750 MB installed) is at PyTorch's own index.
@@ -53,8 +61,12 @@ $(VENV)/.torch: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	@touch $@
 
-test-torch: $(VENV)/.torch ## Install PyTorch too (TORCH= says which) and run the tests and quick benchmarks that need it
-	$(BIN)/python -m pytest -q tests/pytorch flwr_fco/torch reproduction/tests/problems/test_networks.py
+install-torch: $(VENV)/.torch ## Install PyTorch in .venv too (TORCH= says which)
+
+test-torch: $(VENV)/.torch ## Run the tests that need PyTorch
+	$(BIN)/python -m pytest -q -m "not slow" tests/pytorch flwr_fco/torch reproduction/tests/problems/test_networks.py
+
+bench-torch: $(VENV)/.torch ## Run the benchmarks that need PyTorch in their quick mode
 	@set -e; for name in density large_network small_network; do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py --quick; done
 
 LOWEST := .venv-lowest
@@ -70,8 +82,16 @@ $(LOWEST)/.torch: $(LOWEST)/.installed
 test-torch-lowest: $(LOWEST)/.torch ## Run the tests that need PyTorch on the lowest release of Flower that is supported
 	$(LOWEST)/bin/python -m pytest -q tests/pytorch flwr_fco/torch
 
+# What calls Flower: records and messages, a Strategy's hooks, a ClientApp and its mods, the grid, node ids, callbacks.
+# The mathematics between them does not depend on its release.
+TOUCHES_FLOWER := tests/wire tests/client_apps/test_client_app.py tests/client_apps/test_flowers_mods.py \
+  tests/client_apps/test_kept.py tests/server/test_options.py tests/server/clients/test_client_memory.py \
+  tests/server/clients/test_nodes.py tests/server/clients/test_unmodified.py tests/server/questions \
+  tests/server/replies/test_failures.py tests/server/rounds/test_saving.py tests/strategies/test_as_flowers_tests.py \
+  tests/strategies/test_silence.py tests/simulation/test_exchange.py tests/simulation/test_simulate.py \
+  tests/simulation/test_workers.py
 test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowest release of it that is supported
-	$(LOWEST)/bin/python -m pytest -q -m "not slow" tests/server tests/strategies tests/client_apps tests/simulation tests/wire
+	$(LOWEST)/bin/python -m pytest -q -m "not slow and not flower" $(TOUCHES_FLOWER)
 
 test-deployment-lowest: $(LOWEST)/.installed ## A deployment of the lowest release of Flower that is supported (three minutes)
 	$(LOWEST)/bin/python -m pytest -q -m flower tests/integration/deployment

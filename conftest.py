@@ -1,6 +1,16 @@
-"""The examples in docstrings of what needs PyTorch run where it is installed; tests/pytorch says what to install."""
+"""What all tests share, and the examples in docstrings: those that need PyTorch run where it is installed."""
 
 try:
     import torch.optim  # noqa: F401
 except ImportError:
     collect_ignore = ["flwr_fco/torch", "reproduction/problems/networks.py"]
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave out the nightly tests where `-m` does not speak of them: an expression in `addopts` would be replaced."""
+    if "nightly" in config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("nightly")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]

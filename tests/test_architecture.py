@@ -8,6 +8,7 @@ from pathlib import Path
 
 import networkx
 import pytest
+from together import together
 
 import flwr_fco
 from flwr_fco.server import options
@@ -66,7 +67,7 @@ def test_every_part_of_the_package_has_a_row_and_every_row_a_part():
     assert parts == set(RULES)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=str)
+@together("module", MODULES)
 def test_a_module_imports_what_the_table_allows(module):
     assert violations(module, (PACKAGE / module).read_text(encoding="utf-8")) == []
 
@@ -182,7 +183,7 @@ def test_no_folder_is_a_heap():
     assert max(sizes.values()) <= 16, sizes.most_common(1)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=lambda cls: cls.__name__)
+@together("strategy", STRATEGIES.values())
 def test_a_strategy_derives_from_few_classes(strategy):
     ours = [cls for cls in strategy.__mro__ if cls.__module__.startswith("flwr_fco")]
     behaviour = [cls for cls in ours if cls.__module__ != options.__name__]

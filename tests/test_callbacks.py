@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import MetricRecord
 from problems import clients, flat, run, start_arrays
+from together import together
 
 from flwr_fco import callbacks as module
 from flwr_fco.callbacks import (
@@ -114,9 +115,7 @@ def test_any_callback_ends_the_run_and_all_are_told_of_the_round(answer):
     assert diary.entries[-2][1] == 2
 
 
-@pytest.mark.parametrize(
-    "answer", [{}, {"own": 1.0}, (False, {}), [], 0, 1, "no", np.array([True, False])], ids=lambda answer: repr(answer)
-)
+@together("answer", [{}, {"own": 1.0}, (False, {}), [], 0, 1, "no", np.array([True, False])])
 def test_a_functions_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(answer):
     with pytest.raises(ConfigurationError, match=f"returned a {type(answer).__name__}; expected True, False or None"):
         run(strategy(), clients(), 3, callbacks=[lambda *_: answer])

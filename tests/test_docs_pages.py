@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from fresh import run_file
+from together import together
 
 from flwr_fco import callbacks
 
@@ -91,12 +92,12 @@ def test_an_own_strategy_finds_the_coefficients():
     assert all(abs(a - b) <= 0.2 for a, b in zip(coefficients, [2, -1, 1, 0, 0, 0, 0, 0], strict=True))
 
 
-@pytest.mark.parametrize("name", callbacks.__all__)
+@together("name", callbacks.__all__)
 def test_every_callback_is_on_the_page(name):
     assert name in text_of("callbacks")
 
 
-@pytest.mark.parametrize("page", PAGES)
+@together("page", PAGES)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([\w-]+\.md)", text_of(page)):
         assert (ROOT / "docs" / target).exists()

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from together import together
 
 import flwr_fco.regularizers as package
 from flwr_fco.core.spec import Specified
@@ -33,7 +34,7 @@ def test_the_code_runs(clean_registry):
     assert names["Huber"](0.5).kind == "huber"
 
 
-@pytest.mark.parametrize("name", package.__all__)
+@together("name", package.__all__)
 def test_every_regularizer_is_on_the_page(name):
     value = getattr(package, name)
     if inspect.isclass(value) and issubclass(value, Regularizer) and not inspect.isabstract(value):

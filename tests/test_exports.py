@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from together import together
 
 import flwr_fco
 from flwr_fco import mirror_maps, objectives, regularizers, strategies
@@ -80,12 +81,12 @@ def test_the_version_is_that_of_pyproject():
     assert flwr_fco.__version__ in (project["version"], "0+unknown")
 
 
-@pytest.mark.parametrize(
-    "part",
-    sorted(
-        path.stem for path in (ROOT / "flwr_fco").iterdir() if path.stem[0] not in "_." and path.suffix in ("", ".py")
-    ),
+PARTS = sorted(
+    path.stem for path in (ROOT / "flwr_fco").iterdir() if path.suffix in ("", ".py") and path.stem[0] != "_"
 )
+
+
+@together("part", PARTS)
 def test_no_public_name_is_hidden_by_a_module_of_the_same_name(part):
     if part == "torch":
         pytest.importorskip("torch")

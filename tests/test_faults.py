@@ -5,6 +5,7 @@ import pytest
 from faults import FAULTS, FaultyGrid, Injected, fault_mod, lying
 from flwr.app import ConfigRecord
 from problems import FEATURES, app_of, clients, flat, run, start_arrays
+from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.threads import single_threaded_blas
@@ -54,7 +55,7 @@ def test_without_faults_it_is_the_plain_grid():
     assert grid.injected == []
 
 
-@pytest.mark.parametrize("fault", [*FAULTS, "delay", "leave"])
+@together("fault", [*FAULTS, "delay", "leave"])
 def test_the_same_seed_meets_the_same_faults(fault):
     grids = [faulty({fault: 0.3}, seed=seed) for seed in (1, 1, 2)]
     results = [start_on(grid) for grid in grids[:2]]

@@ -13,6 +13,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import check_estimator
+from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
@@ -28,13 +29,12 @@ def regression_data():
     return X, X @ np.array([1.0, -2.0, 0.3, 0.0, 0.0, 0.0]) + rng.normal(size=80)
 
 
-@pytest.mark.parametrize("fit_intercept", [True, False])
 @pytest.mark.parametrize(
-    ("ours", "theirs"),
+    ("ours", "theirs", "fit_intercept"),
     [
-        (FederatedLasso(0.1, num_clients=2), Lasso(0.1)),
-        (FederatedElasticNet(0.2, l1_ratio=0.3, num_clients=2), ElasticNet(0.2, l1_ratio=0.3)),
-        (FederatedElasticNet(0.05, l1_ratio=0.9, num_clients=7), ElasticNet(0.05, l1_ratio=0.9)),
+        (FederatedLasso(0.1, num_clients=2), Lasso(0.1), True),
+        (FederatedElasticNet(0.2, l1_ratio=0.3, num_clients=2), ElasticNet(0.2, l1_ratio=0.3), False),
+        (FederatedElasticNet(0.05, l1_ratio=0.9, num_clients=7), ElasticNet(0.05, l1_ratio=0.9), True),
     ],
 )
 def test_regression_is_scikit_learns(ours, theirs, fit_intercept):
@@ -122,7 +122,7 @@ def test_joblib(tmp_path):
     np.testing.assert_array_equal(joblib.load(tmp_path / "model").predict_proba(X), model.predict_proba(X))
 
 
-@pytest.mark.parametrize(
+@together(
     ("fit", "message"),
     [
         (lambda X, y: FederatedLasso().fit([X, X], [y]), "X has 2 parts"),

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from problems import clients, flat, run
+from representatives import by_class
+from together import together
 
 from flwr_fco.algorithms.restricted_gradient_tracking import restricted_map
 from flwr_fco.core.layout import Layout
@@ -34,8 +36,8 @@ def test_the_committed_tables_are_the_generated_ones():
     assert tables.PAGE.read_text(encoding="utf-8") == tables.rendered(), "run: python docs/make_strategy_table.py"
 
 
-@pytest.mark.parametrize("name", tables.STRATEGIES)
-@pytest.mark.parametrize("column", tables.MIRROR_MAPS)
+@together("name", tables.STRATEGIES)
+@together("column", tables.MIRROR_MAPS)
 def test_every_cell_is_what_the_map_supports(name, column):
     cls, mirror_map = tables.STRATEGIES[name], tables.MIRROR_MAPS[column]
     for row, psi in tables.REGULARIZERS.items():
@@ -59,9 +61,9 @@ def test_every_cell_is_what_the_map_supports(name, column):
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, cls in tables.STRATEGIES.items() if not issubclass(cls, FedAvgSubgradient)]
+    "name", by_class(name for name, cls in tables.STRATEGIES.items() if not issubclass(cls, FedAvgSubgradient))
 )
-@pytest.mark.parametrize("column", tables.MIRROR_MAPS)
+@together("column", tables.MIRROR_MAPS)
 def test_what_is_supported_runs(name, column):
     if not tables.supported(name, column, "L1") or column == "PNorm, center" or "Entropy" in column:
         return

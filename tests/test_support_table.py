@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+from together import together
 
 from flwr_fco.errors import UnsupportedPairError
 from flwr_fco.testing import check_pair
@@ -31,7 +32,7 @@ def test_the_table_has_a_row_for_each_example_and_three_kinds_of_cells():
     assert cells == {"closed form", "root find", "refused"}
 
 
-@pytest.mark.parametrize(("row", "column"), PAIRS, ids=lambda label: label)
+@together(("row", "column"), PAIRS)
 def test_every_cell_is_true(row, column):
     """Supported: retrieve is a minimiser. Refused: by name, before anything is computed."""
     psi, mirror_map = tables.REGULARIZERS[row], tables.MIRROR_MAPS[column]

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco import topology
 from flwr_fco.errors import ConfigurationError
@@ -19,7 +20,7 @@ GRAPHS = [
 NAMES = [f"{graph.name}-{graph.num_nodes}" for graph in GRAPHS]
 
 
-@pytest.mark.parametrize("graph", GRAPHS, ids=NAMES)
+@together("graph", GRAPHS)
 def test_every_graph_has_a_gossip_matrix(graph):
     u = graph.mixing
     assert u.dtype == np.float64
@@ -31,7 +32,7 @@ def test_every_graph_has_a_gossip_matrix(graph):
     assert (linked > 0).all()
 
 
-@pytest.mark.parametrize("graph", GRAPHS, ids=NAMES)
+@together("graph", GRAPHS)
 def test_the_gap_is_how_fast_averaging_agrees(graph):
     u, m = graph.mixing, graph.num_nodes
     sigma = float(np.linalg.norm(u - np.full((m, m), 1 / m), 2))
@@ -52,7 +53,7 @@ def test_closed_forms():
     assert topology.chain(16).mixing[0, :3].tolist() == [2 / 3, 1 / 3, 0.0]
 
 
-@pytest.mark.parametrize(
+@together(
     ("graph", "node", "expected"),
     [
         (topology.chain(5), 0, {1}),
@@ -120,7 +121,7 @@ def test_disagreement_of_rows():
     assert topology.root_mean_square_norm(rows) == pytest.approx(math.sqrt((rows**2).sum() / 7))
 
 
-@pytest.mark.parametrize(
+@together(
     ("matrix", "message"),
     [
         (np.ones(3), r"shape \(3,\)"),
@@ -142,7 +143,7 @@ def test_other_matrices_are_refused(matrix, message):
         Topology("own", matrix)
 
 
-@pytest.mark.parametrize(
+@together(
     ("make", "message"),
     [
         (lambda: topology.ring(0), "num_nodes=0"),
@@ -161,7 +162,7 @@ def test_other_graphs_are_refused(make, message):
         make()
 
 
-@pytest.mark.parametrize("graph", [g for g in GRAPHS if g.num_nodes > 3], ids=str)
+@together("graph", [g for g in GRAPHS if g.num_nodes > 3])
 def test_missing_nodes_keep_to_themselves(graph):
     rng = np.random.default_rng(graph.num_nodes)
     for count in range(graph.num_nodes + 1):

@@ -11,6 +11,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import CONSTANTS, FEATURES, SADDLE, app_of, clients, start_arrays
 from quadratics import quadratics
+from representatives import by_class
+from together import together
 
 from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps import client_app
@@ -381,7 +383,7 @@ STRATEGIES = {
 CASES = [(strategy, case) for strategy, (_, cases) in STRATEGIES.items() for case in cases]
 
 
-@pytest.mark.parametrize(("strategy", "case"), CASES, ids=[f"{s}-{c}" for s, c in CASES])
+@together(("strategy", "case"), CASES)
 def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
     make, cases = STRATEGIES[strategy]
     hostile = Hostile(make())
@@ -608,7 +610,7 @@ def test_every_local_solver_belongs_to_a_strategy_that_the_time_is_tested_with()
     assert sorted({method_of(kind).algorithm.name for kind in ALL_STRATEGIES.values()}) == SOLVERS
 
 
-@pytest.mark.parametrize("name", ALL_STRATEGIES)
+@pytest.mark.parametrize("name", by_class())
 def test_every_local_solver_looks_at_the_time(name, clock):
     work = {"steps": 1_000, "batch_size": 5} if works_in_steps(name) else {}
     held_to_the_limit(lambda: made(name), saddle if name in SADDLE else least_squares, clock, **work)
@@ -616,7 +618,7 @@ def test_every_local_solver_looks_at_the_time(name, clock):
     assert SECONDS < clock.now < SECONDS + 3.0
 
 
-@pytest.mark.parametrize("name", [name for name in ALL_STRATEGIES if name not in SADDLE])
+@pytest.mark.parametrize("name", by_class(name for name in ALL_STRATEGIES if name not in SADDLE))
 def test_every_local_solver_looks_at_the_time_where_the_loss_has_a_compiled_loop(name, clock):
     work = {"epochs": 1_000, "batch_size": 5} if works_in_steps(name) else {}
     client = Client(made(name), least_squares)

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from together import together
 
 import flwr_fco.mirror_maps as package
 from flwr_fco.core.layout import Layout
@@ -67,8 +68,8 @@ def test_every_exported_class_has_an_example_and_a_name(cls):
     assert "_" not in cls.kind
 
 
-@pytest.mark.parametrize(("mirror_map", "scales"), EXAMPLES, ids=title)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
+@together(("mirror_map", "scales"), EXAMPLES)
 def test_contract(mirror_map, scales, seed):
     if isinstance(mirror_map, package.product.BoundProduct):
         regularizers = [psi.bind(LAYOUT) for psi in REGULARIZERS]
@@ -77,7 +78,7 @@ def test_contract(mirror_map, scales, seed):
     check_mirror_map(mirror_map, dimension=DIMENSION, seed=seed, scales=scales, regularizers=regularizers)
 
 
-@pytest.mark.parametrize(("mirror_map", "scales"), EXAMPLES, ids=title)
+@together(("mirror_map", "scales"), EXAMPLES)
 def test_bound_regularizers_leave_the_other_arrays_to_the_map_alone(mirror_map, scales):
     """On a model with an intercept: pairs stay minimisers, and psi says nothing about the intercept."""
     weights = np.array([0.0, 2.0, 0.5])
@@ -86,7 +87,7 @@ def test_bound_regularizers_leave_the_other_arrays_to_the_map_alone(mirror_map, 
         check_pair(mirror_map, psi.bind(LAYOUT), DIMENSION)
 
 
-@pytest.mark.parametrize(("mirror_map", "scales"), EXAMPLES, ids=title)
+@together(("mirror_map", "scales"), EXAMPLES)
 def test_single_element(mirror_map, scales):
     if getattr(mirror_map, "center", None) is not None:
         mirror_map = PNorm(mirror_map.p, center=np.ones(1), radius=mirror_map.radius)
@@ -97,7 +98,7 @@ def test_single_element(mirror_map, scales):
     check_mirror_map(mirror_map, dimension=1, scales=scales)
 
 
-@pytest.mark.parametrize(("mirror_map", "scales"), EXAMPLES, ids=title)
+@together(("mirror_map", "scales"), EXAMPLES)
 @pytest.mark.filterwarnings("error")
 def test_adversarial_duals_stay_finite_and_feasible(mirror_map, scales):
     ramp = np.arange(1.0, DIMENSION + 1.0)
@@ -131,7 +132,7 @@ def test_adversarial_duals_stay_finite_and_feasible(mirror_map, scales):
                     assert regularizer.value(w) == 0.0, (psi, name, t, w)
 
 
-@pytest.mark.parametrize(("mirror_map", "scales"), EXAMPLES, ids=title)
+@together(("mirror_map", "scales"), EXAMPLES)
 def test_pickle_and_strided_and_read_only_duals(mirror_map, scales):
     z = np.random.default_rng(0).normal(size=DIMENSION)
     expected = mirror_map.conjugate_gradient(z)

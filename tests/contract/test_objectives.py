@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+from together import together
 
 import flwr_fco.objectives
 from flwr_fco.objectives import (
@@ -66,11 +67,11 @@ def _concrete():
     return [m for m in losses if not issubclass(m, SaddleObjective)]
 
 
-@pytest.mark.parametrize("cls", _concrete(), ids=lambda cls: cls.__name__)
-@pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("l2", [0.0, 0.7])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("n", [23, 3, 1])
+@together("cls", _concrete())
+@together("intercept", [True, False])
+@together("l2", [0.0, 0.7])
+@together("dtype", [np.float64, np.float32])
+@together("n", [23, 3, 1])
 def test_keeps_the_contract(cls, intercept, l2, dtype, n):
     assert cls in FACTORIES, f"add a factory for {cls.__name__} to this file"
     check_objective(FACTORIES[cls](n=n, intercept=intercept, l2=l2, dtype=dtype))
@@ -204,7 +205,7 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
     return value_and_gradient
 
 
-@pytest.mark.parametrize(
+@together(
     ("name", "broken", "message"),
     [
         ("gradient", _half_intercept, "differences of the value"),

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from together import together
 
 import flwr_fco.regularizers as package
 from flwr_fco.core.layout import Layout
@@ -141,7 +142,7 @@ CLASSES = [
 ]
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@together("cls", CLASSES)
 def test_every_exported_class_has_an_example_and_a_name(cls):
     if cls not in NAMED_ARRAYS_ONLY:
         assert any(type(regularizer) is cls for regularizer, _ in EXAMPLES), f"add {cls.__name__} to EXAMPLES"
@@ -150,8 +151,8 @@ def test_every_exported_class_has_an_example_and_a_name(cls):
     assert "_" not in cls.kind
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.nightly)])
+@together(("regularizer", "shape"), EXAMPLES)
 def test_contract(regularizer, shape, seed):
     check_regularizer(regularizer, shape=shape, seed=seed)
 
@@ -171,8 +172,8 @@ def adversarial(shape):
     yield "mixed", np.resize([1e150, 1e-150, 0.0, -1e150, 5e-324, 1.0], n).reshape(shape)
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
-@pytest.mark.parametrize("step", [1e-6, 1.0, 1e6])
+@together(("regularizer", "shape"), EXAMPLES)
+@together("step", [1e-6, 1.0, 1e6])
 @pytest.mark.filterwarnings("error")
 def test_adversarial_inputs_stay_finite_and_feasible(regularizer, shape, step):
     for name, v in adversarial(shape):
@@ -187,7 +188,7 @@ def test_adversarial_inputs_stay_finite_and_feasible(regularizer, shape, step):
         assert np.array_equal(regularizer.prox(in_place, step, in_place), p), name
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@together(("regularizer", "shape"), EXAMPLES)
 def test_prox_is_equivariant_under_powers_of_two_of_the_distance(regularizer, shape):
     """argmin step psi(w) + 1/2||w - v||^2 depends on v continuously: nearly equal points, nearly equal results."""
     v = np.random.default_rng(3).normal(size=shape)
@@ -196,7 +197,7 @@ def test_prox_is_equivariant_under_powers_of_two_of_the_distance(regularizer, sh
         assert np.abs(regularizer.prox(v, 1.0) - regularizer.prox(nudged, 1.0)).max() <= 1e-11
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@together(("regularizer", "shape"), EXAMPLES)
 def test_strided_and_read_only_arrays(regularizer, shape):
     v = np.random.default_rng(4).normal(size=shape)
     expected = regularizer.prox(v, 0.5)
@@ -209,7 +210,7 @@ def test_strided_and_read_only_arrays(regularizer, shape):
     assert np.array_equal(regularizer.prox(v, 0.5), expected)
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@together(("regularizer", "shape"), EXAMPLES)
 def test_subgradient_inequality(regularizer, shape):
     """psi(x) >= psi(w) + <s, x - w> for the subgradient s at w."""
     if not regularizer.convex or isinstance(regularizer, Adapter):
@@ -225,7 +226,7 @@ def test_subgradient_inequality(regularizer, shape):
             assert regularizer.value(x) >= regularizer.value(w) + np.sum(s * (x - w)) - 1e-12
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@together(("regularizer", "shape"), EXAMPLES)
 def test_separable_terms_are_the_prox(regularizer, shape):
     terms = regularizer.separable_terms(shape)
     if terms is None:
@@ -237,7 +238,7 @@ def test_separable_terms_are_the_prox(regularizer, shape):
     np.testing.assert_allclose(regularizer.prox(v, step), expected, rtol=1e-14, atol=1e-16)
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@together(("regularizer", "shape"), EXAMPLES)
 def test_strength_max_is_the_threshold_of_zero(regularizer, shape):
     """At strength_max prox(-gradient) is 0, just below it is not."""
     gradient = np.random.default_rng(7).normal(size=shape)
@@ -256,14 +257,14 @@ def test_strength_max_is_the_threshold_of_zero(regularizer, shape):
     assert replace(regularizer, strength=strength * (1 - 1e-6)).prox(-gradient, 1.0).any()
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
-@pytest.mark.parametrize("step", [-1.0, np.nan, np.inf, True])
+@together(("regularizer", "shape"), EXAMPLES)
+@together("step", [-1.0, np.nan, np.inf, True])
 def test_bad_steps_are_refused(regularizer, shape, step):
     with pytest.raises(ConfigurationError, match="step"):
         regularizer.prox(np.zeros(shape), step)
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@together(("regularizer", "shape"), EXAMPLES)
 def test_bad_arrays_are_refused(regularizer, shape):
     with pytest.raises(ConfigurationError, match="float64 or float32"):
         regularizer.prox(np.zeros(shape, dtype=np.int64), 1.0)
@@ -271,7 +272,7 @@ def test_bad_arrays_are_refused(regularizer, shape):
         regularizer.prox(np.zeros(shape), 1.0, np.zeros(shape, dtype=np.float32))
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@together(("regularizer", "shape"), EXAMPLES)
 def test_equality_hash_pickle(regularizer, shape):
     twin = pickle.loads(pickle.dumps(regularizer))
     assert twin == regularizer
@@ -279,7 +280,7 @@ def test_equality_hash_pickle(regularizer, shape):
     assert twin != Zero() or isinstance(regularizer, Zero)
 
 
-@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@together(("regularizer", "shape"), EXAMPLES)
 def test_bound_to_a_model(regularizer, shape):
     """On the flat vector of a model psi acts on its array and leaves the others alone."""
     layout = Layout.from_arrays({"before": np.zeros(2), "w": np.zeros(shape), "after": np.zeros(3)}, apply_to="w")

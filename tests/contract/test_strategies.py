@@ -23,7 +23,24 @@ def test_the_exports_are_found():
     assert {"FedAvgSubgradient", "FedMid", "FedMidOSP", "FedDualAvg", "FedDualAvgOSP"} <= {c.__name__ for c in CONCRETE}
 
 
-@pytest.mark.parametrize("strategy", CONCRETE, ids=lambda cls: cls.__name__)
+#: Settings of another strategy, whose code they share: at night.
+SETTINGS = (
+    "FedDA",
+    "FedDualAvgOSP",
+    "FedMidOSP",
+    "Scaffold",
+    "ScaffoldS",
+    "DScaffold",
+    "DReFedDAGT",
+    "DistributedPGDA",
+)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param(c, marks=pytest.mark.nightly) if c.__name__ in SETTINGS else c for c in CONCRETE],
+    ids=lambda cls: cls.__name__,
+)
 def test_contract(strategy):
     check_strategy(strategy)
 

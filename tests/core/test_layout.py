@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.core.layout import Layout
 
@@ -39,7 +40,7 @@ def test_what_passes_through():
     ]
 
 
-@pytest.mark.parametrize(
+@together(
     ("shapes", "apply_to", "expected"),
     [
         ({"coefficients": (5,), "intercept": (1,)}, None, ("coefficients",)),

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.spec import Spec
@@ -34,7 +35,7 @@ def test_the_digest_sees_arrays_and_numbers():
     assert len(digests) == 5
 
 
-@pytest.mark.parametrize(
+@together(
     ("header", "message"),
     [
         ({"family": "regularizer", "kind": "magic"}, "unknown regularizer 'magic'; known here:.*l1"),

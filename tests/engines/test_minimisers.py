@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from quadratics import Quadratic, quadratics
 from scipy.optimize import approx_fprime
+from together import together
 
 from flwr_fco import work
 from flwr_fco.engines.minimisers import ENGINES, StoppingRule, fastest_engine, local_problem, minimise
@@ -71,8 +72,8 @@ def test_the_problem_is_its_formula_and_its_gradient_the_derivative(kind):
         np.testing.assert_allclose(product, (ahead - behind) / (2 * step), rtol=1e-4, atol=1e-4 * np.abs(product).max())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("engine", SMOOTH)
+@together("kind", KINDS)
+@together("engine", SMOOTH)
 def test_every_engine_finds_the_minimiser_and_certifies_it(engine, kind):
     objective = objective_of(kind)
     extra = terms(objective)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.client_apps import find_solver
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
@@ -54,8 +55,8 @@ def queries(objective, count, seed=0, batch_size=3):
     return [lambda w, b=b: objective.gradient(w, b) for b in objective.batches(np.random.default_rng(seed), work)]
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("trajectory", [False, True])
+@together("case", CASES)
+@together("trajectory", [False, True])
 def test_dual_extrapolation_is_algorithm_1(case, trajectory):
     objective, psi, h = CASES[case]
     start = RNG.normal(size=objective.layout.size)
@@ -79,8 +80,8 @@ def test_dual_extrapolation_is_algorithm_1(case, trajectory):
         assert set(uplink.vectors) == {"increment"}
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("trajectory", [False, True])
+@together("case", CASES)
+@together("trajectory", [False, True])
 def test_mirror_prox_is_algorithm_2(case, trajectory):
     objective, psi, h = CASES[case]
     layout = objective.layout

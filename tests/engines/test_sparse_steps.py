@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
+from together import together
 
 from flwr_fco.client_apps.table import find_solver
 from flwr_fco.core.layout import Layout
@@ -89,8 +90,8 @@ def agree(found):
         assert_allclose(after[name], state[name], rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("psi", PSI)
-@pytest.mark.parametrize("kind", KINDS)
+@together("psi", PSI)
+@together("kind", KINDS)
 def test_dual_averaging_agrees(kind, psi):
     if kind == "multinomial" and psi == "weighted l1":
         pytest.skip("weights are of one output")
@@ -100,9 +101,9 @@ def test_dual_averaging_agrees(kind, psi):
     agree(found)
 
 
-@pytest.mark.parametrize("options", [{}, {"client-prox": False}], ids=["psi", "osp"])
-@pytest.mark.parametrize("h", [DiagonalMetric(np.linspace(0.5, 2.0, D + 1)), OrthantEntropy()], ids=repr)
-@pytest.mark.parametrize("psi", ["nothing", "l1", "elastic net"])
+@together("options", [{}, {"client-prox": False}])
+@together("h", [DiagonalMetric(np.linspace(0.5, 2.0, D + 1)), OrthantEntropy()])
+@together("psi", ["nothing", "l1", "elastic net"])
 def test_other_geometries_agree(h, psi, options):
     objectives = pair("logistic")
     found, plan = answers("dual_averaging", objectives, PSI[psi], h, options=options)
@@ -120,8 +121,8 @@ def test_other_work_agrees(work, intercept):
     agree(answers("dual_averaging", objectives, L1(0.02), work=work)[0])
 
 
-@pytest.mark.parametrize("psi", ["l1", "weighted l1", "box"])
-@pytest.mark.parametrize("kind", ["least squares", "logistic", "hinge"])
+@together("psi", ["l1", "weighted l1", "box"])
+@together("kind", ["least squares", "logistic", "hinge"])
 def test_gradient_tracking_agrees(kind, psi):
     agree(answers("gradient_tracking", pair(kind), PSI[psi], vectors=("dual", "control"), state=("own",))[0])
 
@@ -130,8 +131,8 @@ def test_tracking_on_graphs_agrees():
     agree(answers("tracked_dual_averaging", pair(), L1(0.02), vectors=("dual", "tracker"))[0])
 
 
-@pytest.mark.parametrize("psi", PSI)
-@pytest.mark.parametrize("kind", ["logistic", "multinomial"])
+@together("psi", PSI)
+@together("kind", ["logistic", "multinomial"])
 def test_mirror_descent_agrees(kind, psi):
     if kind == "multinomial" and psi == "weighted l1":
         pytest.skip("weights are of one output")
@@ -183,9 +184,9 @@ GROUPS = {
 }
 
 
-@pytest.mark.parametrize("solver", ["dual_averaging", "gradient_tracking"])
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("psi", GROUPS)
+@together("solver", ["dual_averaging", "gradient_tracking"])
+@together("intercept", [False, True])
+@together("psi", GROUPS)
 def test_groups_are_retrieved_as_they_are_touched(psi, intercept, solver):
     objectives = [Logistic(x, np.arange(N) % 2, intercept=intercept) for x in (FEW.toarray(), FEW)]
     tracks = solver == "gradient_tracking"
@@ -246,8 +247,8 @@ def test_a_scalar_threshold_where_psi_has_one():
         assert shard._terms[True].shape == (5, columns or shard.indices.size)
 
 
-@pytest.mark.parametrize("h", [Euclidean(), DiagonalMetric(np.linspace(0.5, 2.0, D)), OrthantEntropy()], ids=repr)
-@pytest.mark.parametrize("psi", PSI)
+@together("h", [Euclidean(), DiagonalMetric(np.linspace(0.5, 2.0, D)), OrthantEntropy()])
+@together("psi", PSI)
 def test_coordinates_are_retrieved_as_the_vector_is(psi, h):
     bound = PSI[psi].bind(Layout.from_arrays({"w": np.zeros(D)}))
     z, places = RNG.normal(size=D), np.array([5, 0, 59, 17, 5])

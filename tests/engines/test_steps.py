@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.client_apps import find_solver
 from flwr_fco.engines.dual_steps import compiled_steps
@@ -72,9 +73,9 @@ def answer(objective, mirror_map, psi, solver, *, client_prox=True, steps=9):
     return uplink, done
 
 
-@pytest.mark.parametrize("solver", ["dual_averaging", "tracked_dual_averaging"])
-@pytest.mark.parametrize("name", OBJECTIVES)
-@pytest.mark.parametrize(("mirror_map", "psi"), COMPILED, ids=repr)
+@together("solver", ["dual_averaging", "tracked_dual_averaging"])
+@together("name", OBJECTIVES)
+@together(("mirror_map", "psi"), COMPILED)
 def test_an_epoch_in_one_call_takes_the_same_steps(solver, name, mirror_map, psi):
     objective = OBJECTIVES[name]()
     fused, done = answer(objective, mirror_map, psi, solver)

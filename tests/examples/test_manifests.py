@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
+from together import together
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/pyproject.toml"))
@@ -80,7 +81,7 @@ def test_the_target_is_the_release_that_is_tested():
     assert targets.pop() in requirements(ROOT)["flwr"].specifier
 
 
-@pytest.mark.parametrize("app", EXAMPLES, ids=lambda path: path.name)
+@together("app", EXAMPLES)
 def test_a_run_installs_what_the_app_imports(app):
     # What is not installed here is called as its distribution.
     known = packages_distributions()
@@ -97,7 +98,7 @@ def test_a_run_installs_what_the_app_imports(app):
         assert set(known.get(module, [module])) & set(listed), module
 
 
-@pytest.mark.parametrize("app", EXAMPLES, ids=lambda path: path.name)
+@together("app", EXAMPLES)
 def test_what_a_run_installs_goes_with_the_package_behind_it(app):
     """A run's own environment comes before the one that has flwr-fco: what it imports is chosen together."""
     own = requirements(ROOT)

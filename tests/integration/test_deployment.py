@@ -12,7 +12,8 @@ from flwr_fco.models import load_npz
 from main_job.compare import model_of, read_task, train
 from tools.local_superlink import _wait_until_healthy, command, end
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow]
+# By day tests/integration/deployment does much the same, with authentication and without questions.
+pytestmark = [pytest.mark.flower, pytest.mark.nightly]
 
 NODES = 2
 

@@ -1,9 +1,15 @@
-"""The same strategy and ClientApp, in this process and in Flower's own Ray simulation."""
+"""The same strategies and ClientApp, in this process and in Flower's own Ray simulation, which starts once for all."""
+
+import importlib.util
+import os
+import stat
 
 import numpy as np
 import pytest
 from problems import app_of, clients, flat, run, start_arrays
 
+from flwr_fco import GaussianDP
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg, FedMid
 
@@ -11,33 +17,51 @@ pytestmark = pytest.mark.flower
 
 ray = pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")
 
+# Flower's simulation may begin the first round before all nodes have come.
+COMMON = {"batch_size": 5, "seed": 11, "fraction_evaluate": 0.0, "min_available_nodes": 4}
 
-def strategy(kind):
-    # The second asks its clients for a rate and for certificates.
-    asking = {"client_lr": "auto", "certificate_every": 10} if kind is FedMid else {"client_lr": 0.02}
+
+def composite(kind, **options):
     # Weights as arrays travel with the plan; unequal sizes make the order of sums matter.
-    return kind(
-        regularizer=L1(0.3, weights=np.linspace(0.5, 1.5, 6)),
-        server_lr=0.9,
-        batch_size=5,
-        seed=11,
-        fraction_evaluate=0.0,
-        # Flower's simulation may begin the first round before all nodes have come.
-        min_available_nodes=4,
-        **asking,
+    return kind(regularizer=L1(0.3, weights=np.linspace(0.5, 1.5, 6)), server_lr=0.9, **COMMON, **options)
+
+
+def private(noise_seed, noise):
+    return FedDualAvg(
+        regularizer=L1(0.1),
+        client_lr=0.02,
+        local_steps=3,
+        fraction_train=0.5,
+        weighting="uniform",
+        normalize_local_work=False,
+        privacy=GaussianDP(clip=0.5, noise_multiplier=1.0, delta=1e-3, noise=noise, noise_seed=noise_seed),
+        **COMMON,
     )
 
 
-def in_flower(kind, rounds):
+#: Strategies and numbers of rounds. The second asks its clients for a rate and for certificates.
+RUNS = {
+    "steps": (lambda: composite(FedDualAvg, client_lr=0.02), 10),
+    "questions": (lambda: composite(FedMid, client_lr="auto", certificate_every=5), 10),
+}
+if importlib.util.find_spec("dp_accounting"):
+    RUNS["private"] = (lambda: private(3, "banded"), 6)
+    RUNS["private, noise without a seed"] = (lambda: private(None, "independent"), 6)
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory):
+    """Results of the runs in Flower's simulation, and where their states were saved."""
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    app = ServerApp()
-    results = []
+    app, found, folder = ServerApp(), {}, tmp_path_factory.mktemp("flower")
 
     @app.main()
     def main(grid, context):
-        results.append(strategy(kind).start(grid, start_arrays(), rounds))
+        for name, (make, rounds) in RUNS.items():
+            saved = Checkpoint(folder / f"{name}.npz", every=100)
+            found[name] = (make().start(grid, start_arrays(), rounds, callbacks=[saved]), saved.path)
 
     run_simulation(
         server_app=app,
@@ -45,13 +69,25 @@ def in_flower(kind, rounds):
         num_supernodes=4,
         backend_config={"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2, "include_dashboard": False}},
     )
-    return results[0]
+    return found
 
 
-@pytest.mark.parametrize("kind", [FedDualAvg, pytest.param(FedMid, marks=pytest.mark.slow)])
-def test_twenty_rounds_end_in_the_same_bits(kind):
-    there = in_flower(kind, 20)
-    here = run(strategy(kind), clients(), 20)
-    assert flat(there.arrays).tobytes() == flat(here.arrays).tobytes()
-    assert there.train_metrics_clientapp == here.train_metrics_clientapp
-    assert ("duality-gap" in there.train_metrics_clientapp[20]) == (kind is FedMid)
+@pytest.mark.parametrize("name", ["steps", "questions", "private"])
+def test_the_bits_are_those_of_this_process(name, there):
+    if name not in RUNS:
+        pytest.skip("needs dp-accounting")
+    (make, rounds), (result, _) = RUNS[name], there[name]
+    here = run(make(), clients(), rounds)
+    assert flat(result.arrays).tobytes() == flat(here.arrays).tobytes()
+    assert result.train_metrics_clientapp == here.train_metrics_clientapp
+    assert ("duality-gap" in result.train_metrics_clientapp[rounds]) == (name == "questions")
+
+
+def test_a_private_run_tells_epsilon_and_nothing_of_its_clients(there):
+    if "private" not in RUNS:
+        pytest.skip("needs dp-accounting")
+    result, path = there["private, noise without a seed"]
+    last = result.train_metrics_clientapp[6]
+    assert last["epsilon"] == private(None, "independent").private_mean.accountant.epsilon(1.0, 6, 1e-3)
+    assert set(last) <= {"epsilon", "delta", "density", "nonzeros", "skipped"}
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600

@@ -35,17 +35,13 @@ def train(strategy, num_rounds, **options):
 
 
 class Keep(Callback):
-    """Keeps the model after 300 rounds, and the state after 950."""
+    """Keeps the state after 950 rounds."""
 
     def __init__(self, path):
         self.path = path
 
     def on_run_begin(self, strategy, num_rounds):
         self.strategy = strategy
-
-    def on_round_end(self, server_round, arrays, metrics):
-        if server_round == 300:
-            self.model = flat(arrays)
 
     def on_save_point(self, server_round, last):
         if server_round == 950:
@@ -58,32 +54,33 @@ def with_rate(client_lr):
 
 @pytest.fixture(scope="module")
 def long_run(tmp_path_factory):
-    """1,000 rounds at the main job's rates: the models after 300 and 1,000, and the saved state after 950."""
+    """1,000 rounds at the main job's rates: the model, and the saved state after 950."""
     kept = Keep(tmp_path_factory.mktemp("main-problem") / "state.npz")
     # A function of the round as below, or the state would be of other options.
     end = train(with_rate(lambda number: 0.1), 1000, callbacks=[kept])
-    return kept.model, end, kept.path
+    return end, kept.path
 
 
 def objective(w):
     return composite_objective(CLIENTS, None, L1(STRENGTH), w)
 
 
-def test_300_rounds_come_within_3_percent_of_scikit_learn(solution, long_run):
-    w = long_run[0]
+def test_300_rounds_come_within_3_percent_of_scikit_learn(solution):
+    w = train(with_rate(0.1), 300)
     assert -1e-9 < objective(w) / objective(solution) - 1 < 0.02  # the bar is 3 %, measured 1.1 %
     assert support_scores(w[BLOCK], solution[BLOCK]).f1 > 0.85  # measured .884
     assert density(w[BLOCK]) < 0.3  # measured .252
     assert DATA.test_objective().metrics(w)["accuracy"] > 0.94  # measured .967
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("last_lr", "bar"),
     [(0.1, 2e-3), (0.01, 1.2e-3)],
     ids=["the main job's rates", "a smaller client rate in the last 50 rounds takes out the noise"],
 )
 def test_1000_rounds_come_within_2e_3_of_scikit_learn(solution, long_run, last_lr, bar):
-    _, w, saved = long_run
+    w, saved = long_run
     if last_lr != 0.1:
         w = train(with_rate(lambda number: 0.1 if number <= 950 else last_lr), 1000, resume=saved)
     assert -1e-9 < objective(w) / objective(solution) - 1 < bar  # measured 1.92e-3 and 9.6e-4

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.core.randomness import random_generator, random_generators
 from flwr_fco.errors import ConfigurationError
@@ -13,7 +14,7 @@ from flwr_fco.kernels.seeding import fill_state
 NUMBERS = np.random.default_rng(1)
 
 
-@pytest.mark.parametrize("length", range(10))
+@together("length", range(10))
 def test_the_state_is_that_of_a_seed_sequence(length):
     for words in (np.zeros(length), np.full(length, 2**32 - 1), *NUMBERS.integers(2**32, size=(20, length))):
         entropy = words.astype(np.uint32)
@@ -23,8 +24,8 @@ def test_the_state_is_that_of_a_seed_sequence(length):
             assert state.tolist() == np.random.SeedSequence(entropy).generate_state(size, np.uint64).tolist()
 
 
-@pytest.mark.parametrize("partition", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
-@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1])
+@together("partition", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
+@together("seed", [0, 7, 2**32 - 1])
 def test_a_generator_is_the_one_that_numpy_makes_of_the_words(seed, partition):
     for server_round, purpose in ((1, 1), (2, 1), (3000, 2), (1, 3)):
         words = (seed, server_round, partition & 0xFFFFFFFF, partition >> 32, purpose)

@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco import regularizers, strategies
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
@@ -88,7 +89,7 @@ def test_the_data_are_split_over_the_nodes_that_there_are():
         task_of(4, clients_per_round=5).strategy()
 
 
-@pytest.mark.parametrize("name", sorted(STRATEGIES))
+@together("name", sorted(STRATEGIES))
 def test_every_strategy_can_be_chosen(name):
     psi = {} if method_of(STRATEGIES[name]).limit.problem == "composite" else {"regularizer": "Zero"}
     strategy = task_of(3, **psi, strategy=name, seed=7).strategy()
@@ -110,7 +111,7 @@ def test_whole_numbers_will_do_for_numbers_and_a_rate_may_be_chosen_by_the_strat
     assert task.strategy().server_lr == "auto"
 
 
-@pytest.mark.parametrize(
+@together(
     ("key", "value", "words"),
     [
         ("client-lr", "0.1", ["client-lr='0.1'", "str", "expected a number"]),

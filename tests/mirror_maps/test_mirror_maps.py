@@ -4,6 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, MagnitudeError, SpecError, UnsupportedPairError
@@ -78,7 +79,7 @@ def oracle_psi(psi, w):
             return 0.0, [w >= 0, cp.sum(w) == psi.radius]
 
 
-@pytest.mark.parametrize(
+@together(
     "psi",
     [
         Zero(),
@@ -94,9 +95,8 @@ def oracle_psi(psi, w):
         L2Ball(0.6),
         Simplex(1.0),
     ],
-    ids=repr,
 )
-@pytest.mark.parametrize(
+@together(
     "mirror_map",
     [
         DiagonalMetric(WEIGHTS),
@@ -106,7 +106,6 @@ def oracle_psi(psi, w):
         OrthantEntropy(),
         SimplexEntropy(),
     ],
-    ids=lambda mirror_map: repr(mirror_map)[:40],
 )
 def test_retrieve_agrees_with_cvxpy(mirror_map, psi):
     """The oracle is good to about 1e-8 in the objective: ours must not be worse, and near in the point."""
@@ -202,8 +201,8 @@ def test_p_norm_is_the_formula_of_the_paper(p):
         assert_allclose(PNorm(p, center, radius).retrieve(z, 3.0, Zero()), center + shrunk, rtol=1e-13)
 
 
-@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1e300])
-@pytest.mark.parametrize("p", [2.0, 12.0, 13.86])
+@together("size", [1e-300, 1e-160, 1e160, 1e300])
+@together("p", [2.0, 12.0, 13.86])
 def test_p_norm_is_homogeneous_at_every_size(p, size):
     z = np.random.default_rng(1).uniform(-1, 1, size=50)
     assert_allclose(
@@ -365,10 +364,8 @@ def test_numbers_that_have_grown_too_large_are_not_taken_for_sets_that_do_not_me
 # ---- Pairs, arguments, products -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "mirror_map", [PNorm(3.0), OrthantEntropy(), SimplexEntropy(), DiagonalMetric(np.ones(6))], ids=repr
-)
-@pytest.mark.parametrize("psi", [Nuclear(0.1), L2(0.1)], ids=repr)
+@together("mirror_map", [PNorm(3.0), OrthantEntropy(), SimplexEntropy(), DiagonalMetric(np.ones(6))])
+@together("psi", [Nuclear(0.1), L2(0.1)])
 def test_unsupported_pairs_name_both_and_what_would_work(mirror_map, psi):
     assert not mirror_map.supports(psi)
     assert mirror_map.retrieval_method(psi) == "refused"
@@ -407,7 +404,7 @@ def test_the_intercept_has_threshold_zero_but_is_part_of_the_norm():
     assert_allclose(PNorm(4.0).retrieve(z, 1.0, L1(0.5).bind(layout)), expected, rtol=1e-15)
 
 
-@pytest.mark.parametrize(
+@together(
     ("build", "message"),
     [
         (lambda: PNorm(1.5), r"PNorm\(p=1.5\).*>= 2"),

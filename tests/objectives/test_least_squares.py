@@ -4,6 +4,7 @@ from numpy.testing import assert_allclose
 from scipy.optimize import approx_fprime
 from sklearn.linear_model import LinearRegression, Ridge
 from sklearn.metrics import mean_squared_error, r2_score
+from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, TraceRegression
@@ -134,9 +135,9 @@ def _hessian(objective):
     return np.array([objective.gradient(row) - zero for row in np.eye(size)])
 
 
-@pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("shape", [(40, 6), (6, 40), (7, 7), (1, 5), (5, 1)])
-@pytest.mark.parametrize("scale", [1.0, 0.5])
+@together("intercept", [True, False])
+@together("shape", [(40, 6), (6, 40), (7, 7), (1, 5), (5, 1)])
+@together("scale", [1.0, 0.5])
 def test_lipschitz_is_exact(shape, intercept, scale):
     rng = np.random.default_rng(0)
     objective = LeastSquares(rng.normal(size=shape) + 0.5, rng.normal(size=shape[0]), intercept=intercept, scale=scale)
@@ -192,7 +193,7 @@ def test_trace_regression_is_least_squares_on_flattened_matrices():
     assert objective.lipschitz() == flat.lipschitz()
 
 
-@pytest.mark.parametrize(
+@together(
     ("features", "targets", "options", "message"),
     [
         (np.ones(3), np.ones(3), {}, r"shape \(3,\)"),

@@ -5,6 +5,7 @@ from scipy.optimize import approx_fprime
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss
+from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Logistic, MultinomialLogistic
@@ -222,7 +223,7 @@ def test_text_labels_are_refused():
         MultinomialLogistic(np.ones((2, 2)), ["cat", "dog"])
 
 
-@pytest.mark.parametrize(
+@together(
     ("labels", "num_classes", "message"),
     [
         ([0, 2, 0], None, "hold 0, 2.*num_classes="),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
@@ -153,15 +154,15 @@ def _train(objective, strategy):
     return simulate(strategy, client_app(lambda context: objective), **options)
 
 
-@pytest.mark.parametrize("make", [FedDualAvg, FedMid, FeDualEx])
-@pytest.mark.parametrize("change", [np.sum, lambda g: g[:1], lambda g: g[:, None], lambda g: None], ids=range(4))
+@together("make", [FedDualAvg, FedMid, FeDualEx])
+@together("change", [np.sum, lambda g: g[:1], lambda g: g[:, None], lambda g: None])
 def test_a_gradient_of_another_shape_is_refused_and_not_stretched(make, change):
     with pytest.raises(ClientError, match=r"ConfigurationError .* the gradient has shape .*; expected \(3,\)"):
         _train(Centre(change=change), make(client_lr=0.1, local_steps=2, fraction_evaluate=0.0))
 
 
-@pytest.mark.parametrize("count", [0, -1, 2.5, None, True, "3"], ids=repr)
-@pytest.mark.parametrize("batch_size", [None, 4])
+@together("count", [0, -1, 2.5, None, True, "3"])
+@together("batch_size", [None, 4])
 def test_a_client_without_examples_is_named_and_does_not_go_on_for_ever(count, batch_size):
     strategy = FedDualAvg(client_lr=0.1, local_steps=2, batch_size=batch_size, fraction_evaluate=0.0)
     with pytest.raises(ClientError, match=rf"num_examples={count!r}; expected a whole number >= 1"):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Product, SimplexEntropy
@@ -147,7 +148,7 @@ def test_functions_of_wrong_shapes_are_refused():
             FunctionSaddle(lambda x, y: y, lambda x, y: x, x=bad, y=2)
 
 
-@pytest.mark.parametrize(
+@together(
     ("make", "message"),
     [
         (lambda: BilinearSaddle(np.ones(3)), r"matrix=...\) has shape \(3,\)"),
@@ -180,7 +181,7 @@ def test_functions_that_return_no_real_numbers_are_refused(found, dtype):
         objective.gradient(np.ones(4))
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "message"),
     [
         ({"grad_x": None}, "grad_x is a NoneType; expected a function"),
@@ -192,7 +193,6 @@ def test_functions_that_return_no_real_numbers_are_refused(found, dtype):
         ({"lipschitz": np.nan}, "lipschitz=nan"),
         ({"lipschitz": "1"}, "lipschitz='1'"),
     ],
-    ids=str,
 )
 def test_arguments_of_functions_are_looked_at(options, message):
     with pytest.raises(ConfigurationError, match=message):

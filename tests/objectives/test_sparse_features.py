@@ -5,7 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from representatives import by_class
 from scipy import sparse
+from together import together
 
 from flwr_fco import strategies
 from flwr_fco.client_apps import client_app
@@ -63,7 +65,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@together("form", FORMS)
 def test_every_form_becomes_the_same_rows(form):
     given = FORMS[form](rows())
     before = given.copy()
@@ -139,9 +141,9 @@ def agree(found, expected):
     assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("options", [{}, {"intercept": False}, {"l2": 0.3}], ids=["plain", "no intercept", "l2"])
-@pytest.mark.parametrize("kind", KINDS)
+@together("dtype", [np.float64, np.float32])
+@together("options", [{}, {"intercept": False}, {"l2": 0.3}])
+@together("kind", KINDS)
 def test_every_method_of_an_objective_agrees(kind, options, dtype):
     one = KINDS[kind](rows().toarray().astype(dtype), **options)
     other = KINDS[kind](as_users_bring_them(rows()) if dtype == np.float64 else rows().astype(dtype), **options)
@@ -186,8 +188,8 @@ def test_the_perturbed_objective_agrees():
         agree(pair[1].gradient(w, batch), pair[0].gradient(w, batch))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
+@together("kind", KINDS)
+@together("wide", [False, True])
 def test_every_engine_agrees(kind, wide):
     """Wide: fewer examples than the row space's limit, so that it is what the engines run in."""
     matrix = rows(25, 300 if wide else D, density=0.4)
@@ -233,7 +235,7 @@ def trained(strategy, objectives, rounds=4):
     return strategy.retrieve(run_of(strategy).problem, strategy.state)
 
 
-@pytest.mark.parametrize("name", strategies.STRATEGIES)
+@pytest.mark.parametrize("name", by_class())
 def test_every_strategy_agrees(name):
     def clients(of):
         return [Logistic(of(rows(12 + m, seed=m)), (numbers(m, 12 + m) > 0).astype(int), l2=0.1) for m in range(4)]

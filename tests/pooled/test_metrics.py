@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.metrics import f1_score, precision_score, recall_score
+from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, LeastSquares, Logistic, MultinomialLogistic, TraceRegression
@@ -165,10 +166,10 @@ def test_stationarity_is_the_gradient_without_psi_and_zero_at_the_solution():
     assert stationarity(clients, None, psi, solution + 1e-3, lipschitz=10.0) > 1e-3
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("intercept", [True, False])
-@pytest.mark.parametrize("l2", [0.0, 0.2])
-@pytest.mark.parametrize("name", PROBLEMS)
+@together("weights", WEIGHTS)
+@together("intercept", [True, False])
+@together("l2", [0.0, 0.2])
+@together("name", PROBLEMS)
 def test_gap_bounds_the_suboptimality_and_vanishes_at_the_solution(name, l2, intercept, weights):
     clients, gap, strength = _problems(l2=l2, intercept=intercept)[name]
     psi = _ElasticNet(strength)

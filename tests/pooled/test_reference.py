@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import Lasso, LogisticRegression
+from together import together
 
 from flwr_fco.datasets import lasso
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
@@ -89,9 +90,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("weights", [None, [1, 1, 1], [1, 0, 3]])
-@pytest.mark.parametrize(("make", "options", "classes"), CASES)
-@pytest.mark.parametrize("ridge", [0.0, 0.3])
+@together("weights", [None, [1, 1, 1], [1, 0, 3]])
+@together(("make", "options", "classes"), CASES)
+@together("ridge", [0.0, 0.3])
 def test_both_solvers_agree(make, options, classes, weights, ridge):
     clients = _clients(make, options, classes)
     psi = _ElasticNet(0.02 if classes else 0.2, ridge)

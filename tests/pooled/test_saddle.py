@@ -3,6 +3,7 @@
 import cvxpy as cp
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import (
@@ -61,7 +62,7 @@ CONJUGATES = [
 ]
 
 
-@pytest.mark.parametrize(("psi", "shape"), CONJUGATES, ids=repr)
+@together(("psi", "shape"), CONJUGATES)
 def test_a_conjugate_is_fenchels(psi, shape):
     """With p = prox(u) the vector (u - p)/s is a subgradient at p: psi(p) + psi*(v) = <p, v>; elsewhere at least."""
     rng = np.random.default_rng(0)

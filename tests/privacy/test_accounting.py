@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from together import together
 
 from flwr_fco.errors import ConfigurationError, NotInstalledError
 from flwr_fco.privacy import GaussianDP, accounting
@@ -21,8 +22,8 @@ MECHANISMS = [
 ]
 
 
-@pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
-@pytest.mark.parametrize("rounds", [1, 13])
+@together("mechanism", MECHANISMS)
+@together("rounds", [1, 13])
 def test_epsilon_is_that_of_the_event_and_rises_with_the_rounds(mechanism, rounds):
     found = mechanism.epsilon(2.0, rounds, DELTA)
     theirs = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
@@ -84,7 +85,7 @@ def test_without_the_library_there_is_no_private_run(monkeypatch):
         accounting.library()
 
 
-@pytest.mark.parametrize(
+@together(
     "options",
     [
         {"clip": 0.0},
@@ -107,7 +108,6 @@ def test_without_the_library_there_is_no_private_run(monkeypatch):
         {"noise_seed": -1},
         {"clip": "1"},
     ],
-    ids=str,
 )
 def test_what_is_out_of_range_is_refused(options):
     with pytest.raises(ConfigurationError):

@@ -8,6 +8,7 @@ import os
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.privacy.noise import BandedNoise, banded_sensitivity, square_root_coefficients
 
@@ -33,7 +34,7 @@ def variance_of_the_last_prefix(rounds, bands):
     return float(total @ total)
 
 
-@pytest.mark.parametrize("case", STORED, ids=str)
+@together("case", STORED)
 def test_sensitivity_and_error_are_the_stored_ones(case):
     rounds, separation, bands = case
     squared, variance = STORED[case]

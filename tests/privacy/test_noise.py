@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.linalg import sqrtm, toeplitz
 from scipy.stats import kstest
+from together import together
 
 from flwr_fco.privacy.noise import (
     BandedNoise,
@@ -77,7 +78,7 @@ def test_the_published_error_of_the_square_root():
         assert 1.0 + math.log(rounds) / math.pi < squared + 0.1 < 1.25 + math.log(rounds) / math.pi
 
 
-@pytest.mark.parametrize("rounds", range(1, 13))
+@together("rounds", range(1, 13))
 def test_the_tree_sensitivity_is_that_of_one_participation_in_each_tree(rounds):
     for separation in {1, 2, 3, 4, 7, rounds}:
         sizes = [min(separation, rounds - begin) for begin in range(0, rounds, separation)]

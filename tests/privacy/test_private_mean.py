@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from scipy.stats import beta, norm
+from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
@@ -57,7 +58,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize("vector", HOSTILE, ids=str)
+@together("vector", HOSTILE)
 def test_one_client_moves_the_sum_by_the_clip_and_replaced_by_twice_that_whatever_it_says(vector):
     clip = 0.7
     mean = make(GaussianDP(clip=clip, noise_multiplier=1.0, delta=1e-3))

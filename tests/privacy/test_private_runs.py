@@ -8,6 +8,7 @@ import pytest
 from faulty import Faulty, scaled, start_on, with_increment, with_metrics
 from flwr.app import ConfigRecord, MetricRecord
 from problems import app_of, flat, problem, start_arrays
+from together import together
 
 from flwr_fco import FedDAGT, FedDualAvg, FedDualAvgOSP, FeDualEx, GaussianDP, fit_path
 from flwr_fco.algorithms import DualAveraging
@@ -48,8 +49,7 @@ def play(strategy, rounds=6, **options):
     return simulate(strategy, app_of(objectives), **{**chosen, **options})
 
 
-@pytest.mark.parametrize("cls", [FedDualAvg, FedDualAvgOSP, FeDualEx])
-@pytest.mark.parametrize("noise", ["banded", "tree", "independent"])
+@together(("cls", "noise"), [(FedDualAvg, "banded"), (FedDualAvgOSP, "tree"), (FeDualEx, "independent")])
 def test_a_run_shows_the_noisy_model_and_nothing_else_of_the_clients(cls, noise):
     strategy = make(cls, privacy=privacy(noise=noise, noise_seed=None))
     result = play(strategy)
@@ -107,7 +107,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("options", "word"), REFUSED.values(), ids=REFUSED)
+@together(("options", "word"), REFUSED.values())
 def test_what_the_accounting_cannot_have_is_refused(options, word):
     with pytest.raises(ConfigurationError, match=word):
         make(**options)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from faults import FaultyGrid, lying
+from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -110,7 +111,7 @@ def go(strategy, app, rounds=6, start=None, **options):
     return simulate(strategy, app, num_nodes=NODES, num_rounds=rounds, initial_arrays=start, progress=False, **options)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@together("name", STRATEGIES)
 def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
     objectives = clients()
     ours, theirs = go(STRATEGIES[name](), our_app(objectives)), go(STRATEGIES[name](), torch_app(objectives))

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 import pytest
+from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -259,8 +260,8 @@ class WithoutBatch(nn.Module):
         return model
 
 
-@pytest.mark.parametrize("argument", ["loss", "scores"])
-@pytest.mark.parametrize(
+@together("argument", ["loss", "scores"])
+@together(
     ("function", "message"),
     [
         (_predictions_only, r"takes \(prediction\), and not two arguments \(too many positional"),
@@ -272,7 +273,6 @@ class WithoutBatch(nn.Module):
         (functools.partial(functional.cross_entropy, reduction="sum"), "takes predictions and targets"),
         ("mse", "='mse' cannot be called"),
     ],
-    ids=["one", "three", "keyword", "module", "torch module", "torch function", "partial", "no function"],
 )
 def test_a_function_that_does_not_take_model_and_batch_is_refused_with_an_example(argument, function, message):
     options = {"loss": _squares, argument: function}
@@ -353,7 +353,7 @@ def test_buffers_of_a_dtype_that_numpy_does_not_have():
     assert torch.equal(model[1].running_mean, before)
 
 
-@pytest.mark.parametrize(
+@together(
     ("changed", "message"),
     [
         ({"model": Linear}, "model=.*; expected a torch.nn.Module"),
@@ -368,7 +368,6 @@ def test_buffers_of_a_dtype_that_numpy_does_not_have():
         ({"loss": lambda model, batch: None}, "the loss is a NoneType; expected a tensor"),
         ({"loss": lambda model, batch: _squares(model, batch).detach()}, "does not depend on the parameters"),
     ],
-    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
 )
 def test_what_is_no_model_data_or_loss_is_named(changed, message):
     options = {"model": Linear(2), "loss": _squares, "dataset": (X, Y), **changed}

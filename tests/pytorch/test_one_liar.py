@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -62,9 +63,9 @@ def strategy(client, **options):
     return FedDualAvg(client=client, fraction_evaluate=0.0, **more, **options)
 
 
-@pytest.mark.parametrize("aggregation", ["mean", "median"])
-@pytest.mark.parametrize("lie", [longer, heavier, negative_variance, counter])
-@pytest.mark.parametrize("client", ["composite", "unmodified"])
+@together("aggregation", ["mean", "median"])
+@together("lie", [longer, heavier, negative_variance, counter])
+@together("client", ["composite", "unmodified"])
 def test_one_of_four_changes_little(client, lie, aggregation):
     own = {"local-steps": 8} if client == "unmodified" else None
     make = (lambda mods: unmodified_app(mods=mods, metrics=own)) if own else (lambda mods: loop_app(mods=mods))

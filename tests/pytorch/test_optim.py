@@ -5,6 +5,7 @@ import io
 
 import numpy as np
 import pytest
+from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -130,8 +131,8 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize("foreach", [True, False])
-@pytest.mark.parametrize(("problem", "psi", "mirror_map"), PAIRS, ids=str)
+@together("foreach", [True, False])
+@together(("problem", "psi", "mirror_map"), PAIRS)
 def test_dual_averaging_takes_the_steps_of_the_numpy_solver(problem, psi, mirror_map, foreach):
     objective, plan, model, run = _setting(problem, psi, "dual_averaging", mirror_map)
     start = np.random.default_rng(1).normal(size=plan.layout.size)
@@ -152,10 +153,9 @@ def _data(model):
     return {name: p.detach() for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize(
+@together(
     ("problem", "psi", "mirror_map"),
     [pair for pair in PAIRS if not isinstance(pair[1], Simplex)],
-    ids=str,
 )
 def test_proximal_sgd_takes_the_steps_of_the_numpy_solver(problem, psi, mirror_map):
     objective, plan, model, run = _setting(problem, psi, "mirror_descent", mirror_map)
@@ -206,8 +206,8 @@ MAPS = [
 ]
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-3, 1.0, 50.0])
-@pytest.mark.parametrize(("mirror_map", "psi"), MAPS, ids=str)
+@together("size", [0.0, 1e-3, 1.0, 50.0])
+@together(("mirror_map", "psi"), MAPS)
 def test_mirror_maps_are_the_numpy_ones(mirror_map, psi, size):
     z = size * np.random.default_rng(0).normal(size=6)
     own = geometry(mirror_map, [psi], ["w"], [torch.zeros(2, 3, dtype=torch.float64)])
@@ -410,8 +410,8 @@ def test_elapsed_is_the_sum_of_what_a_schedule_gave(kind):
     assert optimizer.elapsed == pytest.approx(2 * (0.4 + 0.2 + 0.1))
 
 
-@pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@together("kind", ALL)
+@together("dtype", [torch.float32, torch.bfloat16])
 def test_saved_and_loaded_it_goes_on_to_the_bit(kind, dtype):
     ours = _network(dtype)
     options = {"lr": 0.1, "regularizer": PerParameter({"0.*": L1(0.2, weights=np.ones((5, 4))), "*": L1(0.1)})}
@@ -586,7 +586,7 @@ def _step(optimizer, model):
     optimizer.step()
 
 
-@pytest.mark.parametrize(
+@together(
     ("groups", "options", "words"),
     [
         (None, {"regularizer": PerParameter({"0.wieght": L1(1.0)})}, r"PerParameter.*\['0.wieght'\] match no array"),
@@ -600,7 +600,7 @@ def _step(optimizer, model):
         ({"mirror_map": Product({"*": Euclidean(), "1.*": PNorm(3.0)})}, {}, r"Product.*\['1.\*'\] match no array"),
     ],
 )
-@pytest.mark.parametrize("kind", ALL)
+@together("kind", ALL)
 def test_a_pattern_that_matches_nothing_is_an_error_and_not_a_parameter_without_psi(kind, groups, options, words):
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     named = list(model.named_parameters())
@@ -629,8 +629,8 @@ def test_patterns_of_all_groups_together_need_not_match_in_each_of_them(kind):
     assert all(torch.equal(one, other) for one, other in zip(*(m.parameters() for m in models), strict=True))
 
 
-@pytest.mark.parametrize("place", [0, 1])
-@pytest.mark.parametrize("kind", ALL)
+@together("place", [0, 1])
+@together("kind", ALL)
 def test_an_empty_group_changes_nothing(kind, place):
     """As in PyTorch's own optimisers: a split of the parameters may leave a part of it without any."""
     torch.manual_seed(0)

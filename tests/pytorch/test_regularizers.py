@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -88,7 +89,7 @@ def test_every_supported_class_is_among_the_cases():
     assert {type(psi) for psi in CASES} == set(supported_regularizers()) & ours
 
 
-@pytest.mark.parametrize("psi", CASES, ids=lambda psi: type(psi).__name__)
+@together("psi", CASES)
 def test_the_map_is_that_of_numpy_in_float64(psi):
     for point in _points():
         tensor = torch.tensor(point)
@@ -105,7 +106,7 @@ def test_the_map_is_that_of_numpy_in_float64(psi):
         assert torch.equal(tensor, given), "the argument has been changed"
 
 
-@pytest.mark.parametrize("psi", CASES, ids=lambda psi: type(psi).__name__)
+@together("psi", CASES)
 def test_a_float32_tensor_stays_float32_and_loses_only_its_rounding(psi):
     point = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
     tensor = torch.tensor(point)
@@ -114,7 +115,7 @@ def test_a_float32_tensor_stays_float32_and_loses_only_its_rounding(psi):
     np.testing.assert_allclose(found.numpy(), psi.prox(point.astype(np.float64), 0.5), atol=3e-6)
 
 
-@pytest.mark.parametrize("psi", CASES, ids=lambda psi: type(psi).__name__)
+@together("psi", CASES)
 def test_nan_is_not_hidden(psi):
     point = torch.ones(SHAPE, dtype=torch.float64)
     point[1, 1] = np.nan

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
@@ -40,9 +41,9 @@ def dual_of(scale, shapes=((40, 30), (40,))):
     return {name: (scale * value).astype(np.float32) for name, value in values.items()}
 
 
-@pytest.mark.parametrize("psi", [Zero(), L1(0.3), Nuclear(0.1)])
-@pytest.mark.parametrize("shapes", [((40, 30), (40,)), ((400, 500), (400,))])  # The second in parts, tensor by tensor.
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@together("psi", [Zero(), L1(0.3), Nuclear(0.1)])
+@together("shapes", [((40, 30), (40,)), ((400, 500), (400,))])  # The second in parts, tensor by tensor.
+@together("momentum", [0.0, 0.9])
 def test_it_is_dual_averaging_in_float64_up_to_rounding(psi, shapes, momentum):
     if isinstance(psi, Nuclear) and shapes[0][0] > 40:
         pytest.skip("a large singular value decomposition in every step")

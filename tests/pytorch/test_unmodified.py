@@ -165,6 +165,7 @@ def test_only_the_product_of_strength_rate_and_steps_matters():
     assert 0.5 < density(net) < 1.0
 
 
+@pytest.mark.nightly
 def test_a_factor_of_three_too_much_leaves_nothing():
     """Which is why `density=` takes the place of the product: the threshold outruns the gradients."""
 

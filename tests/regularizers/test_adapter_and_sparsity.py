@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.errors import ConfigurationError, SpecError
 from flwr_fco.regularizers import L1, Adapter, HardSparsity, L1Ball, Regularizer
@@ -119,9 +120,7 @@ class Broken(Regularizer):
         return out
 
 
-@pytest.mark.parametrize(
-    "fault", ["value", "threshold", "negative zero", "nan", "dtype", "expansive", "out", "in place"]
-)
+@together("fault", ["value", "threshold", "negative zero", "nan", "dtype", "expansive", "out", "in place"])
 def test_the_checker_finds_every_fault(fault):
     with pytest.raises(AssertionError, match="Broken"):
         check_regularizer(Broken(fault))

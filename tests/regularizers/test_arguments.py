@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, SpecError
@@ -24,15 +25,15 @@ from flwr_fco.regularizers import (
 GROUPED = pytest.mark.parametrize("cls", [GroupLasso, SparseGroupLasso])
 
 
-@pytest.mark.parametrize("cls", [L1, L2Squared, ElasticNet, Nuclear])
-@pytest.mark.parametrize("strength", [-1.0, np.nan, np.inf, True, "1", None, np.array([1.0, 2.0])])
+@together("cls", [L1, L2Squared, ElasticNet, Nuclear])
+@together("strength", [-1.0, np.nan, np.inf, True, "1", None, np.array([1.0, 2.0])])
 def test_strengths(cls, strength):
     with pytest.raises(ConfigurationError, match=f"{cls.__name__}\\(strength="):
         cls(strength)
 
 
-@pytest.mark.parametrize("cls", [L1Ball, L2Ball, Simplex])
-@pytest.mark.parametrize("radius", [0.0, -1.0, np.nan, np.inf, False, "1"])
+@together("cls", [L1Ball, L2Ball, Simplex])
+@together("radius", [0.0, -1.0, np.nan, np.inf, False, "1"])
 def test_radii(cls, radius):
     with pytest.raises(ConfigurationError, match=f"{cls.__name__}\\(radius="):
         cls(radius)

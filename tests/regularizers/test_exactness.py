@@ -5,6 +5,7 @@ from fractions import Fraction
 import cvxpy as cp
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.regularizers import (
     L1,
@@ -103,8 +104,8 @@ def points(shape):
     yield np.zeros(shape)
 
 
-@pytest.mark.parametrize(("psi", "shape", "norm", "dual"), NORMS, ids=label)
-@pytest.mark.parametrize("step", [1e-6, 1e-2, 0.4, 1.0, 30.0, 1e6])
+@together(("psi", "shape", "norm", "dual"), NORMS)
+@together("step", [1e-6, 1e-2, 0.4, 1.0, 30.0, 1e6])
 def test_norms_satisfy_their_optimality_conditions(psi, shape, norm, dual, step):
     for v in points(shape):
         p = psi.prox(v, step)
@@ -115,7 +116,7 @@ def test_norms_satisfy_their_optimality_conditions(psi, shape, norm, dual, step)
         assert abs(np.sum(r * p) - step * norm(p)) <= 1e-13 * size * (np.abs(v).sum() + norm(p))
 
 
-@pytest.mark.parametrize(("psi", "shape", "support"), SETS, ids=label)
+@together(("psi", "shape", "support"), SETS)
 def test_projections_satisfy_their_optimality_conditions(psi, shape, support):
     for v in points(shape):
         p = psi.prox(v, 1.0)
@@ -176,8 +177,8 @@ def variation_residual(v, p, strength):
     return max(x.max(initial=0.0) for x in violations)
 
 
-@pytest.mark.parametrize("n", [2, 3, 10, 1000, 100_000])
-@pytest.mark.parametrize("strength", [1e-6, 0.3, 5.0, 1e3])
+@together("n", [2, 3, 10, 1000, 100_000])
+@together("strength", [1e-6, 0.3, 5.0, 1e3])
 def test_total_variation_of_long_sequences(n, strength):
     rng = np.random.default_rng(n)
     for v in (rng.normal(size=n), rng.normal(size=n).cumsum(), rng.integers(-2, 3, size=n).astype(float), np.ones(n)):
@@ -221,13 +222,12 @@ MATRICES = [
 ]
 
 
-@pytest.mark.parametrize(
+@together(
     ("psi", "shape", "term", "constraints"),
     [(psi, (N,), term, constraints) for psi, term, constraints in CONES]
     + [(psi, (4, 3), term, constraints) for psi, term, constraints in MATRICES],
-    ids=label,
 )
-@pytest.mark.parametrize("step", [0.05, 1.0, 4.0])
+@together("step", [0.05, 1.0, 4.0])
 def test_no_worse_than_cvxpy(psi, shape, term, constraints, step):
     v = np.random.default_rng(2).normal(size=shape)
     x = cp.Variable(shape)
@@ -256,8 +256,8 @@ def rational_projection(v, radius, absolute):
     return [max(s - theta, 0) * (1 if x > 0 or not absolute else -1) for s, x in zip(size, exact, strict=True)]
 
 
-@pytest.mark.parametrize("radius", [1e-10, 0.5, 1.0, 37.0, 1e10])
-@pytest.mark.parametrize("magnitude", [1e-300, 1e-5, 1.0, 1e8, 1e17, 1e200])
+@together("radius", [1e-10, 0.5, 1.0, 37.0, 1e10])
+@together("magnitude", [1e-300, 1e-5, 1.0, 1e8, 1e17, 1e200])
 def test_projections_against_rational_arithmetic(radius, magnitude):
     """Relative accuracy of eps in the radius, also where v is 1e200 times as large as the radius."""
     rng = np.random.default_rng(3)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 from problems import app_of, clients, flat, run, start_arrays, trackers_of
+from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
@@ -29,7 +30,7 @@ from flwr_fco.strategies import (
     run_of,
 )
 
-ALL = pytest.mark.parametrize("cls", STRATEGIES.values(), ids=STRATEGIES)
+ALL = together("cls", STRATEGIES.values())
 
 
 @ALL
@@ -102,7 +103,7 @@ def test_a_strategy_of_ones_own_has_its_own_arguments():
         Mine(speed=1.0, seeds=3)
 
 
-@pytest.mark.parametrize(
+@together(
     ("option", "expected"),
     [
         ({"client_prox": "no"}, "client_prox='no' is a str; expected True or False"),
@@ -123,7 +124,6 @@ def test_a_strategy_of_ones_own_has_its_own_arguments():
         ({"apply_to": 3}, "apply_to=3 is a int; expected a string or a sequence of a string or None"),
         ({"choose_nodes": [1, 2]}, r"choose_nodes=\[1, 2\] is a list; expected a function"),
     ],
-    ids=str,
 )
 def test_a_wrong_type_or_value_is_an_error_that_names_it(option, expected):
     with pytest.raises(ConfigurationError, match=expected):
@@ -177,7 +177,7 @@ def test_the_user_can_prescribe_who_takes_part():
     assert asked == [[1, 3], [0, 3], [1, 3]]
 
 
-@pytest.mark.parametrize(
+@together(
     ("choose", "what"),
     [
         (lambda n, nodes: [nodes[0], nodes[0]], "a node twice"),
@@ -210,8 +210,8 @@ def test_trackers_with_prescribed_nodes_sum_to_zero_and_reach_the_optimum():
     assert np.abs(gradient).max() <= 1e-6
 
 
-@pytest.mark.parametrize("name", ["client_lr", "server_lr"])
-@pytest.mark.parametrize("make", [FedDualAvg, FeDualEx, FedMid, FedDAGT, DFedDA])
+@together("name", ["client_lr", "server_lr"])
+@together("make", [FedDualAvg, FeDualEx, FedMid, FedDAGT, DFedDA])
 def test_a_function_of_the_round_may_count_by_itself(make, name):
     """It is called once a round: clients and server mean the same number, and none is passed over."""
     values = [0.05, 0.04, 0.03, 0.02, 0.01]

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
+from representatives import by_class
 
 from flwr_fco.algorithms.rivals.fed_pd import PrimalDual
 from flwr_fco.client_apps import client_app, find_solver
@@ -60,7 +61,7 @@ def both_ways(make_strategy, objectives, start, **options):
     return [outcome(grid, make_strategy(), start, **options) for grid in grids]
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", by_class())
 def test_every_strategy_gives_the_same_bits_and_metrics(name):
     objectives = problem_of(name).objectives
     layout = objectives[0].layout

@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, lasso_path
+from together import together
 
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
@@ -197,7 +198,7 @@ def test_a_regularizer_without_a_strength(regularizer):
         StrengthPath(FedDualAvg(regularizer=regularizer))
 
 
-@pytest.mark.parametrize(
+@together(
     "options",
     [
         {"num_strengths": 1},
@@ -212,7 +213,6 @@ def test_a_regularizer_without_a_strength(regularizer):
         {"strengths": [True]},
         {"validate": "no"},
     ],
-    ids=str,
 )
 def test_arguments_out_of_range(options):
     with pytest.raises(ConfigurationError, match="expected"):

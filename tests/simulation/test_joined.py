@@ -3,7 +3,7 @@
 import pickle
 
 import numpy as np
-import pytest
+from together import together
 
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.regularizers import L1
@@ -39,7 +39,7 @@ def through(answers):
     return found.apart() if isinstance(found, Joined) else found
 
 
-@pytest.mark.parametrize(
+@together(
     "answers",
     [
         [],
@@ -55,7 +55,6 @@ def through(answers):
         [Sent({"increment": np.ones(5)}, {"n": 1}), sparse(3)],
         [Sent({}, {"n": 1}), Sent({}, {"n": 2})],
     ],
-    ids=["none", "absent", "one", "many", "gap", "sizes", "names", "matrices", "forms", "sparse", "mixed", "empty"],
 )
 def test_what_comes_out_is_what_went_in(answers):
     assert seen(through(answers)) == seen(answers)

@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from problems import FEATURES, app_of, clients, flat, run, solved_by, start_arrays
+from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -254,7 +255,7 @@ def test_bad_numbers_are_refused(numbers):
         simulate(strategy(), app_of(clients()), **options)
 
 
-@pytest.mark.parametrize(
+@together(
     ("wrong", "message"),
     [
         ({"num_rounds": 1.5}, "num_rounds=1.5 is a float; expected a whole number"),
@@ -269,7 +270,6 @@ def test_bad_numbers_are_refused(numbers):
         ({"node_config": lambda partition: None}, r"node_config\(0\) is a NoneType; expected a mapping"),
         ({"num_nodes": 1}, "min_train_nodes=2 and min_available_nodes=2, but there are num_nodes=1"),
     ],
-    ids=str,
 )
 def test_an_argument_of_the_wrong_kind_is_named_before_anything_runs(wrong, message):
     options = {

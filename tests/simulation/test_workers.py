@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
+from representatives import by_class
 from scipy import sparse
 
 from flwr_fco.client_apps import client_app, find_solver
@@ -18,7 +19,7 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, Processes, RayActors, WorkerGrid, simulate
 from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, run_of
 from flwr_fco.wire import flower
-from tests.fault_bars import STRATEGIES, make, problem_of
+from tests.fault_bars import make, problem_of
 from tests.problems import app_of, clients, solved_by, start_arrays
 
 
@@ -42,7 +43,7 @@ def strategy(cls=FedDualAvg, **options):
     return cls(**{"regularizer": L1(0.1), "client_lr": 0.02, "fraction_evaluate": 0.0, **options})
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", by_class())
 def test_every_strategy_gives_the_bits_of_one_process(name, workers):
     objectives = problem_of(name).objectives
     layout = objectives[0].layout
@@ -63,17 +64,17 @@ def killing(workers, worker, number):
 @pytest.mark.parametrize(
     "make_strategy",
     [
-        strategy,
+        pytest.param(strategy, marks=pytest.mark.nightly),
         lambda: strategy(fraction_train=0.5, seed=3),
-        lambda: strategy(FedDAGT, client_state="ledger"),
+        pytest.param(lambda: strategy(FedDAGT, client_state="ledger"), marks=pytest.mark.nightly),
         lambda: strategy(FedDAGT, client_state="ledger", fraction_train=0.5),
     ],
     ids=["stateless", "a sample", "a ledger", "a ledger, a sample"],
 )
 def test_no_reply_is_lost_and_no_bit_changes_when_a_worker_dies(make_strategy, mortal):
-    here = outcome(InProcessGrid(app_of(clients()), 4), make_strategy(), start_arrays(), 40)
+    here = outcome(InProcessGrid(app_of(clients()), 4), make_strategy(), start_arrays(), 12)
     with WorkerGrid(mortal, app_of(clients()), 4) as grid:
-        there = outcome(grid, make_strategy(), start_arrays(), 40, callbacks=[killing(mortal, 0, 20)])
+        there = outcome(grid, make_strategy(), start_arrays(), 12, callbacks=[killing(mortal, 0, 6)])
     assert there[:2] == here[:2]
     for number, metrics in there[2].items():
         assert metrics["num-replies"] == here[2][number]["num-replies"]
@@ -241,7 +242,7 @@ def two_raylets():
 
 
 @pytest.mark.flower
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_a_cluster_of_two_machines_one_may_go():
     here = outcome(InProcessGrid(app_of(clients()), 4), strategy(), start_arrays(), 10)
     cluster, second = two_raylets()

@@ -7,6 +7,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedAvgM, FedMedian, FedTrimmedAvg
 from flwr.serverapp.strategy.strategy import Strategy
+from together import together
 
 from flwr_fco import FedDualAvg
 from flwr_fco.errors import ConfigurationError
@@ -56,7 +57,7 @@ def rounds(strategy: Strategy, examples=(5, 5, 5, 5, 5), count=1):
     return model["w"].numpy(), metrics
 
 
-@pytest.mark.parametrize(
+@together(
     ("ours", "flowers", "examples"),
     [
         (lambda: unmodified(), lambda: FedAvg(), (5, 2, 9, 1, 3)),
@@ -68,9 +69,8 @@ def rounds(strategy: Strategy, examples=(5, 5, 5, 5, 5), count=1):
         ),
         (lambda: unmodified(server_momentum=0.5), lambda: FedAvgM(server_momentum=0.5), (5, 2, 9, 1, 3)),
     ],
-    ids=["FedAvg", "FedMedian", "FedTrimmedAvg", "FedAvgM"],
 )
-@pytest.mark.parametrize("count", [1, 3])
+@together("count", [1, 3])
 def test_without_psi_the_hooks_give_flowers_model(ours, flowers, examples, count):
     model, metrics = rounds(ours(), examples, count)
     expected, theirs = rounds(flowers(), examples, count)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Array
+from together import together
 
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.arrays import from_array
@@ -29,7 +30,7 @@ def test_every_single_bit_flip_of_a_header_is_refused_or_harmless(shape):
     assert refused > 7 * header
 
 
-@pytest.mark.parametrize(
+@together(
     "data",
     [
         b"PK\x03\x04junk",

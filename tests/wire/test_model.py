@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
+from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ProtocolError
@@ -20,7 +21,7 @@ SAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("array", SAMPLES, ids=lambda a: f"{a.dtype}{a.shape}")
+@together("array", SAMPLES)
 def test_arrays_are_flowers_to_the_byte(array):
     layout = Layout.from_arrays({"x": array, "w": np.zeros(1)})
     passed = {"x": array} if array.dtype.kind != "f" else {}

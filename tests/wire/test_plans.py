@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
@@ -12,7 +13,7 @@ from flwr_fco.wire.protocol import Plan, SpecError
 LAYOUT = Layout.from_arrays({"w": np.zeros(3)})
 
 
-@pytest.mark.parametrize(
+@together(
     "change",
     [
         {"seed": 1.5},

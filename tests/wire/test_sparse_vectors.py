@@ -6,6 +6,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import changed
 from scipy import sparse
+from together import together
 
 from flwr_fco import FedDualAvg
 from flwr_fco.client_apps import client_app
@@ -44,7 +45,7 @@ def test_an_empty_one_too():
     assert_array_equal(found.vectors["increment"].to_dense(), np.zeros(10))
 
 
-@pytest.mark.parametrize(
+@together(
     ("given", "message"),
     [
         ({"indices": np.array([0, 3, 10], dtype=np.int32)}, "ascend from 0 to 9"),
@@ -105,7 +106,7 @@ def dense_clients():
     return [Logistic(own.features.toarray(), own.labels) for own in clients()]
 
 
-@pytest.mark.parametrize(
+@together(
     "options",
     [
         {},
@@ -118,7 +119,6 @@ def dense_clients():
         {"wire_dtype": "float32"},
         {"output": "average"},
     ],
-    ids=str,
 )
 def test_options_see_the_same_increments(options):
     expected, _ = run(dense_clients(), **options)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.optimize import linprog
+from together import together
 
 from flwr_fco.errors import FlwrFcoError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
@@ -83,8 +84,8 @@ def trace(objective, psi, h, start, *, steps, step_size, **options):
     return np.array(gaps)
 
 
-@pytest.mark.parametrize("name", INSTANCES)
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@together("name", INSTANCES)
+@together("seed", [0, 1, 2])
 def test_theorem_4_holds_after_every_number_of_steps(name, seed):
     """Gap(ergodic point) <= beta B / T at every T."""
     objective, psi, h, start, beta, diameter = INSTANCES[name](seed)

@@ -17,7 +17,7 @@ from flwr_fco.errors import FlwrFcoError
 from flwr_fco.simulation import simulate
 from tools.local_superlink import command, end, flower_run, local_superlink
 
-pytestmark = [pytest.mark.flower, pytest.mark.slow]
+pytestmark = [pytest.mark.flower, pytest.mark.nightly]
 ray = pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")
 
 APP = Path(__file__).parent / "app"

@@ -15,6 +15,7 @@ from lies_of_one import (
     without_liar,
 )
 from problems import app_of, changed, clients, flat, start_arrays, trackers_of
+from together import together
 
 from flwr_fco.algorithms.contract.means import mean_increment
 from flwr_fco.callbacks import EarlyStopping
@@ -64,14 +65,14 @@ def more_work(number, vectors, claims):
     claims["elapsed"] *= 900
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["FedDualAvg", "FedMid", "FedDAGT", "DFedDA"])
+@together("way", WAYS)
+@together("name", ["FedDualAvg", "FedMid", "FedDAGT", "DFedDA"])
 def test_a_client_of_ours_does_what_it_was_asked_for(way, name):
     same_as_missing(way, name, more_work)
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
+@together("way", WAYS)
+@together("aggregation", AGGREGATIONS)
 def test_no_centre_is_moved_by_it(way, aggregation):
     same_as_missing(way, "FedDualAvg", more_work, aggregation=aggregation)
 
@@ -153,8 +154,8 @@ def test_honest_unmodified_clients_with_shards_of_10_and_1000_rows_lose_nothing(
 # --- B: few replies ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("when", "length", "way"), [(1, 1e9, "messages"), (3, 1e300, "messages"), (3, 1e9, "uplinks")])
-@pytest.mark.parametrize("name", ["FedDualAvg", "FedMid", "FedDAGT", "DFedDAGT", "FastFedDA", "FedDR", "FedCM"])
+@together(("when", "length", "way"), [(1, 1e9, "messages"), (3, 1e300, "messages"), (3, 1e9, "uplinks")])
+@together("name", ["FedDualAvg", "FedMid", "FedDAGT", "DFedDAGT", "FastFedDA", "FedDR", "FedCM"])
 def test_one_of_four_nodes_with_an_absurd_reply(way, name, when, length):
     def lie(number, vectors, claims):
         if number == when:
@@ -199,14 +200,14 @@ def heavy(number, vectors, claims):
         vector *= -900.0
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ["FedDualAvg", "FedMid", "FedDAGT", "LocalSGD", "FeDualEx"])
+@together("way", WAYS)
+@together("name", ["FedDualAvg", "FedMid", "FedDAGT", "LocalSGD", "FeDualEx"])
 def test_a_heavy_client_with_a_long_increment_does_not_count(way, name):
     same_as_missing(way, name, heavy)
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("work", [{"local_steps": 4}, {"local_steps": None, "local_epochs": 1, "batch_size": 10}])
+@together("aggregation", AGGREGATIONS)
+@together("work", [{"local_steps": 4}, {"local_steps": None, "local_epochs": 1, "batch_size": 10}])
 def test_nor_in_any_centre(aggregation, work):
     same_as_missing("messages", "FedDualAvg", heavy, aggregation=aggregation, **work)
 
@@ -363,7 +364,10 @@ def test_a_robust_centre_acts_on_buffers_too(rule):
 # --- F: bytes that repeat honestly ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["FedDualAvg", "FedDAGT", "LocalSGD", "FedDR", "Scaffnew", "DFedDAGT"])
+NIGHTLY = [pytest.param(name, marks=pytest.mark.nightly) for name in ("FedDualAvg", "LocalSGD", "Scaffnew", "DFedDAGT")]
+
+
+@pytest.mark.parametrize("name", ["FedDAGT", "FedDR", *NIGHTLY])
 def test_honest_converged_runs_repeat_bytes_and_count(name):
     options = {"step": 0.5} if name == "FedDR" else {}
     result = run(make(name, **options), OBJECTIVES, 400)
@@ -443,8 +447,8 @@ def test_the_table_of_what_was_left_out_is_bounded(monkeypatch):
 # --- K: weights of clients that remember ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number_of_examples", [0, 15])
-@pytest.mark.parametrize("name", ["FedDR", "FedDyn", "FiveGCS", "FedDAGT", "Scaffold"])
+@together("number_of_examples", [0, 15])
+@together("name", ["FedDR", "FedDyn", "FiveGCS", "FedDAGT", "Scaffold"])
 def test_a_client_that_remembers_weighs_what_it_said_first(name, number_of_examples):
     def lie(number, vectors, claims):
         claims["num-examples"] = number_of_examples
@@ -553,8 +557,8 @@ def test_early_stopping_does_not_follow_one_liar():
 # --- low --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["epoch", "accepted"])
-@pytest.mark.parametrize("value", [1e300, float("nan"), "ten", 2.5])
+@together("key", ["epoch", "accepted"])
+@together("value", [1e300, float("nan"), "ten", 2.5])
 def test_a_servers_stamp_that_is_none_is_an_error_in_words(key, value):
     """The reply could not be serialised, which ends the client's process."""
 

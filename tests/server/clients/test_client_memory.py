@@ -5,6 +5,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import D, app_of, clients, flat, optimum, problem, start_arrays, trackers_of
 from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
+from representatives import by_class
+from together import together
 
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
@@ -55,7 +57,7 @@ def test_the_trackers_sum_to_zero_after_every_round(fault, client_state, weighti
 
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("client_state", ["ledger", "reset"])
-@pytest.mark.parametrize("cls", CENTRAL)
+@pytest.mark.parametrize("cls", by_class(CENTRAL))
 def test_the_run_still_reaches_the_optimum(fault, client_state, cls):
     objectives = problem()
     strategy = CENTRAL[cls](client_state=client_state, client_lr=0.2, batch_size=None, local_steps=4)
@@ -64,8 +66,8 @@ def test_the_run_still_reaches_the_optimum(fault, client_state, cls):
     assert np.abs(w - optimum(objectives, weights_of(strategy, grid))).max() <= 1e-8
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+@together("fault", FAULTS)
+@together("client_state", ["ledger", "reset"])
 def test_sampled_clients_keep_the_sum_too(fault, client_state):
     strategy = FedDAGT(
         fraction_train=0.6, client_state=client_state, client_lr=0.2, batch_size=None, local_steps=4, seed=1

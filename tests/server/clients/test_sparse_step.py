@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from together import together
 
 from flwr_fco.algorithms.density import FURTHER, GAIN, MEMORY, keep_gain, smaller_side, sparse_step
 from flwr_fco.core.layout import Layout
@@ -40,8 +41,8 @@ def test_the_kth_largest_is_that_of_a_sort(dtype, kind, share, cut):
         assert above_and_at(v, level) == ((np.abs(v) > level).sum(), (np.abs(v) == level).sum())
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("kind", KINDS)
+@together("dtype", [np.float64, np.float32])
+@together("kind", KINDS)
 def test_a_large_array_keeps_exactly_its_count_and_its_largest(dtype, kind):
     v = entries(kind, _COUNTED_FROM + 11, dtype)
     w = HardSparsity(1000).prox(v, 1.0)

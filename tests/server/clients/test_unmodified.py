@@ -5,6 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from problems import FEATURES, clients, flat, run, start_arrays
+from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import SimplexEntropy
@@ -174,7 +175,7 @@ def test_the_density_is_resumed(tmp_path):
         run_of(other).load(tmp_path / "state.npz")
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "message"),
     [
         ({"density": 0.1, "local_steps": 3}, "each of them says how fast"),

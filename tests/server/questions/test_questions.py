@@ -8,6 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from problems import app_of
 from problems import run as run_from
+from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.answers import find_answer
@@ -125,7 +126,7 @@ def test_arrays_that_are_not_optimised_are_lent_and_given_back():
     assert objective.count == 7.0
 
 
-@pytest.mark.parametrize(
+@together(
     ("alter", "reason"),
     [
         (lambda content: content["arrays"].update(extra=serialised(np.zeros(4))), "expected ['gradient']"),
@@ -156,7 +157,7 @@ def test_an_answer_is_checked_as_a_reply_is(alter, reason):
     assert reason in row.reason
 
 
-@pytest.mark.parametrize(
+@together(
     ("limits", "change", "reason"),
     [
         (Limits(max_parameters=3), {}, "max_parameters"),
@@ -219,8 +220,8 @@ def with_minimum(kind):
     return objective, star
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 11, 12])
-@pytest.mark.parametrize("kind", ["squares", "logistic", "softmax"])
+@together("size", [1, 2, 5, 11, 12])
+@together("kind", ["squares", "logistic", "softmax"])
 def test_the_constant_bounds_the_mean_square_of_minibatch_gradients(kind, size):
     """Expected smoothness: E ||g_B(w) - g_B(w*)||^2 <= 2 L (F(w) - F(w*)) at the minimum, over all batches."""
     from itertools import combinations

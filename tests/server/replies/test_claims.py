@@ -5,6 +5,7 @@ import pytest
 from faulty import Faulty, scaled, start_on, strategy, with_metrics
 from flwr.app import ConfigRecord, Message
 from problems import D, app_of, clients, flat, start_arrays
+from together import together
 
 from flwr_fco.errors import ProtocolError
 from flwr_fco.regularizers import L1
@@ -28,8 +29,8 @@ CLAIMS = {
 }
 
 
-@pytest.mark.parametrize("name", CLAIMS)
-@pytest.mark.parametrize("cls", [FedDualAvg, FedMid, FedDAGT, DFedDA, FastFedDA])
+@together("name", CLAIMS)
+@together("cls", [FedDualAvg, FedMid, FedDAGT, DFedDA, FastFedDA])
 def test_an_absurd_claim_is_left_out_and_counted(cls, name):
     if cls is FastFedDA and "elapsed" in name:
         pytest.skip("its elapsed counts steps; the same check")

@@ -9,6 +9,7 @@ from faults import FaultyGrid
 from faulty import BAD_NODE, Faulty, start_on, strategy, with_increment, with_metrics
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from problems import FEATURES, app_of, clients, flat, run, start_arrays
+from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -264,7 +265,7 @@ def test_waiting_for_nodes_has_a_limit():
         start_on(grid, strategy(min_available_nodes=5, node_timeout=0.0))
 
 
-@pytest.mark.parametrize(
+@together(
     ("options", "message"),
     [
         ({"regularizer": 0.3}, "regularizer=0.3"),

@@ -10,20 +10,15 @@ import numpy as np
 import pytest
 from flwr.app import MetricRecord
 from problems import CONSTANTS, app_of, problem, start_arrays
+from representatives import by_class
 
-from flwr_fco import strategies
 from flwr_fco.callbacks import Callback, Checkpoint, Csv, EarlyStopping, JsonLines
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import CompositeStrategy, DualFL, FedDAGT, FedDualAvg, method_of, run_of
+from flwr_fco.strategies import STRATEGIES, DualFL, FedDAGT, FedDualAvg, method_of, run_of
 
 ROUNDS = 6
-CONCRETE = [
-    cls
-    for cls in (getattr(strategies, name) for name in strategies.__all__)
-    if inspect.isclass(cls) and issubclass(cls, CompositeStrategy) and method_of(cls).algorithm
-]
 
 
 def make(cls, **options):
@@ -125,24 +120,25 @@ def whole_and_resumed(build, tmp_path, seed, kills=1, **options):
         yield whole, described(play(strategy, path, resume=resume, **options), strategy), at
 
 
-@pytest.mark.parametrize("cls", CONCRETE, ids=lambda cls: cls.__name__)
-def test_every_strategy(cls, tmp_path):
-    for whole, resumed, at in whole_and_resumed(lambda: make(cls), tmp_path, cls.__name__):
+@pytest.mark.parametrize("name", by_class())
+def test_every_strategy(name, tmp_path):
+    for whole, resumed, at in whole_and_resumed(lambda: make(STRATEGIES[name]), tmp_path, name):
         assert resumed == whole, at
 
 
 @pytest.mark.parametrize(
-    "build",
+    ("build", "kills"),
     [
-        lambda: make(FedDAGT),
-        pytest.param(lambda: make(FedDAGT, client_state="reset"), marks=pytest.mark.slow),
-        pytest.param(lambda: make(FedDualAvg, client_lr="auto", output="moving-average"), marks=pytest.mark.slow),
-        pytest.param(lambda: make(DualFL, certificate_every=1), marks=pytest.mark.slow),
+        (lambda: make(FedDAGT), 6),
+        pytest.param(lambda: make(FedDAGT), 20, marks=pytest.mark.slow),
+        pytest.param(lambda: make(FedDAGT, client_state="reset"), 20, marks=pytest.mark.slow),
+        pytest.param(lambda: make(FedDualAvg, client_lr="auto", output="moving-average"), 20, marks=pytest.mark.slow),
+        pytest.param(lambda: make(DualFL, certificate_every=1), 20, marks=pytest.mark.slow),
     ],
-    ids=["ledger", "reset", "rate that was asked for", "everyone"],
+    ids=["in short", "ledger", "reset", "rate that was asked for", "everyone"],
 )
-def test_twenty_points(build, tmp_path):
-    for whole, resumed, at in whole_and_resumed(build, tmp_path, 0, 20):
+def test_many_points(build, kills, tmp_path):
+    for whole, resumed, at in whole_and_resumed(build, tmp_path, 0, kills):
         assert resumed == whole, at
 
 

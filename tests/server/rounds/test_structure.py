@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 from problems import clients, flat, run
+from together import together
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
@@ -27,8 +28,8 @@ from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, FedMid
 
 
-@pytest.mark.parametrize("cls", [FedDualAvg, FedMid])
-@pytest.mark.parametrize("strength", [0.0, 0.05, 0.5, 2.0])
+@together("cls", [FedDualAvg, FedMid])
+@together("strength", [0.0, 0.05, 0.5, 2.0])
 def test_density_is_that_of_each_rounds_model(cls, strength):
     seen = []
     strategy = cls(regularizer=L1(strength), client_lr=0.05)
@@ -94,8 +95,8 @@ def test_rank_is_that_of_each_rounds_model(psi):
     assert 0 < min(ranks[1:]) < 5
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("rank", [0, 1, 40, 60, 200, 300])
+@together("dtype", ["float64", "float32"])
+@together("rank", [0, 1, 40, 60, 200, 300])
 def test_large_matrices_have_the_rank_that_they_are_made_with(rank, dtype):
     rng = np.random.default_rng(rank)
     matrix = (rng.standard_normal((400, rank)) @ rng.standard_normal((rank, 300))).astype(dtype)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from problems import FEATURES, clients, flat, run
+from together import together
 
 from flwr_fco import topology
 from flwr_fco.errors import ConfigurationError
@@ -138,9 +139,9 @@ def test_stages_of_mc_fed_da(w0):
     assert (strategy.state.stage, strategy.state.stage_round) == (2, 5)
 
 
-@pytest.mark.parametrize("w0", STARTS, ids=["from zero", "from elsewhere"])
-@pytest.mark.parametrize("mixing", [None, "complete", "chain"])
-@pytest.mark.parametrize("constrained", [False, True, 0.5])
+@together("w0", STARTS)
+@together("mixing", [None, "complete", "chain"])
+@together("constrained", [False, True, 0.5])
 def test_liang(w0, mixing, constrained):
     objectives = clients(SIZES)
     u = topology.chain(4).mixing if mixing == "chain" else np.full((4, 4), 0.25)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import FEATURES, D, app_of, clients, flat, run, start_arrays, trackers_of
+from together import together
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
 from flwr_fco import topology
@@ -36,9 +37,9 @@ from flwr_fco.work import FirstOrder
 # --- the printed algorithms ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("server_lr", [1.0, 0.7])
-@pytest.mark.parametrize("p", [2.0, 4.0])
-@pytest.mark.parametrize("start", ["gradient", "zero"])
+@together("server_lr", [1.0, 0.7])
+@together("p", [2.0, 4.0])
+@together("start", ["gradient", "zero"])
 def test_derived_trackers_are_the_explicit_ones(server_lr, p, start):
     objectives = clients(EQUAL)
     z, c = plain(objectives, 100, mixing=np.full((4, 4), 0.25), lr=0.02, server_lr=server_lr, steps=4, p=p, start=start)
@@ -395,7 +396,7 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
 # --- what is refused ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@together(
     ("make", "message"),
     [
         (lambda: DFedDA(mixing="line"), "mixing='line'.*'chain'"),

@@ -199,6 +199,7 @@ def test_a_client_whose_features_change_is_asked_again_and_goes_on():
     assert np.abs(weights @ trackers).max() <= 1e-12 * np.abs(trackers).max() * weights.sum()
 
 
+@pytest.mark.nightly
 def test_the_optimum_is_that_of_all_data():
     app = client_app(lambda context: load(context, cls=LeastSquares))
     strategy = FedDAGT(client_lr=0.8, batch_size=None, local_steps=4, regularizer=L1(0.01), fraction_evaluate=0.0)

@@ -9,6 +9,8 @@ from problems import D, app_of, clients, flat, optimum, problem, run, start_arra
 from quadratics import optimum as pooled_optimum
 from quadratics import quadratics
 from remembering import FAULTS, SIZES, VICTIM, corrupt, faulty_run, leave, weights_of
+from representatives import by_class
+from together import together
 
 from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.client_apps.threads import single_threaded_blas
@@ -87,8 +89,15 @@ def check_controls(strategy, grid, number, metrics):
     assert np.abs(weights @ np.array(controls)).max() <= 1e-11 * max(1.0, np.abs(controls).max()), f"round {number}"
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+#: Every fault, and both ways to go on after those that lose a client's state.
+BY_DAY = [("raises", "reset"), ("lost reply", "ledger"), ("lost message", "reset"), ("NaN", "ledger")]
+BY_DAY += [("restart", "ledger"), ("restart", "reset")]
+AT_NIGHT = [(fault, kept) for fault in FAULTS for kept in ("ledger", "reset") if (fault, kept) not in BY_DAY]
+
+
+@pytest.mark.parametrize(
+    ("fault", "client_state"), BY_DAY + [pytest.param(*case, marks=pytest.mark.nightly) for case in AT_NIGHT]
+)
 def test_the_controls_of_dual_fl_sum_to_zero_and_the_optimum_is_reached(fault, client_state):
     strategy = EVERYONE["DualFL"](client_state=client_state)
     w, grid, result = faulty_run(strategy, FAULTS[fault], num_rounds=ROUNDS["DualFL"], check=check_controls)
@@ -101,10 +110,8 @@ def test_the_controls_of_dual_fl_sum_to_zero_and_the_optimum_is_reached(fault, c
     assert skipped == (lost if fault == "restart" else [3, 4, 9])
 
 
-@pytest.mark.parametrize(
-    ("fault", "client_state"), [("lost reply", "reset"), ("restart", "ledger"), ("restart", "reset")]
-)
-@pytest.mark.parametrize("name", [name for name in EVERYONE if name != "DualFL"])
+@pytest.mark.parametrize("name", by_class(name for name in EVERYONE if name != "DualFL"))
+@together(("fault", "client_state"), [("lost reply", "reset"), ("restart", "ledger"), ("restart", "reset")])
 def test_those_that_need_everyone_reach_the_optimum_whatever_is_lost(name, client_state, fault):
     strategy = EVERYONE[name](client_state=client_state)
     w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=ROUNDS[name], check=check_ledger)
@@ -112,10 +119,8 @@ def test_those_that_need_everyone_reach_the_optimum_whatever_is_lost(name, clien
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
-@pytest.mark.parametrize(
-    ("fault", "client_state"), [("lost reply", "reset"), ("restart", "ledger"), ("restart", "reset")]
-)
-@pytest.mark.parametrize("name", SAMPLED)
+@pytest.mark.parametrize("name", by_class(SAMPLED))
+@together(("fault", "client_state"), [("lost reply", "reset"), ("restart", "ledger"), ("restart", "reset")])
 def test_samples_of_clients_reach_the_optimum_whatever_is_lost(name, client_state, fault):
     strategy = SAMPLED[name](client_state=client_state, fraction_train=0.6, seed=1)
     rounds = range(1, 30)
@@ -141,8 +146,8 @@ def check_balance(strategy, grid, number, metrics):
     assert imbalance(strategy) <= 1e-10, f"round {number}"
 
 
-@pytest.mark.parametrize("client_state", ["ledger", "reset"])
-@pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])
+@together("client_state", ["ledger", "reset"])
+@together("name", [*EVERYONE, *SAMPLED])
 def test_a_weight_stays_what_it_was(name, client_state):
     strategy = {**EVERYONE, **SAMPLED}[name](client_state=client_state)
     faulty_run(strategy, more_examples, rounds=(3, 4), num_rounds=6)
@@ -158,8 +163,8 @@ def test_a_ledger_hides_a_restart_to_the_bit(name):
     np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("kind", ["silent", "NaN"])
-@pytest.mark.parametrize("name", EVERYONE)
+@together("kind", ["silent", "NaN"])
+@together("name", EVERYONE)
 def test_a_node_without_a_good_answer_is_asked_again_in_the_same_round(name, kind):
     class Once:
         def __init__(self):
@@ -196,8 +201,8 @@ def test_failed_rounds_count_only_if_they_are_in_a_row():
     assert np.abs(w - optimum(problem(), [30, 40, 20, 30, 25] / np.float64(145))).max() <= 1e-8
 
 
-@pytest.mark.parametrize(("fault", "client_state"), [("lost message", "ledger"), ("NaN", "reset")])
-@pytest.mark.parametrize("name", EVERYONE)
+@pytest.mark.parametrize("name", by_class(EVERYONE))
+@together(("fault", "client_state"), [("lost message", "ledger"), ("NaN", "reset")])
 def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_state):
     strategy = EVERYONE[name](on_missing="reset", evict_after=2, client_state=client_state)
     primals = {}
@@ -251,9 +256,7 @@ def test_a_node_that_comes_back_under_another_id_is_the_same_client():
 # --- what is refused, and what the rounds are told ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "cls", [APDAInexact, DualFL, FedCM, FedDyn, FedPD, FedProx, FedSAM, FiveGCS, LocalSGD, Scaffnew]
-)
+@together("cls", [APDAInexact, DualFL, FedCM, FedDyn, FedPD, FedProx, FedSAM, FiveGCS, LocalSGD, Scaffnew])
 def test_psi_is_refused_with_the_reason(cls):
     with pytest.raises(ConfigurationError, match=r"no place for psi, because .*FedDR"):
         cls(regularizer=L1(0.1))

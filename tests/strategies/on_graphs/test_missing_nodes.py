@@ -15,7 +15,7 @@ def check_graph_sums(strategy, grid, number, metrics):
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("cls", [DFedDAGT, DScaffold, DReFedDAGT])
+@pytest.mark.parametrize("cls", [pytest.param(DFedDAGT, marks=pytest.mark.nightly), DScaffold, DReFedDAGT])
 def test_on_a_graph_the_trackers_sum_to_zero_and_the_optimum_is_reached(fault, cls):
     graph, num_rounds = {DFedDAGT: ("chain", 400), DScaffold: ("ring", 100), DReFedDAGT: ("complete", 50)}[cls]
     rate = {"chain": 0.025, "ring": 0.1, "complete": 0.2}[graph]

@@ -1,0 +1,38 @@
+"""One strategy of each class goes through what all of them go through in `make test-nightly`."""
+
+from collections.abc import Iterable
+
+import pytest
+from _pytest.mark.structures import ParameterSet
+
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy, method_of
+
+#: A strategy, and why it is here: what runs its clients, what they remember, who takes part, what the server reads.
+REPRESENTATIVES = {
+    "FedDualAvg": "dual steps of clients that remember nothing; the server reads the mean",
+    "FedDAGT": "dual steps with a tracker in each client's memory; sums over a sample",
+    "DFedDAGT": "dual steps on a graph: the server reads every node's row, and remembers for all",
+    "FastFedDA": "steps of its own, whose rates and weights grow; sums over all rounds",
+    "FedMid": "primal steps of clients that remember nothing",
+    "Scaffnew": "primal steps with a shift in each client's memory; everybody, rounds of random lengths",
+    "FeDualEx": "pairs of extragradient steps, on a saddle point",
+    "FedProx": "minimisations by clients that remember nothing",
+    "FedDR": "minimisations with two vectors in each client's memory; a sample",
+    "DualFL": "minimisations with a shift; everybody, and nobody's answer may be missing",
+    "FedPD": "a client half of its own that minimises and remembers; everybody",
+}
+
+
+def class_of(strategy: type[CompositeStrategy]) -> tuple[str, bool, bool, bool]:
+    """Return what decides which code of client and server a strategy runs through."""
+    algorithm = method_of(strategy).algorithm
+    # Proximal and gradient steps are primal steps with compiled loops.
+    engine = {None: "its own", "proximal steps": "primal steps", "gradient steps": "primal steps"}
+    graph = algorithm.reads == "rows"
+    name = "" if graph else engine.get(algorithm.engine, str(algorithm.engine))
+    return name, bool(algorithm.memory), algorithm.everyone, graph
+
+
+def by_class(names: Iterable[str] = STRATEGIES) -> list[str | ParameterSet]:
+    """Mark the names of strategies, for `pytest.mark.parametrize`, that only the nightly tests run."""
+    return [name if name in REPRESENTATIVES else pytest.param(name, marks=pytest.mark.nightly) for name in names]
