@@ -25,7 +25,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.pooled import centralized_solution, support_scores
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, Trimmed
 
 PAGE = Path(__file__).parent / "robustness.md"
 CLIENTS, LIARS, STEPS, BATCH = 64, 10, 5, 16
@@ -170,8 +170,7 @@ def run(name: str, method: str, lie: str) -> Score:
             local_steps=STEPS,
             batch_size=BATCH,
             weighting="uniform",
-            aggregation=method,
-            trim=0.2,
+            aggregation=Trimmed(0.2) if method == "trimmed" else method,
             on_divergence="warn",
         )
         app = client_app(choose, mods=[lying_mod(lie)])

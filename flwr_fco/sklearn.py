@@ -366,7 +366,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             fraction_evaluate=0.0,
             min_train_nodes=1,
             min_available_nodes=1,
-            client_weights=dict(enumerate(masses)) if split.weighted else None,
+            weighting=dict(enumerate(masses)) if split.weighted else "examples",
         )
         run, shares = run_of(strategy), [mass / total for mass in masses]
         rounds, first = 0, 0.0

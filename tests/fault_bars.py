@@ -23,7 +23,7 @@ from flwr_fco.objectives import LeastSquares, QuadraticSaddle
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.pooled.saddle import saddle_point
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import STRATEGIES, method_of, run_of
+from flwr_fco.strategies import STRATEGIES, Trimmed, method_of, run_of
 from flwr_fco.wire import flower as _flower
 
 PAGE = Path(__file__).parents[1] / "docs" / "faults.md"
@@ -289,7 +289,7 @@ def persistent(kind):
 
 
 LIES = ("none", "sign flip", "10 times", "replay", "random direction", "collusion")
-ROBUST = ("mean", "trimmed", "median", "geometric-median")
+ROBUST = {"mean": "mean", "trimmed": Trimmed(), "median": "median", "geometric-median": "geometric-median"}
 OTHER_PAGE = PAGE.with_name("robustness.md")
 
 
@@ -299,7 +299,7 @@ def under_a_liar(name, kind, aggregation):
     layout = problem.objectives[0].layout
     liars = [] if kind == "none" else [4, 7] if kind == "collusion" else [4]
     grid = FaultyGrid(app_of(problem.objectives), 10, {persistent(kind): 1.0}, partitions=liars)
-    strategy = make(name, aggregation=aggregation)
+    strategy = make(name, aggregation=ROBUST[aggregation])
     start = ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
     try:
         with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():

@@ -33,7 +33,7 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import BilinearSaddle, Logistic
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import STRATEGIES, ModelStage, Stage, method_of
+from flwr_fco.strategies import STRATEGIES, Average, ModelStage, Stage, method_of
 
 ROUNDS = 6
 #: Constants without which a method does not begin.
@@ -107,7 +107,7 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], str, str]]:
         yield f"{name} half", name, {"fraction_train": 0.5}, "dense", "in-process"
         yield f"{name} half messages", name, {"fraction_train": 0.5}, "dense", "messages"
         yield f"{name} uniform", name, {"weighting": "uniform"}, "dense", "in-process"
-        yield f"{name} average", name, {"output": "average"}, "dense", "in-process"
+        yield f"{name} average", name, {"output": Average()}, "dense", "in-process"
         yield f"{name} ergodic", name, {"output": "ergodic"}, "dense", "in-process"
         yield f"{name} shadow", name, {"output": "shadow"}, "dense", "in-process"
         yield f"{name} float32", name, {"wire_dtype": "float32"}, "dense", "messages"

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.algorithms.contract import Option, Problem, Replies, Setting
+from flwr_fco.algorithms.contract.choices import Density
 from flwr_fco.algorithms.dual_averaging import DualAveraging, DualState
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
@@ -46,12 +47,12 @@ _FLOOR = 0.5
 _SURE = 0.5
 
 
-def rounds_of(density_rounds: int | None, num_rounds: int | None) -> int:
+def rounds_of(rounds: int | None, num_rounds: int | None) -> int:
     """Return in how many rounds the density falls to the one that is asked for.
 
     Parameters
     ----------
-    density_rounds : int or None
+    rounds : int or None
         What the user says; None: three quarters of the rounds of the run.
     num_rounds : int or None
         Of the run; None if unknown.
@@ -61,12 +62,12 @@ def rounds_of(density_rounds: int | None, num_rounds: int | None) -> int:
     ConfigurationError
         If neither is known.
     """
-    if density_rounds is None and num_rounds is None:
+    if rounds is None and num_rounds is None:
         raise ConfigurationError(
-            "density=... without `start`: the number of rounds is not known; give density_rounds=..."
+            "density=... without `start`: the number of rounds is not known; give Density(..., rounds=...)"
         )
     # Rounded up: of three rounds the last one is the first with the density that is asked for.
-    return density_rounds or max(1, -(-3 * (num_rounds or 0) // 4))
+    return rounds or max(1, -(-3 * (num_rounds or 0) // 4))
 
 
 def rounds_needed(density: float) -> int:
@@ -324,27 +325,25 @@ class SparseDualAveraging(DualAveraging):
 
     Parameters
     ----------
-    density : float
-        Share of the regularized entries that are not 0 in the end.
-    density_rounds : int, optional
-        Number of rounds in which the density is reached; by default three quarters of the run.
-    density_scope : {"layers", "global"}
-        For the line about it.
+    density : float or Density
+        What is not 0 in the end.
     scope : {"each", "joint"}
         Whether each array is sure of a share.
     """
 
-    density: float
-    density_rounds: int | None
-    density_scope: str
+    density: float | Density
     scope: Scope
+
+    @property
+    def _end(self) -> Density:
+        return self.density if isinstance(self.density, Density) else Density(self.density)
 
     def setting(self, given: Setting, state: DualState | None) -> Setting:
         """Return psi of the state: at most as many entries that are not 0 as the round is to have."""
-        rounds = rounds_of(self.density_rounds, given.num_rounds)
+        rounds = rounds_of(self._end.rounds, given.num_rounds)
         number, dual = (0.0, np.zeros(given.layout.size)) if state is None else (state.elapsed, state.dual)
         way = min(1.0, number / rounds)
-        psi = psi_of(given.layout, given.regularizer, self.density, way, self.scope, dual)
+        psi = psi_of(given.layout, given.regularizer, self._end.share, way, self.scope, dual)
         return given._replace(regularizer=psi)
 
     def aggregate(self, problem: Problem, state: DualState, replies: Replies) -> DualState:
@@ -361,9 +360,10 @@ class SparseDualAveraging(DualAveraging):
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return the options of dual averaging, and the density."""
-        return {**super().options(numbers), "density": self.density}
+        return {**super().options(numbers), "density": self._end.share}
 
     def describe(self, state: DualState | None) -> list[tuple[str, str]]:
         """Return the lines about the clients and the density."""
-        when = "three quarters of the rounds" if self.density_rounds is None else f"round {self.density_rounds}"
-        return [*super().describe(state), ("Density", f"{self.density:g} from {when} on, {self.density_scope}")]
+        end = self._end
+        when = "three quarters of the rounds" if end.rounds is None else f"round {end.rounds}"
+        return [*super().describe(state), ("Density", f"{end.share:g} from {when} on, {end.scope}")]

@@ -44,6 +44,7 @@ from flwr_fco.algorithms.contract import (
     To,
     Vector,
 )
+from flwr_fco.algorithms.contract.choices import Average
 from flwr_fco.mirror_maps import Euclidean
 
 #: Largest dual-to-weight ratio sent as float32.
@@ -99,7 +100,7 @@ class DualAveraging(Algorithm):
     sparse: ClassVar[bool] = True
 
     client_prox: bool = True
-    output: str = "last"
+    output: str | Average = "last"
     local_steps: int | None = None
     client: str = "composite"
     threshold_per_round: float | None = None

@@ -20,7 +20,7 @@ Differs from the paper in: 1. psi; 2. weights p_m and unequal local work, as in 
 
 Mean of a stage. The paper takes the next reference from the mean over all rounds of a stage of the points in which
 rounds begin, r = 0 .. R-1: that is the default. The authors' code takes the last 100 rounds (``restart_window=100``, or
-``output="moving-average"``, whose `window` then also sets the reference) and uses the points in which rounds end
+``output=Average(window=100)``, which then also sets the reference) and uses the points in which rounds end
 (``restart_newest=True``), so that a window includes the newest one.
 
 Errata of the printed algorithm 2: line 7 must pass -z to its Prox, which minimises <w - v, g> + h; line 12 must be
@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.algorithms.contract import Problem, Replies, Setting, Vector
+from flwr_fco.algorithms.contract.choices import Average
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.core.layout import largest_entries
 from flwr_fco.errors import ConfigurationError
@@ -256,9 +257,8 @@ class MultistepGradientTracking(RestrictedGradientTracking):
     stages : sequence of Stage
     sparsity : int, optional
         s: number of entries kept in a reference.
-    output : str
-    window : int
-        Number of rounds in a moving average, and then in a reference.
+    output : str or Average
+        The window of a moving average is also that of a reference.
     restart_window : int, optional
         Number of last rounds of a stage that the reference averages.
     restart_newest : bool
@@ -273,8 +273,7 @@ class MultistepGradientTracking(RestrictedGradientTracking):
 
     stages: Sequence[Stage]
     sparsity: int | None
-    output: str
-    window: int
+    output: str | Average
     restart_window: int | None
     restart_newest: bool
     batch_size: int | None
@@ -297,8 +296,8 @@ class MultistepGradientTracking(RestrictedGradientTracking):
     @property
     def _restart_rounds(self) -> int | None:
         """Number of rounds that a reference averages; None for all rounds of a stage."""
-        if self.restart_window is None and self.output == "moving-average":
-            return self.window
+        if self.restart_window is None and isinstance(self.output, Average):
+            return self.output.window
         return self.restart_window
 
     # --- the mathematics ------------------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ from flwr_fco.algorithms.contract import (
     Replies,
     Vector,
 )
+from flwr_fco.algorithms.contract.choices import Average
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
 
@@ -148,7 +149,7 @@ class MirrorProx(PrimalAveraging):
     refuses: ClassVar[Mapping[str, str]] = _NO_RULE
 
     server_prox: bool = True
-    output: str = "last"
+    output: str | Average = "last"
     local_steps: int | None = None
 
     @staticmethod

@@ -61,7 +61,7 @@ class LinearModel(Objective):
     def _refuse_number(self, number: int) -> None:
         raise ConfigurationError(
             f"num_examples={number!r}: of this loss it is its number of rows, {self._num_examples}, over which it is a "
-            "mean. For another weight of a client give the strategy client_weights={partition: weight}"
+            "mean. For another weight of a client give the strategy weighting={partition: weight}"
         )
 
     # A getter without a Python frame, because it is called for every client in every round.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from flwr_fco.algorithms.contract import Algorithm
+from flwr_fco.algorithms.contract.choices import Average, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.means import Mean
 from flwr_fco.errors import ConfigurationError
@@ -24,6 +25,7 @@ from flwr_fco.server.options import (
     PrivacyOptions,
     TrackerOptions,
     UnmodifiedOptions,
+    weights_of,
 )
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.certifying import Certifier
@@ -44,6 +46,8 @@ class Assembly(NamedTuple):
         they act in the opposite order.
     mail, inquiry, average, certifier, everyone : Part
         Parts that the strategy calls by name; None if it does not have them.
+    mean : Mean
+        Of the increments, or what ``aggregation=`` has in its place.
     direction : Mean or Momentum
         The direction of the server's step.
     privacy : PrivateMean or None
@@ -58,6 +62,7 @@ class Assembly(NamedTuple):
     average: PointAverage
     certifier: Certifier | None
     everyone: Everyone | None
+    mean: Mean
     direction: Mean | Momentum
     privacy: PrivateMean | None
     memories: ClientMemories | None
@@ -89,14 +94,15 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     # An option that the algorithm takes is the algorithm's: the multistep method keeps its last point whole.
     its = "sparsity" in getattr(kind, "__dataclass_fields__", {})
     kept = None if its and options.output == "last" else options.sparsity
-    average = PointAverage(options.output, options.window, kept)
-    plain = Mean(bool(getattr(options, "normalize_local_work", True)), options.aggregation, options.trim)
-    direction: Mean | Momentum = plain
+    average = PointAverage(*_named(options.output), kept)
+    normalize, rule = bool(getattr(options, "normalize_local_work", True)), options.aggregation
+    mean = Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
+    direction: Mean | Momentum = mean
     parts: dict[str, Part] = {"bounds": mail, "chosen": inquiry, "average": average}
     if privacy is not None:
         parts["privacy"] = privacy
     if isinstance(own, MomentumOptions) and own.server_momentum:
-        direction = parts["momentum"] = Momentum(own.server_momentum, plain)
+        direction = parts["momentum"] = Momentum(own.server_momentum, mean)
     if isinstance(own, UnmodifiedOptions):
         check_unmodified(own)
         if own.client == "unmodified":
@@ -119,8 +125,8 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
             kind.memory,
             client_state=own.client_state,
             ledger_bytes=own.ledger_bytes,
-            weighting=options.weighting,
-            client_weights=options.client_weights,
+            weighting="uniform" if options.weighting == "uniform" else "examples",
+            client_weights=weights_of(options),
             may_be_sparse=kind.sparse and getattr(own, "sparse_wire", False) is not False,
         )
         remembering = Remembering(memories, everyone=isinstance(own, EveryoneOptions))
@@ -135,7 +141,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
         parts["memories"] = remembering
     if isinstance(own, TrackerOptions) and own.tracker_start == "gradient":
         parts["first gradients"] = FirstGradients(remembering)
-    return Assembly(parts, mail, inquiry, average, certifier, everyone, direction, privacy, memories, graph)
+    return Assembly(parts, mail, inquiry, average, certifier, everyone, mean, direction, privacy, memories, graph)
 
 
 def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
@@ -153,7 +159,14 @@ def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
     )
 
 
-def _check_weighting(name: str, weighting: str) -> None:
+def _named(output: str | Average) -> tuple[str, int]:
+    """Return the kind of an output and its window."""
+    if not isinstance(output, Average):
+        return output, 1
+    return ("average", 1) if output.window is None else ("moving-average", output.window)
+
+
+def _check_weighting(name: str, weighting: object) -> None:
     """Reject weights that gossip cannot produce."""
     if weighting != "uniform":
         raise ConfigurationError(

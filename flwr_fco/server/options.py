@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 from flwr.app import MetricRecord, RecordDict
 
+from flwr_fco.algorithms.contract.choices import Average, Bounds, Density, Trimmed
 from flwr_fco.core.layout import PASS_THROUGH
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
@@ -47,21 +48,13 @@ ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
 AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
 POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
 _FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
-_TRIM = {"range": (lambda value: 0.0 <= value < 0.5, "a number from 0 to 0.5, exclusive")}
-_RATIO = {"range": (lambda value: 1.0 <= value < math.inf, "a finite number >= 1, or None")}
 _NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
 _MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
-_SHARE = {"range": (lambda value: 0.0 < value < 1.0, "a number between 0 and 1")}
+_DENSITY = {
+    "range": (lambda value: isinstance(value, Density) or 0.0 < value < 1.0, "a number between 0 and 1, or a Density")
+}
 _NONE_IS_DEFAULT = ("regularizer", "mirror_map", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "an integer from 0 to 2**32 - 1")}
-
-
-def one_of(*values: str) -> dict[str, Any]:
-    """Return the metadata of an option with these values."""
-    return {"range": (values.__contains__, f"one of {', '.join(map(repr, values))}")}
-
-
-OUTPUTS = one_of("last", "average", "moving-average")
 
 
 @cache
@@ -88,8 +81,9 @@ class CommonOptions:
         psi.
     mirror_map : MirrorMap, default Euclidean()
         h.
-    weighting : {"examples", "uniform"}, default "examples"
-        Client weights p_m: numbers of examples (the pooled empirical risk) or equal (1/M, as in the papers).
+    weighting : {"examples", "uniform"} or mapping of int to float, default "examples"
+        Client weights p_m: numbers of examples (the pooled empirical risk), equal (1/M, as in the papers), or a weight
+        for each partition, in the place of what clients report; a client whose partition is missing is left out.
     seed : int, default 0
         Seed of node sampling and of all minibatches; 0 <= seed < 2**32.
     min_replies : int, default 1
@@ -109,11 +103,9 @@ class CommonOptions:
         Shell patterns of floating-point arrays that are averaged but not optimised (default: running statistics).
     scope : {"each", "joint"}, default "each"
         Whether psi acts on each array separately or on all of them as one vector.
-    output : {"last", "average", "moving-average"}, default "last"
-        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
-        last `window` rounds. An average is neither sparse nor of low rank.
-    window : int, default 100
-        Number of rounds in the moving average.
+    output : "last" or Average, default "last"
+        The primal point that evaluation and the user see: the last one, or ``Average()`` of all rounds, or
+        ``Average(window=100)`` of the last ones. An average is neither sparse nor of low rank.
     sparsity : int, optional
         Number of entries of the output to keep, the largest in absolute value; the others are set to zero. The state
         does not change. By default all entries are kept.
@@ -125,24 +117,11 @@ class CommonOptions:
         PyTorch models in float32 (arrays called ``weight``, as in ``state_dict()``), else ``"float64"``.
     node_timeout : float, default 600.0
         Seconds to wait for enough nodes to connect.
-    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+    aggregation : {"mean", "median", "geometric-median"} or Trimmed, default "mean"
         How the server combines the clients' increments. All choices but the mean bound the influence of a minority; see
         :mod:`flwr_fco.algorithms.contract.means`. Methods that need the mean refuse them.
-    trim : float, default 0.2
-        Fraction of the weight that ``aggregation="trimmed"`` leaves out at each end, in each coordinate.
-    max_examples : float, default 1e12
-        Largest accepted number of examples; a reply that reports more is left out.
-    max_ratio : float or None, default 1000.0
-        A reply is left out if its number of examples, the norm of a vector per unit of elapsed, the product of the two,
-        or the change of a pass-through array is more than this many times the larger of the median of the round's
-        replies and the largest median of an earlier round; the bounds are wider in a first round with fewer than five
-        replies. An evaluation is left out if its metrics are more than a tenth of this many times as far from the
-        median as usual. None disables these checks.
-    max_increment_norm : float, optional
-        Largest accepted Euclidean norm of a vector; a reply above it is left out, whatever the other clients send.
-    client_weights : mapping of int to float, optional
-        Weight of each partition, used instead of the number of examples that a client reports; a client whose partition
-        is missing here is left out.
+    bounds : Bounds, default Bounds()
+        What the server accepts of a reply: :class:`flwr_fco.strategies.Bounds`.
     choose_nodes : callable, optional
         ``(round, nodes) -> nodes``: chooses the nodes of a training round, instead of random sampling. It gets all
         connected nodes, sorted by partition id, and returns some of them.
@@ -161,7 +140,7 @@ class CommonOptions:
     _: KW_ONLY
     regularizer: Regularizer = Zero()
     mirror_map: MirrorMap = Euclidean()
-    weighting: Literal["examples", "uniform"] = "examples"
+    weighting: Literal["examples", "uniform"] | Mapping[int, float] = "examples"
     seed: int = field(default=0, metadata=_SEED)
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
     on_divergence: Literal["raise", "rollback", "warn", "stop"] = "raise"
@@ -169,17 +148,12 @@ class CommonOptions:
     apply_to: str | Sequence[str] | None = None
     pass_through: str | Sequence[str] = PASS_THROUGH
     scope: Scope = "each"
-    output: str = field(default="last", metadata=OUTPUTS)
-    window: int = field(default=100, metadata=AT_LEAST_ONE)
+    output: Literal["last"] | Average = "last"
     sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
     wire_dtype: Literal["float64", "float32", "auto"] | None = None
     node_timeout: float = field(default=600.0, metadata=_NATURAL)
-    aggregation: Literal["mean", "trimmed", "median", "geometric-median"] = "mean"
-    trim: float = field(default=0.2, metadata=_TRIM)
-    max_examples: float = field(default=1e12, metadata=POSITIVE)
-    max_ratio: float | None = field(default=1_000.0, metadata=_RATIO)
-    max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
-    client_weights: Mapping[int, float] | None = None
+    aggregation: Literal["mean", "median", "geometric-median"] | Trimmed = "mean"
+    bounds: Bounds = field(default=Bounds())
     choose_nodes: ChooseNodes | None = None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -359,7 +333,7 @@ class GraphOptions:
     """
 
     mixing: Mixing = "complete"
-    weighting: Literal["examples", "uniform"] = "uniform"
+    weighting: Literal["examples", "uniform"] | Mapping[int, float] = "uniform"
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -410,27 +384,18 @@ class UnmodifiedOptions:
         For unmodified clients: growth of the weight of psi, elapsed times its strength, in a round. It is the product
         strength * server_lr * client_lr * local_steps; only this product matters, except for the effect of server_lr on
         the dual. Without a regularizer it means ``L1(1.0)``.
-    density : float, optional
-        Fraction of the regularized entries that are non-zero in the end, for clients of either kind. psi is then the
-        indicator of a maximum number of non-zero entries (:class:`~flwr_fco.regularizers.HardSparsity`): the entries
-        with the largest dual are kept unchanged, and the dual of the other entries fades by 0.3 in a round. No theory
-        covers it. The density of a round is density ** (round / density_rounds), and `density` itself from round
-        `density_rounds` on. A :class:`~flwr_fco.regularizers.PerParameter` excludes arrays from it: ``Zero()`` keeps an
-        array dense, ``HardSparsity(density=...)`` gives it its own density. The strength of an l1 norm has no effect.
-    density_scope : {"layers", "global"}, default "layers"
-        ``"layers"``: every array is guaranteed half of its Erdos-Renyi share, by which small layers are denser than
-        large ones, and the rest goes to the largest entries of all arrays. ``"global"``: all of it goes to the largest
-        entries, which can empty a layer.
-    density_rounds : int, optional
-        Number of rounds in which the density falls from 1 to `density`; by default three quarters of the rounds given
-        to ``start``.
+    density : float or Density, optional
+        Fraction of the regularized entries that are non-zero in the end, for clients of either kind; a number, or
+        :class:`flwr_fco.strategies.Density` with the scope and the number of rounds. psi is then the indicator of a
+        maximum number of non-zero entries (:class:`~flwr_fco.regularizers.HardSparsity`): the entries with the largest
+        dual are kept unchanged, and the dual of the other entries fades by 0.3 in a round. No theory covers it. A
+        :class:`~flwr_fco.regularizers.PerParameter` excludes arrays from it: ``Zero()`` keeps an array dense,
+        ``HardSparsity(density=...)`` gives it its own density. The strength of an l1 norm has no effect.
     """
 
     client: Literal["composite", "unmodified"] = "composite"
     threshold_per_round: float | None = field(default=None, metadata=POSITIVE)
-    density: float | None = field(default=None, metadata=_SHARE)
-    density_scope: Literal["layers", "global"] = "layers"
-    density_rounds: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    density: float | Density | None = field(default=None, metadata=_DENSITY)
 
 
 def check_options(options: CommonOptions) -> None:
@@ -460,29 +425,46 @@ def check_options(options: CommonOptions) -> None:
             if not allowed(value):
                 raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
         setattr(options, option.name, value)
-    _check_client_weights(options)
+    if isinstance(options.weighting, Mapping):
+        options.weighting = _checked_weights(options.weighting)
     if options.on_divergence == "stop":
         options.on_divergence = "raise"
 
 
-def _check_client_weights(options: CommonOptions) -> None:
-    if options.client_weights is None:
-        return
-    given = dict(options.client_weights)
-    weights = options.client_weights = {}
-    for partition, weight in given.items():
-        name = f"client_weights[{partition!r}]"
+def _checked_weights(weighting: Mapping[int, float]) -> dict[int, float]:
+    weights: dict[int, float] = {}
+    for partition, weight in weighting.items():
+        name = f"weighting[{partition!r}]"
         checked(name, partition, int)
         weights[partition] = checked(name, weight, float)
         if not 0.0 <= weights[partition] < math.inf:
             raise ConfigurationError(f"{name}={weight!r}; expected a finite number >= 0")
     if not any(weights.values()):
-        raise ConfigurationError(f"client_weights={given!r}; expected at least one weight > 0")
-    if options.weighting == "uniform":
-        raise ConfigurationError(
-            'client_weights go with weighting="examples", in the place of what clients report; '
-            f"{type(options).__name__} weighs them equally"
-        )
+        raise ConfigurationError(f"weighting={dict(weighting)!r}; expected at least one weight > 0")
+    return weights
+
+
+def weights_of(options: CommonOptions) -> Mapping[int, float] | None:
+    """Return the user's weight of each partition; None if clients weigh what they report, or the same.
+
+    Parameters
+    ----------
+    options : CommonOptions
+        Of the strategy.
+    """
+    return options.weighting if isinstance(options.weighting, Mapping) else None
+
+
+def density_of(options: object) -> Density | None:
+    """Return the density that a strategy comes to, if it has one.
+
+    Parameters
+    ----------
+    options : CommonOptions
+        Of the strategy.
+    """
+    density: float | Density | None = getattr(options, "density", None)
+    return Density(density) if isinstance(density, int | float) else density
 
 
 def check_local_points(options: CommonOptions) -> None:
@@ -505,7 +487,7 @@ def check_local_points(options: CommonOptions) -> None:
     if getattr(own, "server_momentum", 0.0):
         raise ConfigurationError(
             f"{where} is the mean of the clients' duals in each local step, which server_momentum="
-            f'{own.server_momentum:g} leaves; take output="average", or no momentum'
+            f"{own.server_momentum:g} leaves; take output=Average(), or no momentum"
         )
     if getattr(own, "client", "") == "unmodified":
         raise ConfigurationError(f'{where} needs the clients\' {steps} steps; client="unmodified" has none')

@@ -27,7 +27,16 @@ from flwr_fco.server.assembly import assemble
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.nodes import Nodes, listed
 from flwr_fco.server.method import algorithm_class, algorithm_of
-from flwr_fco.server.options import AUTOMATIC, EveryoneOptions, RateOptions, number_at, rate_text, rates_of, work_of
+from flwr_fco.server.options import (
+    AUTOMATIC,
+    EveryoneOptions,
+    RateOptions,
+    number_at,
+    rate_text,
+    rates_of,
+    weights_of,
+    work_of,
+)
 from flwr_fco.server.parts import Letter, Part, StartRound
 from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.replies import checks
@@ -603,7 +612,7 @@ class Run:
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
         """Take the server's step; return whether its result is finite; otherwise the state does not change."""
         algorithm, problem, before = self.algorithm, self.problem, self.state
-        average, done = self._assembly.average, False
+        average, mean, done = self._assembly.average, self._assembly.mean, False
         if self.inquiry.extrapolates:
             problem = problem._replace(server_lr=extrapolation(uplinks))
         overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
@@ -611,7 +620,7 @@ class Run:
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 passed = checks.averaged_pass_through(
-                    self.pass_through_arrays, uplinks, aggregation=self.strategy.aggregation, trim=self.strategy.trim
+                    self.pass_through_arrays, uplinks, aggregation=mean.aggregation, trim=mean.trim
                 )
                 replies = self.replies(problem, before, uplinks)
                 after = algorithm.aggregate(problem, before, replies)
@@ -750,11 +759,12 @@ class Run:
         options = self.strategy
         where = "" if self.layout is None else f" on {', '.join(self.layout.regularized_names) or 'nothing'}"
         normalized = ", local work normalised" if getattr(options, "normalize_local_work", False) else ""
+        weights = "given by partition" if weights_of(options) else options.weighting
         return [
             ("Regularizer", f"{options.regularizer}{where} (scope: {options.scope})"),
             ("Mirror map", f"{options.mirror_map}"),
             *self._lines_of_work(),
-            ("Weights", f"{options.weighting}{normalized}"),
+            ("Weights", f"{weights}{normalized}"),
             ("Output", f"{self._assembly.average}"),
             ("Seed", f"{options.seed}"),
             *self.algorithm.describe(self.state),
@@ -798,7 +808,7 @@ def _check_choices(options: Any, kind: type[Algorithm]) -> None:
         why = rows if kind.reads == "rows" else sums
         raise ConfigurationError(
             f"aggregation={options.aggregation!r}: {name} needs the mean: {why}. Take FedDualAvg, FedMid or "
-            "FedAvgSubgradient for robust aggregation, or tighter bounds (max_ratio, max_increment_norm)"
+            "FedAvgSubgradient for robust aggregation, or tighter bounds=Bounds(max_ratio=..., max_increment_norm=...)"
         )
     if "regularizer" in refuses and not isinstance(options.regularizer, Zero):
         raise ConfigurationError(

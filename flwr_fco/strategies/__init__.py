@@ -1,5 +1,6 @@
 """Strategies: the server half of every algorithm, subclasses of Flower's ``FedAvg``."""
 
+from flwr_fco.algorithms.contract.choices import Average, Bounds, Density, Trimmed
 from flwr_fco.algorithms.fast_dual_averaging import ModelStage
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stages
 from flwr_fco.server.convergence import Biased, Exact, Limit, ShiftedBy, Subgradient
@@ -42,7 +43,9 @@ from flwr_fco.strategies.rivals import (
 
 __all__ = [
     "APDAInexact",
+    "Average",
     "Biased",
+    "Bounds",
     "CFedDA",
     "CompositeStrategy",
     "DFedDA",
@@ -50,6 +53,7 @@ __all__ = [
     "DFedMid",
     "DReFedDAGT",
     "DScaffold",
+    "Density",
     "DistributedPGDA",
     "DualFL",
     "EveryoneOptions",
@@ -90,6 +94,7 @@ __all__ = [
     "Stage",
     "Subgradient",
     "TrackerOptions",
+    "Trimmed",
     "WorkOptions",
     "method_of",
     "run_of",

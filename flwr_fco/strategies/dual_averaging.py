@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flwr_fco.algorithms.contract.choices import Average
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.fast_dual_averaging import (
     ConstrainedFastDualAveraging,
@@ -24,7 +25,6 @@ from flwr_fco.server.options import (
     UnmodifiedOptions,
     WorkOptions,
     check_local_points,
-    one_of,
 )
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.topology import Mixing
@@ -52,9 +52,9 @@ class FedDualAvg(
         ``"auto"``: a client with sparse features sends only the coordinates that occur in its rows when that takes
         fewer bytes, which tells the server which features the client has. False: whole vectors, whose form does not
         reveal this (their zeros still do; see docs/sparse.md).
-    output : {"last", "average", "moving-average", "shadow"}, default "last"
-        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
-        last `window` rounds (an average is neither sparse nor of low rank). ``"shadow"``: the mean over rounds r and
+    output : {"last", "shadow"} or Average, default "last"
+        The primal point that evaluation and the user see: the last one, or the mean of points of all
+        rounds or the last ones (an average is neither sparse nor of low rank). ``"shadow"``: the mean over rounds r and
         local steps k of retrieve(mean_m z_{r,k}^m, t_r + client_lr k), which the theory analyses. For research: the
         uplink holds all local steps, so it needs `local_steps`.
 
@@ -72,7 +72,7 @@ class FedDualAvg(
 
     client_prox: bool = True
     sparse_wire: Literal["auto", False] = "auto"
-    output: str = field(default="last", metadata=one_of("last", "average", "moving-average", "shadow"))
+    output: Literal["last", "shadow"] | Average = "last"  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -105,7 +105,7 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
     """Restricted FedDA-GT, algorithm 2: around the start point, within a ball of the map's norm.
 
     The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``. The paper's output is
-    ``output="average", sparsity=s``: the s largest entries of the mean over the rounds r = 0 .. R-1 of their initial
+    ``output=Average(), sparsity=s``: the s largest entries of the mean over the rounds r = 0 .. R-1 of their initial
     primals.
 
     Parameters
@@ -120,7 +120,7 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
     Examples
     --------
     >>> from flwr_fco.mirror_maps import PNorm
-    >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output="average", sparsity=16).tracker_start
+    >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output=Average(), sparsity=16).tracker_start
     'zero'
     """
 
@@ -149,8 +149,8 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     sparsity : int, optional
         s: number of entries kept in a reference and in an averaged output; ``output="last"`` keeps all entries.
     restart_window : int, optional
-        Number of last rounds of a stage that the reference averages. By default all rounds of the stage, or `window`
-        with ``output="moving-average"``. The authors' experiments use 100.
+        Number of last rounds of a stage that the reference averages. By default all rounds of the stage, or the
+        window of ``output=Average(window=...)``. The authors' experiments use 100.
     restart_newest : bool, default False
         Whether the reference averages the points in which rounds end, as in the authors' code, which includes the
         newest one; by default the points in which rounds begin, as printed.

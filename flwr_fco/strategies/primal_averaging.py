@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
+from flwr_fco.algorithms.contract.choices import Average
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import GradientSteps, SubgradientSteps
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
@@ -14,7 +16,7 @@ from flwr_fco.server.convergence import (
     NearDoubledStrength,
     Subgradient,
 )
-from flwr_fco.server.options import PrivacyOptions, RateOptions, WorkOptions, check_local_points, one_of
+from flwr_fco.server.options import PrivacyOptions, RateOptions, WorkOptions, check_local_points
 from flwr_fco.server.strategy import CompositeStrategy
 
 
@@ -143,9 +145,9 @@ class FeDualEx(
 
     Parameters
     ----------
-    output : {"last", "average", "moving-average", "ergodic"}, default "last"
-        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
-        last `window` rounds (an average is neither sparse nor of low rank). ``"ergodic"``: the mean over rounds r and
+    output : {"last", "ergodic"} or Average, default "last"
+        The primal point that evaluation and the user see: the last one, or the mean of points of all rounds or the last
+        ones (an average is neither sparse nor of low rank). ``"ergodic"``: the mean over rounds r and
         local steps k of retrieve(mean_m omega_{r,k+1/2}^m, t_r + client_lr (k + 1)), which the theorems are about. For
         research: clients also send the duals of all half steps, so the uplink is K + 1 times as large and the server
         computes K more proximal maps a round. It needs `local_steps`.
@@ -162,7 +164,7 @@ class FeDualEx(
     'last'
     """
 
-    output: str = field(default="last", metadata=one_of("last", "average", "moving-average", "ergodic"))
+    output: Literal["last", "ergodic"] | Average = "last"  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -186,9 +188,9 @@ class FedMiP(
     server_prox : bool, default True
         Whether psi also acts in the server's step. If so, as printed in the paper, psi counts twice: the limit is near
         the solution for 2 * strength.
-    output : {"last", "average", "moving-average", "ergodic"}, default "last"
-        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
-        last `window` rounds. ``"ergodic"``: the mean over rounds, local steps and clients of the half steps. For
+    output : {"last", "ergodic"} or Average, default "last"
+        The primal point that evaluation and the user see: the last one, or the mean of points of all
+        rounds or the last ones. ``"ergodic"``: the mean over rounds, local steps and clients of the half steps. For
         research: the uplink is K + 1 times as large, and `local_steps` is required.
 
     References
@@ -203,7 +205,7 @@ class FedMiP(
     """
 
     server_prox: bool = True
-    output: str = field(default="last", metadata=one_of("last", "average", "moving-average", "ergodic"))
+    output: Literal["last", "ergodic"] | Average = "last"  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()

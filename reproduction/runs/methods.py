@@ -11,7 +11,17 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
-from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage, method_of
+from flwr_fco.strategies import (
+    STRATEGIES,
+    Average,
+    Bounds,
+    CompositeStrategy,
+    FastFedDA,
+    ModelStage,
+    Stage,
+    Trimmed,
+    method_of,
+)
 from reproduction.problems.baselines import BASELINES
 
 #: Arguments of a strategy that are set by the problem or by other settings.
@@ -20,12 +30,18 @@ _DECIDED = frozenset(
         *signature(FedAvg).parameters,
         *("client_lr", "server_lr", "local_epochs", "local_steps", "batch_size", "stages", "seed", "privacy"),
         *("regularizer", "mirror_map", "apply_to", "certificate_every"),
-        *("client", "threshold_per_round", "density", "density_scope", "density_rounds"),
+        *("client", "threshold_per_round", "density", "bounds"),
         *("pass_through", "node_timeout", "choose_nodes", "on_divergence"),
     }
 )
 _PRIVACY = "privacy_"
 #: The fields of :class:`GaussianDP` as options, except the number of rounds, which the run sets.
+#: Fields of option objects that are options of a command line by themselves.
+_OF_OBJECTS = {
+    "output": ("window",),
+    "aggregation": ("trim",),
+    "bounds": tuple(own.name for own in fields(Bounds)),
+}
 PRIVACY_OPTIONS = tuple(_PRIVACY + own.name for own in fields(GaussianDP) if own.name != "rounds")
 
 
@@ -45,7 +61,9 @@ def option_names(strategy: str) -> list[str]:
     if strategy in BASELINES:
         return ["client", "tol"] if strategy == "local" else ["tol"]
     known = _arguments(STRATEGIES[strategy])
-    return [*(name for name in known if name not in _DECIDED), *(PRIVACY_OPTIONS if "privacy" in known else ())]
+    own = [name for name in known if name not in _DECIDED]
+    objects = [field for option, names in _OF_OBJECTS.items() if option in known for field in names]
+    return [*own, *objects, *(PRIVACY_OPTIONS if "privacy" in known else ())]
 
 
 def is_private(options: Mapping[str, Any]) -> bool:
@@ -147,7 +165,20 @@ def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, A
         # Defaults that the accounting needs; other values are refused with the reason.
         needed = {"weighting": "uniform", "normalize_local_work": False}
         options = {**needed, **rest, "privacy": GaussianDP(**private)}
-    return kind(**{key: value for key, value in decided.items() if key in known}, **options)
+    return kind(**{key: value for key, value in decided.items() if key in known}, **_with_objects(options))
+
+
+def _with_objects(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options with objects in the place of the words and numbers that a command line has for them."""
+    own = {name: value for name, value in options.items() if not any(name in names for names in _OF_OBJECTS.values())}
+    if own.get("output") == "average":
+        own["output"] = Average()
+    if own.get("output") == "moving-average":
+        own["output"] = Average(options.get("window", 100))
+    if own.get("aggregation") == "trimmed":
+        own["aggregation"] = Trimmed(options.get("trim", 0.2))
+    bounds = {own.name: options[own.name] for own in fields(Bounds) if own.name in options}
+    return {**own, "bounds": Bounds(**bounds)} if bounds else own
 
 
 def equal_stages(length: int, num_rounds: int) -> list[Stage]:

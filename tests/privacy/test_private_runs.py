@@ -17,7 +17,7 @@ from flwr_fco.errors import ConfigurationError, DivergedError, UnknownOptionErro
 from flwr_fco.regularizers import L1
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import DualFL, run_of
+from flwr_fco.strategies import Bounds, DualFL, run_of
 from flwr_fco.wire import flower
 
 pytest.importorskip("dp_accounting")
@@ -88,7 +88,7 @@ def test_the_model_is_exactly_sparse():
 
 REFUSED = {
     "weighting": ({"weighting": "examples"}, "weighting"),
-    "weights": ({"client_weights": {0: 2.0, 1: 1.0}}, "client_weights"),
+    "weights": ({"weighting": {0: 2.0, 1: 1.0}}, "weighting"),
     "normalised": ({"normalize_local_work": True}, "normalize_local_work"),
     "epochs": ({"local_steps": None, "local_epochs": 1}, "local_steps"),
     "evaluation": ({"fraction_evaluate": 0.5}, "fraction_evaluate"),
@@ -119,7 +119,7 @@ def test_all_objections_come_at_once_and_again_if_an_option_is_set_afterwards():
     ):
         FedDualAvg(privacy=privacy())
     strategy = make()
-    strategy.max_ratio = 10.0
+    strategy.bounds = Bounds(max_ratio=10.0)
     with pytest.raises(ConfigurationError, match="max_ratio"):
         play(strategy)
 

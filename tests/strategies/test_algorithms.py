@@ -6,7 +6,7 @@ from problems import FEATURES, clients, flat, run
 
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.regularizers import L1, L1Ball, Zero
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedDualAvgOSP, FedMid, FedMidOSP, run_of
+from flwr_fco.strategies import Average, FedAvgSubgradient, FedDualAvg, FedDualAvgOSP, FedMid, FedMidOSP, run_of
 
 ROUNDS, ETA_C, ETA_S, LAMBDA, SEED = 7, 0.02, 0.7, 0.4, 5
 START = np.linspace(-1.0, 1.0, FEATURES + 1)
@@ -152,7 +152,7 @@ def test_average_is_the_mean_of_the_rounds_primals():
         5,
         callbacks=[lambda number, arrays, metrics: seen.append(flat(arrays))],
     )
-    averaged = run(FedDualAvg(output="average", **options), clients(), 5)
+    averaged = run(FedDualAvg(output=Average(), **options), clients(), 5)
     np.testing.assert_allclose(flat(averaged.arrays), np.mean(seen, axis=0), rtol=0, atol=1e-15)
 
 

@@ -12,7 +12,7 @@ from together import together
 from flwr_fco import FedDualAvg
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import run_of
+from flwr_fco.strategies import Trimmed, run_of
 
 MODELS = [[1.0, 0.2, 0.5, 1.0], [0.2, 0.5, 1.0, 0.2], [0.5, 1.0, 0.2, 0.5], [9.0, -9.0, 9.0, 0.3], [0.3, 0.4, 0.5, 0.6]]
 
@@ -63,7 +63,7 @@ def rounds(strategy: Strategy, examples=(5, 5, 5, 5, 5), count=1):
         (lambda: unmodified(), lambda: FedAvg(), (5, 2, 9, 1, 3)),
         (lambda: unmodified(aggregation="median", normalize_local_work=False), lambda: FedMedian(), (5,) * 5),
         (
-            lambda: unmodified(aggregation="trimmed", trim=0.2, normalize_local_work=False),
+            lambda: unmodified(aggregation=Trimmed(0.2), normalize_local_work=False),
             lambda: FedTrimmedAvg(beta=0.2),
             (5,) * 5,
         ),

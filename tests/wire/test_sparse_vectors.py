@@ -17,6 +17,7 @@ from flwr_fco.objectives import Logistic
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import Average, Bounds, Trimmed
 from flwr_fco.wire.protocol import ReceivedVectors
 from flwr_fco.wire.uplink import read_uplink
 
@@ -111,13 +112,13 @@ def dense_clients():
     [
         {},
         {"aggregation": "median"},
-        {"aggregation": "trimmed"},
+        {"aggregation": Trimmed()},
         {"server_momentum": 0.5},
         {"server_lr": "auto"},
-        {"max_increment_norm": 1.0},
+        {"bounds": Bounds(max_increment_norm=1.0)},
         {"sparse_wire": False},
         {"wire_dtype": "float32"},
-        {"output": "average"},
+        {"output": Average()},
     ],
 )
 def test_options_see_the_same_increments(options):
@@ -161,7 +162,12 @@ def test_a_client_with_other_features_is_left_out_once():
     """As a SuperNode that comes back with another shard: it is sent the whole dual again."""
     objectives = clients()
     strategy = FedDualAvg(
-        regularizer=L1(0.001), client_lr=0.5, batch_size=4, fraction_evaluate=0.0, min_replies=1, max_ratio=None
+        regularizer=L1(0.001),
+        client_lr=0.5,
+        batch_size=4,
+        fraction_evaluate=0.0,
+        min_replies=1,
+        bounds=Bounds(max_ratio=None),
     )
     grid = InProcessGrid(app(objectives), 5, raise_errors=False)
     from flwr_fco.client_apps.training import forget_objectives

@@ -6,7 +6,7 @@ the mean anywhere. A robust centre bounds the influence of a minority (by weight
 different clients it is not the mean, so the limit is another point.
 
 All centres are weighted: a client has its weight p_m, and a liar's weight is what it reports, within ``max_examples``
-and ``max_ratio``; with ``weighting="uniform"`` or ``client_weights`` clients do not report a weight.
+and ``max_ratio``; with ``weighting="uniform"`` or weights by partition clients do not report a weight.
 
 Sources: Yin, Chen, Ramchandran, Bartlett (ICML 2018) for the median and the trimmed mean, coordinate by coordinate;
 Pillutla, Kakade, Harchaoui (IEEE TSP 2022) for the geometric median by smoothed Weiszfeld steps.

@@ -199,7 +199,7 @@ class ClientMemories:
         if known is not None and known != examples:
             raise ProtocolError(
                 f"it reports {examples:g} examples, in its first answer that counted it was {known:g}; what clients "
-                "remember keeps its weight (client_weights would prescribe it)"
+                "remember keeps its weight (weighting={partition: weight} would prescribe it)"
             )
 
     def population(self, uplinks: Sequence[Uplink] = ()) -> float:

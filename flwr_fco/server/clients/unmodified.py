@@ -8,7 +8,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Zero
-from flwr_fco.server.options import AUTO, CommonOptions, RateOptions, UnmodifiedOptions, WorkOptions
+from flwr_fco.server.options import AUTO, CommonOptions, RateOptions, UnmodifiedOptions, WorkOptions, density_of
 from flwr_fco.server.parts import Part
 from flwr_fco.server.replies.bounds import check_elapsed, check_examples, check_steps
 from flwr_fco.server.replies.mail import Mail
@@ -39,9 +39,6 @@ def check_unmodified(options: UnmodifiedOptions) -> None:
     own: _Options = options  # type: ignore[assignment]
     if own.density is not None:
         _check_density(own)
-    elif own.density_rounds is not None or own.density_scope != "layers":
-        name = "density_scope" if own.density_rounds is None else "density_rounds"
-        raise ConfigurationError(f"{name}={getattr(own, name)!r} needs density=...")
     if own.client == "composite":
         if own.threshold_per_round is not None:
             raise ConfigurationError(
@@ -85,15 +82,17 @@ def _check_density(own: _Options) -> None:
                 "of density; in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no "
                 "share in the density"
             )
-    if own.density_scope == "global":
+    density = density_of(own)
+    assert density is not None
+    if density.scope == "global":
         own.scope = "joint"
     if own.scope == "joint" and isinstance(own.regularizer, PerParameter):
         raise ConfigurationError(
             "a density of all arrays together has no place for a regularizer of single arrays; take "
-            'density_scope="layers", or leave PerParameter out'
+            'density=Density(..., scope="layers"), or leave PerParameter out'
         )
-    if own.mirror_map.never_supports(HardSparsity(density=own.density)):
-        own.mirror_map.require(HardSparsity(density=own.density))
+    if own.mirror_map.never_supports(HardSparsity(density=density.share)):
+        own.mirror_map.require(HardSparsity(density=density.share))
 
 
 def _check_choices(own: _Options) -> None:
@@ -161,7 +160,7 @@ class UnmodifiedClients(Part):
         also stands for a client that reports only ``elapsed``, so the planned number is used then.
         """
         options, work = self._options, mail.plan.work
-        check_examples(uplink.examples, options.max_examples)
+        check_examples(uplink.examples, options.bounds.max_examples)
         assert isinstance(work, FirstOrder)
         planned = max(1, work.num_draws(int(uplink.examples)))
         check_steps(uplink.steps, 1_000 * planned)

@@ -18,7 +18,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions
+from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions, weights_of
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.rates import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.server.replies import checks
@@ -116,21 +116,23 @@ class Inquiry(Part):
 
         def read(node: Node, content: RecordDict) -> Answer:
             found = read_answer(content, numbers=wanted, shapes=shapes)
-            check_examples(found.examples, options.max_examples)
+            check_examples(found.examples, options.bounds.max_examples)
             return found._replace(partition=node.partition_id, node_id=node.node_id)
 
         caller = f"question ({question.kind})"
         good = current.good(caller, send_and_receive(grid, current.messages, mail.timeout), read)
-        bounds = IncrementBounds(options.max_ratio, None)
+        bounds = IncrementBounds(options.bounds.max_ratio, None)
         claims = [Uplink(reply.value.vectors, None, 1, examples=reply.value.examples) for reply in good]
         good = current.without(caller, good, bounds.objections(claims))
-        weights = checks.weights_of([self._examples_of(reply.value) for reply in good], options.weighting)
+        weights = checks.weights_of(
+            [self._examples_of(reply.value) for reply in good], uniform=options.weighting == "uniform"
+        )
         if not weights:
             return []
         return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=True)]
 
     def _examples_of(self, found: Answer) -> float:
-        given = self._options.client_weights
+        given = weights_of(self._options)
         return found.examples if given is None or found.partition is None else given.get(found.partition, 0.0)
 
     def question(self, kind: str, primal: Vector, numbers: Mapping[str, float] | None = None) -> Question:
@@ -211,7 +213,7 @@ class Inquiry(Part):
         return [(f"Chosen {name}", f"{self.chosen[name]:.4g} = {reason}") for name, reason in self.reasons.items()]
 
 
-def _has_rule(kind: type[Algorithm], aggregation: str) -> bool:
+def _has_rule(kind: type[Algorithm], aggregation: object) -> bool:
     """Whether FedExP's rule fits: the server takes the plain mean of increments along gradients."""
     return kind.reads == "mean" and "server_lr" not in kind.refuses and aggregation == "mean"
 

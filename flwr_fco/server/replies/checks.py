@@ -320,7 +320,7 @@ class Round:
         return kept, again
 
 
-def weights_of(examples: Sequence[float], weighting: str) -> list[float]:
+def weights_of(examples: Sequence[float], *, uniform: bool) -> list[float]:
     """Return the weights p_m of the replies, which sum to 1; empty if the total weight is zero.
 
     Examples
@@ -330,7 +330,7 @@ def weights_of(examples: Sequence[float], weighting: str) -> list[float]:
     """
     if not examples:
         return []
-    if weighting == "uniform":
+    if uniform:
         return [1.0 / len(examples)] * len(examples)
     total = math.fsum(examples)
     return [number / total for number in examples] if total > 0 else []

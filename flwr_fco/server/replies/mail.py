@@ -19,7 +19,7 @@ from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Nodes
-from flwr_fco.server.options import CommonOptions
+from flwr_fco.server.options import CommonOptions, weights_of
 from flwr_fco.server.parts import Host, Letter, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import (
@@ -118,7 +118,7 @@ class OwnClients:
         claims = (work, num_examples, declared, uplink.examples, uplink.steps, uplink.elapsed)
         if claims == current.possible:
             return
-        check_examples(max(uplink.examples, num_examples or 0.0), mail.options.max_examples)
+        check_examples(max(uplink.examples, num_examples or 0.0), mail.options.bounds.max_examples)
         if not isinstance(work, FirstOrder):
             check_steps(uplink.steps, work.max_iterations)
             return
@@ -192,7 +192,7 @@ class Mail(Part):
         self.current = Round(0)
         self.left_out: list[LeftOut] = []
         self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
-        self.bounds = IncrementBounds(options.max_ratio, options.max_increment_norm)
+        self.bounds = IncrementBounds(options.bounds.max_ratio, options.bounds.max_increment_norm)
         self.declared: dict[int, float] = {}
         self.pass_through_arrays: dict[str, NDArray[Any]] = {}
         self.grid: Grid | None = None
@@ -488,7 +488,7 @@ class Mail(Part):
         weights = None
         if options.weighting == "uniform":
             weights = [1.0] * len(good)
-        elif options.client_weights is not None:
+        elif weights_of(options) is not None:
             weights = [self._weight(reply) for reply in good]
         objections = self.bounds.objections(
             uplinks,
@@ -505,7 +505,7 @@ class Mail(Part):
             self.declared.update((reply.node.node_id, reply.value.examples) for reply in good)
         if self._kind.sparse:
             self._note_places(good)
-        if options.client_weights is None:
+        if weights_of(options) is None:
             return good
         return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]
 
@@ -519,23 +519,23 @@ class Mail(Part):
         replies : iterable of Message
         """
         options, current, key = self.options, self.current, self.options.weighted_by_key
+        given = weights_of(options)
 
         def read(node: Node, content: RecordDict) -> Mapping[str, Any]:
             metrics = check_metrics(content, key)
-            check_examples(metrics[key], options.max_examples)
-            if options.client_weights is not None and node.partition_id not in options.client_weights:
-                raise ProtocolError("its partition is not one of those in client_weights")
+            check_examples(metrics[key], options.bounds.max_examples)
+            if given is not None and node.partition_id not in given:
+                raise ProtocolError("its partition is not one of those in weighting")
             return metrics
 
         good = current.good(caller, replies, read)
-        if options.max_ratio is not None:
-            objections = metric_objections([reply.value for reply in good], key, options.max_ratio, self.bounds)
+        if options.bounds.max_ratio is not None:
+            objections = metric_objections([reply.value for reply in good], key, options.bounds.max_ratio, self.bounds)
             if objections:
                 good = current.without(caller, good, objections)
-        if options.weighting == "examples" and options.client_weights is None:
+        if options.weighting == "examples":
             return [reply.content for reply in good]
-        given = options.client_weights or {}
-        weights = [given.get(reply.node.partition_id or 0, 0.0) if given else 1.0 for reply in good]
+        weights = [1.0 if given is None else given.get(reply.node.partition_id or 0, 0.0) for reply in good]
         return [with_metric(r.content, key, weight) for r, weight in zip(good, weights, strict=True)]
 
     @property
@@ -561,15 +561,16 @@ class Mail(Part):
     def _possible(self, node: Node, uplink: Uplink, content: Any) -> Uplink:
         known = self.options.weighted_by_key == "num-examples"
         self.language.check(self, node, uplink, uplink.examples if known else num_examples(content))
-        if self.options.client_weights is not None:
-            if node.partition_id not in self.options.client_weights:
-                raise ProtocolError("its partition is not one of those in client_weights")
+        given = weights_of(self.options)
+        if given is not None:
+            if node.partition_id not in given:
+                raise ProtocolError("its partition is not one of those in weighting")
         elif self._memories is not None:
             self._memories.check_weight(node, uplink.examples)
         return uplink
 
     def _weight(self, reply: Reply[Uplink]) -> float:
-        given, partition = self.options.client_weights, reply.node.partition_id
+        given, partition = weights_of(self.options), reply.node.partition_id
         return reply.value.examples if given is None or partition is None else given[partition]
 
     def retry_missing(self, replies: Iterable[Message]) -> list[Message]:
@@ -623,7 +624,9 @@ class Mail(Part):
         ----------
         good : sequence of Reply
         """
-        weights = checks.weights_of([reply.value.examples for reply in good], self.options.weighting)
+        weights = checks.weights_of(
+            [reply.value.examples for reply in good], uniform=self.options.weighting == "uniform"
+        )
         return checks.weighted(good, weights) if weights else []
 
     # --- saving ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from logging import WARNING
 from typing import Any, NamedTuple
 
@@ -57,7 +58,7 @@ class PrivateMean(Part):
 
     def __init__(self, privacy: GaussianDP, options: CommonOptions, host: Host) -> None:
         # Set silently, because it is a default; the other options may be a user's choice, and are checked.
-        options.max_ratio = None
+        options.bounds = replace(options.bounds, max_ratio=None)
         _check(options)
         library()
         self.privacy, self._options, self._host = privacy, options, host
@@ -285,7 +286,6 @@ def _check(options: CommonOptions) -> None:
         'weighting="uniform" (numbers of examples would be weights of the clients\' own choice)': (
             options.weighting != "uniform"
         ),
-        "client_weights=None (every client counts the same)": options.client_weights is not None,
         "normalize_local_work=False (what one client says of its work would change what others count)": own(
             "normalize_local_work"
         ),
@@ -298,7 +298,9 @@ def _check(options: CommonOptions) -> None:
         f'{" and ".join(rates)} as numbers ("auto" {asks}; functions of the round, such as a plateau\'s, may depend '
         "on them)": bool(rates),
         f"certificate_every=None (a certificate {asks})": options.certificate_every is not None,
-        "max_ratio=None (the median of the replies says whether another one counts)": options.max_ratio is not None,
+        "Bounds(max_ratio=None) (the median of the replies says whether another one counts)": (
+            options.bounds.max_ratio is not None
+        ),
         'aggregation="mean" (in another centre one client changes what others count)': options.aggregation != "mean",
         "choose_nodes=None (the accounting needs its own schedule)": options.choose_nodes is not None,
         "min_replies=1 (a round that is skipped says how many answered)": options.min_replies != 1,
@@ -306,9 +308,7 @@ def _check(options: CommonOptions) -> None:
             options.on_divergence == "rollback"
         ),
         "fraction_train > 0": options.fraction_train == 0.0,
-        'output="last", "average" or "moving-average" (others need the clients\' local steps)': (
-            options.output in ("shadow", "ergodic")
-        ),
+        'output="last" or Average() (others need the clients\' local steps)': (options.output in ("shadow", "ergodic")),
         'client="composite" (unmodified clients say themselves how far psi\'s weight grows)': (
             own("client") == "unmodified"
         ),

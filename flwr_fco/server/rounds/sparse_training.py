@@ -11,6 +11,7 @@ import numpy as np
 from flwr_fco.algorithms.density import rounds_needed
 from flwr_fco.core.logs import log
 from flwr_fco.results import Number
+from flwr_fco.server.options import density_of
 from flwr_fco.server.rounds.hooks import RoundHooks
 
 #: An array with less than this fraction of the model's density blocks the whole network.
@@ -26,10 +27,12 @@ def watches_of(options: Any) -> Sequence[RoundHooks]:
     ----------
     options : CompositeStrategy
     """
-    density = getattr(options, "density", None)
+    density = density_of(options)
     if density is None and getattr(options, "threshold_per_round", None) is None:
         return ()
-    return (SparseTraining(1 if density is None else rounds_needed(density), options.density_rounds),)
+    if density is None:
+        return (SparseTraining(1, None),)
+    return (SparseTraining(rounds_needed(density.share), density.rounds),)
 
 
 class SparseTraining:
@@ -64,7 +67,7 @@ class SparseTraining:
             )
             log(WARNING, text, num_rounds, self._needed)
         elif self._rounds is not None and self._rounds > num_rounds:
-            log(WARNING, "density_rounds=%s: the run ends after %s, before it is reached", self._rounds, num_rounds)
+            log(WARNING, "Density(rounds=%s): the run ends after %s, before it is reached", self._rounds, num_rounds)
 
     def on_round_end(self, server_round: int, arrays: Any, metrics: Mapping[str, Number]) -> None:
         """Check the arrays and the losses of a round.
@@ -86,7 +89,7 @@ class SparseTraining:
                 self._told.add("loss")
                 text = (
                     "round %s: %s is %.4g, where it was in round 1 (%.4g): the network has lost more weights than it "
-                    "can do without. Give more rounds, a larger density, a larger density_rounds, or leave its small "
+                    "can do without. Give more rounds, a larger density, more of its `rounds`, or leave its small "
                     'layers whole: regularizer=PerParameter({"NAME": Zero()})'
                 )
                 log(WARNING, text, server_round, name, now, first)
@@ -103,7 +106,7 @@ class SparseTraining:
             self._told.add(entry.name)
             text = (
                 "round %s: %s of the %s entries of %r are left, and %.2g of all: a nearly empty layer holds up the "
-                'network. Take density=... with density_scope="layers", which allots the entries to layers, or '
+                'network. Take Density(..., scope="layers"), which allots the entries to layers, or '
                 "leave this one whole: regularizer=PerParameter({%r: Zero()})"
             )
             log(WARNING, text, server_round, kept[entry.name], entry.size, entry.name, density, entry.name)

@@ -26,12 +26,12 @@ from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.bounds import IncrementBounds
 from flwr_fco.server.replies.checks import averaged_pass_through
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg, run_of
+from flwr_fco.strategies import Average, FedDAGT, FedDualAvg, Trimmed, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Uplink
 
 WAYS = ("messages", "uplinks")
-AGGREGATIONS = ("mean", "trimmed", "median", "geometric-median")
+AGGREGATIONS = ("mean", Trimmed(), "median", "geometric-median")
 OBJECTIVES = regressions()
 
 
@@ -246,9 +246,9 @@ def exploding(rounds, base=FedDualAvg, **options):
     return kind(client_lr=0.1, local_steps=4, batch_size=None, fraction_evaluate=0.0, **options)
 
 
-@pytest.mark.parametrize("output", ["last", "average", "moving-average"])
+@pytest.mark.parametrize("output", ["last", Average(), Average(window=4)], ids=str)
 def test_rollback_goes_on_from_the_last_sound_state(output):
-    options = {"output": output, "window": 4}
+    options = {"output": output}
     result = run(exploding((5, 9), on_divergence="rollback", **options), OBJECTIVES, 20)
     plain = run(exploding((), **options), OBJECTIVES, 18)
     np.testing.assert_array_equal(flat(result.arrays), flat(plain.arrays))
@@ -529,7 +529,7 @@ def test_examples_alone_do_not_either():
 def test_evaluations_weigh_as_training_does():
     change = evaluating(lambda metrics: metrics.update({"num-examples": 3000}))
     weights = dict.fromkeys(range(10), 1.0)
-    for options in ({"weighting": "uniform"}, {"client_weights": weights}):
+    for options in ({"weighting": "uniform"}, {"weighting": weights}):
         found, honest = evaluated([change], **options), evaluated([], **options)
         assert found.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(
             honest.evaluate_metrics_clientapp[3]["loss"], rel=1e-12

@@ -15,7 +15,7 @@ from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, HardSparsity, L1Ball, PerParameter, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import Density, FedDualAvg, run_of
 
 SHAPES = {"conv": (4, 2, 3, 3), "hidden": (20, 36), "bias": (20,), "head": (5, 20)}
 WEIGHTS = ("conv", "hidden", "head")
@@ -93,10 +93,10 @@ def test_the_largest_stay_but_no_array_has_less_than_it_is_sure_of(seed, density
     assert not leaves or not enters or min(leaves) >= max(enters)
 
 
-@pytest.mark.parametrize("density_scope", ["layers", "global"])
-def test_what_stays_is_the_largest_of_the_dual_as_it_is(density_scope):
+@pytest.mark.parametrize("scope", ["layers", "global"])
+def test_what_stays_is_the_largest_of_the_dual_as_it_is(scope):
     """Nothing is shrunk: the model is the dual itself at the entries that stay."""
-    found, strategy, result = run(density_scope=density_scope)
+    found, strategy, result = run(density=Density(0.1, scope))
     duals = {
         n: strategy.state.dual[e.block].reshape(e.shape) for n, e in ((n, run_of(strategy).layout[n]) for n in SHAPES)
     }
@@ -104,7 +104,7 @@ def test_what_stays_is_the_largest_of_the_dual_as_it_is(density_scope):
     total = sum(math.prod(SHAPES[name]) for name in WEIGHTS)
     assert sum(np.count_nonzero(found[name]) for name in WEIGHTS) == round(0.1 * total)
     assert result.train_metrics_clientapp[24]["density"] == pytest.approx(0.1, abs=1 / total)
-    groups = [WEIGHTS] if density_scope == "global" else [(name,) for name in WEIGHTS]
+    groups = [WEIGHTS] if scope == "global" else [(name,) for name in WEIGHTS]
     for names in groups:
         w, z = (np.concatenate([arrays[name].ravel() for name in names]) for arrays in (found, duals))
         kept = w != 0
@@ -132,10 +132,10 @@ def test_patterns_that_match_nothing_and_densities_without_arrays_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("rounds", "density_rounds", "reached"), [(24, None, 18), (3, None, 3), (10, None, 8), (9, 6, 6), (1, None, 1)]
+    ("rounds", "falling", "reached"), [(24, None, 18), (3, None, 3), (10, None, 8), (9, 6, 6), (1, None, 1)]
 )
-def test_the_schedule_fits_the_number_of_rounds(rounds, density_rounds, reached):
-    _, _, result = run(rounds, density_rounds=density_rounds)
+def test_the_schedule_fits_the_number_of_rounds(rounds, falling, reached):
+    _, _, result = run(rounds, density=Density(0.1, rounds=falling))
     densities = [result.train_metrics_clientapp[number]["density"] for number in range(1, rounds + 1)]
     assert densities == sorted(densities, reverse=True)
     assert densities[reached - 1 :] == [densities[-1]] * (rounds - reached + 1)
@@ -156,12 +156,12 @@ def test_a_run_that_is_too_short_says_so_before_it_begins(caplog, too_short):
 def test_a_nearly_empty_layer_is_named_once_with_the_remedy(caplog):
     """One layer's entries are a thousandth of the others': the largest of all leave it empty."""
     arrays = start() | {"head": 1e-3 * start()["head"]}
-    strategy = FedDualAvg(client="unmodified", density=0.1, density_scope="global", fraction_evaluate=0.0)
+    strategy = FedDualAvg(client="unmodified", density=Density(0.1, "global"), fraction_evaluate=0.0)
     record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
     app = walking_app(scale=0.001)
     simulate(strategy, app, num_nodes=3, num_rounds=20, initial_arrays=record, progress=False)
     assert caplog.text.count("of the 100 entries of 'head' are left") == 1
-    assert 'density_scope="layers"' in caplog.text
+    assert 'scope="layers"' in caplog.text
     assert "PerParameter({'head': Zero()})" in caplog.text
     caplog.clear()
     strategy = FedDualAvg(client="unmodified", density=0.1, fraction_evaluate=0.0)

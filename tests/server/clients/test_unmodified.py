@@ -12,7 +12,7 @@ from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared, PerParameter, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import Density, FedDualAvg, run_of
 
 STRENGTH = 0.3
 
@@ -149,7 +149,7 @@ def test_strength_and_rates_have_no_effect_on_a_given_density():
 
 def test_the_density_is_resumed(tmp_path):
     """The elapsed time and the round are in the state: the same next round after saving and loading."""
-    options = {"client": "unmodified", "density": 0.5, "density_rounds": 10, "fraction_evaluate": 0.0}
+    options = {"client": "unmodified", "density": Density(0.5, rounds=10), "fraction_evaluate": 0.0}
     objectives = clients()
     app = ordinary_app(objectives, 4, 0.05)
 
@@ -169,7 +169,7 @@ def test_the_density_is_resumed(tmp_path):
     run_of(second).load(tmp_path / "state.npz")
     assert second.state.elapsed > 0
     np.testing.assert_array_equal(go(second, 12, 8), whole)
-    other = FedDualAvg(**options | {"density": 0.25})
+    other = FedDualAvg(**options | {"density": Density(0.25, rounds=10)})
     run_of(other).prepare(start_arrays())
     with pytest.raises(ConfigurationError, match="other settings"):
         run_of(other).load(tmp_path / "state.npz")
@@ -184,15 +184,12 @@ def test_the_density_is_resumed(tmp_path):
         ({"density": 0.1, "regularizer": L1(0.0)}, "has another form"),
         ({"density": 0.1, "regularizer": L1(1.0, np.ones(6))}, "has another form"),
         ({"density": 0.1, "regularizer": PerParameter({"*": L2Squared(1.0)})}, "has another form"),
-        ({"density": 0.1, "regularizer": PerParameter({"*": Zero()}), "density_scope": "global"}, "take density_scope"),
-        ({"density_scope": "global"}, "needs density"),
+        ({"density": Density(0.1, "global"), "regularizer": PerParameter({"*": Zero()})}, "take density=Density"),
         ({"threshold_per_round": 0.1, "regularizer": L1Ball(1.0)}, "one strength > 0"),
         ({"density": 1.0}, "between 0 and 1"),
         ({"density": 0.0}, "between 0 and 1"),
         ({"threshold_per_round": -1.0}, "finite number > 0"),
-        ({"density_rounds": 3, "threshold_per_round": 0.1}, "needs density"),
         ({"client": "composite", "threshold_per_round": 0.1}, "is for client='unmodified'"),
-        ({"client": "composite", "density_rounds": 3}, "needs density"),
         ({"client": "composite", "density": 0.1, "mirror_map": SimplexEntropy()}, "cannot be combined"),
     ],
 )
@@ -205,7 +202,7 @@ def test_without_start_a_density_needs_its_rounds():
     """Before anybody trains."""
     objectives = clients()
     grid = InProcessGrid(ordinary_app(objectives, 1, 0.05), len(objectives))
-    with pytest.raises(ConfigurationError, match="give density_rounds"):
+    with pytest.raises(ConfigurationError, match=r"give Density\(\.\.\., rounds=\.\.\.\)"):
         FedDualAvg(client="unmodified", density=0.5).configure_train(1, start_arrays(), ConfigRecord(), grid)
 
 

@@ -44,16 +44,15 @@ def test_weights_that_the_user_pins_win_and_strangers_are_left_out():
         make = lambda cls=cls, **more: cls(client_lr=0.02, local_steps=3, fraction_evaluate=0.0, **more)  # noqa: E731
         grid = Faulty(app_of(clients()), 4, lying, rounds=range(99))
         honest = start_on(Faulty(app_of(clients()), 4, None, rounds=()), make(), rounds=5)
-        pinned = start_on(grid, make(client_weights=weights), rounds=5)
+        pinned = start_on(grid, make(weighting=weights), rounds=5)
         np.testing.assert_array_equal(flat(pinned.arrays), flat(honest.arrays))
     result = start_on(
-        Faulty(app_of(clients()), 4, None, rounds=()), FedDualAvg(client_weights={0: 1, 1: 1}, fraction_evaluate=0.0)
+        Faulty(app_of(clients()), 4, None, rounds=()), FedDualAvg(weighting={0: 1, 1: 1}, fraction_evaluate=0.0)
     )
     assert {row.partition_id for row in result.left_out} == {2, 3}
-    with pytest.raises(ConfigurationError, match="client_weights"):
-        FedDualAvg(client_weights={0: 1.0}, weighting="uniform")
-    with pytest.raises(ConfigurationError, match="client_weights"):
-        FedDualAvg(client_weights={0: float("nan")})
+    for wrong, message in (({0: float("nan")}, r"weighting\[0\]=nan"), ({0: 0.0}, "at least one"), ({"a": 1.0}, "'a'")):
+        with pytest.raises(ConfigurationError, match=message):
+            FedDualAvg(weighting=wrong)
 
 
 def test_members_that_cannot_come_back_are_forgotten():

@@ -83,7 +83,7 @@ def test_the_weighted_gradients_are_the_pooled_gradient():
 def test_weights_are_those_of_training():
     _, answers = asked(objectives_of(), weighting="uniform")
     assert [a.weight for a in answers] == [1 / 6] * 6
-    _, answers = asked(objectives_of(), client_weights={0: 1.0, 3: 3.0})
+    _, answers = asked(objectives_of(), weighting={0: 1.0, 3: 3.0})
     assert [a.weight for a in answers] == [0.25, 0, 0, 0.75, 0, 0]
 
 

@@ -7,7 +7,7 @@ from problems import app_of, clients, flat
 
 from flwr_fco.algorithms.contract.means import geometric_median, median, trimmed_mean
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold
+from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, Trimmed
 
 
 def test_centres_are_those_of_the_sorted_values():
@@ -29,7 +29,7 @@ def test_centres_are_those_of_the_sorted_values():
     assert np.linalg.norm(weights @ directions) < 1e-8  # the gradient of the sum of distances
 
 
-@pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])
+@pytest.mark.parametrize("rule", [Trimmed(0.25), "median", "geometric-median"], ids=str)
 @pytest.mark.parametrize("cls", [FedDualAvg, FedMid])
 def test_a_minority_cannot_move_a_robust_centre_far(rule, cls):
     sizes = (20,) * 9
@@ -37,7 +37,7 @@ def test_a_minority_cannot_move_a_robust_centre_far(rule, cls):
     liars = scaled(-50.0)
 
     def run_with(rule, fault):
-        robust = {"aggregation": rule, "trim": 0.25, "on_divergence": "warn"}
+        robust = {"aggregation": rule, "on_divergence": "warn"}
         chosen = cls(client_lr=0.02, local_steps=3, batch_size=None, fraction_evaluate=0.0, **robust)
         grid = Faulty(app_of(same), len(sizes), fault, rounds=range(1, 99), nodes=(2, 3))
         return flat(start_on(grid, chosen, rounds=30).arrays)

@@ -9,7 +9,7 @@ from together import together
 
 from flwr_fco.errors import ProtocolError
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, run_of
+from flwr_fco.strategies import Bounds, DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, run_of
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import FirstOrder
 
@@ -76,7 +76,12 @@ def test_honest_clients_of_10_to_1000_examples_lose_nothing(epochs):
     """Nor under a bound forty times as tight as the default: the largest shard is twenty times the median."""
     sizes = (10, 20, 50, 100, 300, 1000, 15)
     for cls in (FedDualAvg, FedMid, FedDAGT):
-        options = {"regularizer": L1(0.1), "fraction_evaluate": 0.0, "local_epochs": epochs, "max_ratio": 25.0}
+        options = {
+            "regularizer": L1(0.1),
+            "fraction_evaluate": 0.0,
+            "local_epochs": epochs,
+            "bounds": Bounds(max_ratio=25.0),
+        }
         chosen = cls(client_lr=0.005, batch_size=5, **options)
         result = start_on(Faulty(app_of(clients(sizes)), len(sizes), None, rounds=()), chosen, rounds=10)
         assert result.left_out == []

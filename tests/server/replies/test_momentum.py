@@ -7,7 +7,7 @@ from problems import clients, flat, run, start_arrays
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import Average, FedDualAvg, run_of
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "local_steps": 1, "batch_size": None}
 
@@ -70,9 +70,9 @@ def test_momentum_is_in_the_saved_state(tmp_path):
 @pytest.mark.parametrize(
     ("before", "after"),
     [
-        ({}, {"output": "average"}),
-        ({"output": "average"}, {"output": "moving-average", "window": 3}),
-        ({"output": "moving-average", "window": 3}, {"output": "moving-average", "window": 2}),
+        ({}, {"output": Average()}),
+        ({"output": Average()}, {"output": Average(window=3)}),
+        ({"output": Average(window=3)}, {"output": Average(window=2)}),
         ({}, {"server_momentum": 0.5}),
     ],
 )

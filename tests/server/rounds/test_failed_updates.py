@@ -6,7 +6,7 @@ from faulty import Faulty, start_on
 from problems import app_of, changed, clients, flat
 
 from flwr_fco.errors import MagnitudeError
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import Average, FedDualAvg, run_of
 
 
 def failing(error, where):
@@ -36,10 +36,10 @@ def run(rounds, error=MagnitudeError, where="nowhere", **options):
     return strategy, result
 
 
-@pytest.mark.parametrize("output", ["average", "moving-average"])
+@pytest.mark.parametrize("output", [Average(), Average(window=2)], ids=str)
 @pytest.mark.parametrize("where", ["aggregate", "points"])
 def test_the_average_keeps_the_rounds_before(where, output):
-    options = {"output": output, "window": 2, "on_divergence": "warn"}
+    options = {"output": output, "on_divergence": "warn"}
     _, failed = run(3, where=where, **options)
     _, plain = run(2, **options)
     assert failed.train_metrics_clientapp[3]["skipped"] == 1
@@ -48,8 +48,8 @@ def test_the_average_keeps_the_rounds_before(where, output):
 
 @pytest.mark.parametrize("where", ["aggregate", "points"])
 def test_any_other_error_does_too(where):
-    strategy, _ = run(3, RuntimeError, where, output="moving-average", window=2)
-    plain, _ = run(2, output="moving-average", window=2)
+    strategy, _ = run(3, RuntimeError, where, output=Average(window=2))
+    plain, _ = run(2, output=Average(window=2))
     np.testing.assert_array_equal(run_of(strategy).parts["average"].mean(), run_of(plain).parts["average"].mean())
 
 

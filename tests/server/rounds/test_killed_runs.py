@@ -16,7 +16,7 @@ from flwr_fco.callbacks import Callback, Checkpoint, Csv, EarlyStopping, JsonLin
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import STRATEGIES, DualFL, FedDAGT, FedDualAvg, method_of, run_of
+from flwr_fco.strategies import STRATEGIES, Average, DualFL, FedDAGT, FedDualAvg, method_of, run_of
 
 ROUNDS = 6
 
@@ -132,7 +132,7 @@ def test_every_strategy(name, tmp_path):
         (lambda: make(FedDAGT), 6),
         pytest.param(lambda: make(FedDAGT), 20, marks=pytest.mark.slow),
         pytest.param(lambda: make(FedDAGT, client_state="reset"), 20, marks=pytest.mark.slow),
-        pytest.param(lambda: make(FedDualAvg, client_lr="auto", output="moving-average"), 20, marks=pytest.mark.slow),
+        pytest.param(lambda: make(FedDualAvg, client_lr="auto", output=Average(100)), 20, marks=pytest.mark.slow),
         pytest.param(lambda: make(DualFL, certificate_every=1), 20, marks=pytest.mark.slow),
     ],
     ids=["in short", "ledger", "reset", "rate that was asked for", "everyone"],

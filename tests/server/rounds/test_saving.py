@@ -11,7 +11,7 @@ from problems import app_of, clients, start_arrays
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.rounds import saving
-from flwr_fco.strategies import FedDAGT, Scaffold, run_of
+from flwr_fco.strategies import Bounds, FedDAGT, Scaffold, run_of
 from flwr_fco.wire.protocol import Node
 
 
@@ -191,7 +191,7 @@ def test_another_strategy_or_option_is_refused_by_name(tmp_path, other, named):
 
 def test_options_that_may_change_may(tmp_path):
     chosen = saved_to(tmp_path / "state.npz")
-    other = FedDAGT(**OPTIONS, max_ratio=50.0, on_divergence="warn", node_timeout=3.0)
+    other = FedDAGT(**OPTIONS, bounds=Bounds(max_ratio=50.0), on_divergence="warn", node_timeout=3.0)
     run_of(other).prepare(start_arrays())
     run_of(other).load(tmp_path / "state.npz")
     np.testing.assert_array_equal(other.state.dual, chosen.state.dual)

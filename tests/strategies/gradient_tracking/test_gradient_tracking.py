@@ -17,6 +17,7 @@ from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
+    Average,
     DFedDA,
     DFedDAGT,
     DFedMid,
@@ -188,9 +189,8 @@ def test_weights_that_the_user_gives_are_those_of_clients_not_yet_asked(variate)
     samples = [[0, 1], [1, 2], [0, 3], [2, 3]]
     strategy = Scaffold(
         variate=variate,
-        client_weights=dict(enumerate(20 * shares)),
         choose_nodes=lambda number, nodes: [nodes[m] for m in samples[number - 1]],
-        **options(server_lr=0.7, weighting="examples"),
+        **options(server_lr=0.7, weighting=dict(enumerate(20 * shares))),
     )
     run(strategy, objectives, 4)
     theta, own = np.zeros(D), np.zeros((4, D))
@@ -278,7 +278,7 @@ NEWEST = {"restart_window": 3, "restart_newest": True}
 
 @pytest.mark.parametrize(
     ("window", "more"),
-    [(None, {}), (3, {"restart_window": 3}), (3, {"output": "moving-average", "window": 3}), (3, NEWEST)],
+    [(None, {}), (3, {"restart_window": 3}), (3, {"output": Average(window=3)}), (3, NEWEST)],
     ids=["all rounds", "window", "moving average", "the authors' code"],
 )
 def test_the_multistep_method_is_algorithm_3(window, more):
@@ -376,8 +376,8 @@ def test_outputs_are_means_of_the_primals(cls):
     objectives, points = clients(EQUAL), []
     last = cls(**options())
     run(last, objectives, 9, callbacks=[lambda n, arrays, m: points.append(flat(arrays))])
-    average = run(cls(output="average", **options()), objectives, 9)
-    moving = run(cls(output="moving-average", window=4, sparsity=2, **options()), objectives, 9)
+    average = run(cls(output=Average(), **options()), objectives, 9)
+    moving = run(cls(output=Average(window=4), sparsity=2, **options()), objectives, 9)
     np.testing.assert_allclose(flat(average.arrays), np.mean(points, axis=0), rtol=1e-12, atol=1e-14)
     recent = np.mean(points[-4:], axis=0)
     kept = np.argsort(-np.abs(recent))[:2]
@@ -389,7 +389,7 @@ def test_outputs_are_means_of_the_primals(cls):
 def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
     points = [np.linspace(0, 1, D)]
     run(ReFedDAGT(**options()), clients(EQUAL), 6, start=points[0], callbacks=[lambda n, a, m: points.append(flat(a))])
-    average = run(ReFedDAGT(output="average", **options()), clients(EQUAL), 6, start=points[0])
+    average = run(ReFedDAGT(output=Average(), **options()), clients(EQUAL), 6, start=points[0])
     np.testing.assert_allclose(flat(average.arrays), np.mean(points[:-1], axis=0), rtol=1e-12, atol=1e-14)
 
 
@@ -462,10 +462,10 @@ def test_a_client_without_a_weight_leaves_the_control_to_the_duals():
     """Everybody who counts has answered: the clients derive the control, and it need not travel."""
     objectives = clients(EQUAL)
     weights = {0: 3.0, 1: 1.0, 2: 2.0}
-    given = FedDAGT(client_weights=weights, **options(weighting="examples"))
+    given = FedDAGT(**options(weighting=weights))
     result = run(given, objectives, 4)
     assert given.state.derivable
-    rest = FedDAGT(client_weights=weights, min_train_nodes=3, min_available_nodes=3, **options(weighting="examples"))
+    rest = FedDAGT(min_train_nodes=3, min_available_nodes=3, **options(weighting=weights))
     alone = run(rest, objectives[:3], 4)
     for number in (2, 3, 4):
         vectors = result.train_metrics_clientapp[number]["bytes-down"] / 4

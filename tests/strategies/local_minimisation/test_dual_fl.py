@@ -396,7 +396,7 @@ def test_five_gcs_takes_the_steps_of_its_box_with_a_cohort(gamma):
 def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean(name):
     """It never counts, so nothing may be divided by a weight that is guessed for it."""
     objectives, weights = quadratics(count=4), {0: 3.0, 1: 1.0, 3: 2.0}
-    strategy = SAMPLED[name](client_weights=weights, tolerance=1e-13)
+    strategy = SAMPLED[name](weighting=weights, tolerance=1e-13)
     strategy.fraction_evaluate = 0.0
     start = {"x": np.ones(6)}
     simulate(

@@ -1,0 +1,162 @@
+"""Option objects: what several options chose together, as one value with its own checks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from flwr_fco.core.validation import checked
+from flwr_fco.errors import ConfigurationError
+
+
+def _require(who: object, name: str, value: object, kind: object, *, fits: bool, text: str) -> None:
+    checked(f"{type(who).__name__}({name})", value, kind)
+    if not fits:
+        raise ConfigurationError(f"{type(who).__name__}({name}={value!r}); expected {text}")
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """The mean of each coordinate without the largest and the smallest values.
+
+    Parameters
+    ----------
+    share : float, default 0.2
+        Fraction of the weight that is left out at each end; from 0 to 1/2, exclusive.
+
+    Raises
+    ------
+    ConfigurationError
+        If the share is out of range.
+
+    References
+    ----------
+    Yin, Chen, Ramchandran, Bartlett: Byzantine-robust distributed learning (ICML 2018).
+
+    Examples
+    --------
+    >>> Trimmed(0.1).share
+    0.1
+    """
+
+    share: float = 0.2
+
+    def __post_init__(self) -> None:
+        fits = isinstance(self.share, int | float) and 0.0 <= self.share < 0.5
+        _require(self, "share", self.share, float, fits=fits, text="a number from 0 to 0.5, exclusive")
+
+
+@dataclass(frozen=True)
+class Average:
+    """The mean of the model over rounds, as the output that evaluation and the user see.
+
+    An average is neither sparse nor of low rank.
+
+    Parameters
+    ----------
+    window : int, optional
+        Number of last rounds; by default all rounds.
+
+    Raises
+    ------
+    ConfigurationError
+        If the window is no whole number >= 1.
+
+    Examples
+    --------
+    >>> Average(window=100)
+    Average(window=100)
+    """
+
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        fits = self.window is None or (isinstance(self.window, int) and self.window >= 1)
+        _require(self, "window", self.window, int | None, fits=fits, text="a whole number >= 1, or None")
+
+
+@dataclass(frozen=True)
+class Density:
+    """The fraction of the regularized entries that are not 0 in the end.
+
+    The density of a round is share ** (round / rounds), and `share` itself from round `rounds` on.
+
+    Parameters
+    ----------
+    share : float
+        Between 0 and 1.
+    scope : {"layers", "global"}, default "layers"
+        ``"layers"``: every array is guaranteed half of its Erdos-Renyi share, by which small layers are denser than
+        large ones, and the rest goes to the largest entries of all arrays. ``"global"``: all of it goes to the largest
+        entries, which can empty a layer.
+    rounds : int, optional
+        Number of rounds in which the density falls from 1 to `share`; by default three quarters of the rounds given to
+        ``start``.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> Density(0.1, scope="global")
+    Density(share=0.1, scope='global', rounds=None)
+    """
+
+    share: float
+    scope: Literal["layers", "global"] = "layers"
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        fits = isinstance(self.share, int | float) and 0.0 < self.share < 1.0
+        _require(self, "share", self.share, float, fits=fits, text="a number between 0 and 1")
+        _require(self, "scope", self.scope, Literal["layers", "global"], fits=True, text="")
+        fits = self.rounds is None or (isinstance(self.rounds, int) and self.rounds >= 1)
+        _require(self, "rounds", self.rounds, int | None, fits=fits, text="a whole number >= 1, or None")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the server accepts of a reply; one that is beyond is left out, logged and counted.
+
+    Parameters
+    ----------
+    max_examples : float, default 1e12
+        Largest number of examples.
+    max_ratio : float or None, default 1000.0
+        A reply is left out if its number of examples, the norm of a vector per unit of elapsed, the product of the two,
+        or the change of a pass-through array is more than this many times the larger of the median of the round's
+        replies and the largest median of an earlier round; the bounds are wider in a first round with fewer than five
+        replies. An evaluation is left out if its metrics are more than a tenth of this many times as far from the
+        median as usual. None disables these checks.
+    max_increment_norm : float, optional
+        Largest Euclidean norm of a vector, whatever the other clients send.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> Bounds(max_ratio=10.0).max_examples
+    1000000000000.0
+    """
+
+    max_examples: float = 1e12
+    max_ratio: float | None = 1_000.0
+    max_increment_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, least, kind in (
+            ("max_examples", 0.0, float),
+            ("max_ratio", 1.0, float | None),
+            ("max_increment_norm", 0.0, float | None),
+        ):
+            value = getattr(self, name)
+            number = value is not None and isinstance(value, int | float) and math.isfinite(value)
+            fits = (value is None and kind is not float) or (number and (value >= least if least else value > least))
+            text = f"a finite number {'>= 1' if least else '> 0'}{'' if kind is float else ', or None'}"
+            _require(self, name, value, kind, fits=fits, text=text)
