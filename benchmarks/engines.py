@@ -33,7 +33,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import flwr
 import numba
 import numpy as np
-from rounds import BATCH, NODES, OPTIONS, RATE, SAMPLE, STRENGTH, load, start_arrays
+from lasso_rounds import BATCH, NODES, OPTIONS, RATE, SAMPLE, STRENGTH, load, start_arrays
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
