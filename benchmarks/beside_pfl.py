@@ -18,7 +18,7 @@ from importlib.metadata import version
 
 import numpy as np
 from engines import measured
-from rounds import BATCH, NODES, OPTIONS, SAMPLE, STRENGTH, start_arrays
+from lasso_rounds import BATCH, NODES, OPTIONS, SAMPLE, STRENGTH, start_arrays
 
 try:
     import torch

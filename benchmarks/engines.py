@@ -33,7 +33,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import flwr
 import numba
 import numpy as np
-from rounds import BATCH, NODES, OPTIONS, RATE, SAMPLE, STRENGTH, load, start_arrays
+from lasso_rounds import BATCH, NODES, OPTIONS, RATE, SAMPLE, STRENGTH, load, start_arrays
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
@@ -45,7 +45,7 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.mail import Mail
-from flwr_fco.server.strategy import CompositeStrategy
+from flwr_fco.server.run import Run
 from flwr_fco.simulation import InProcessGrid, Processes, RayActors, simulate, warmup
 from flwr_fco.strategies import FedDualAvg
 
@@ -53,7 +53,7 @@ STORED = Path(__file__).with_suffix(".json")
 #: By how much a ratio may be worse than the stored one.
 TOLERANCE = 1.3
 #: What the parts of a round are called.
-PARTS = {CompositeStrategy: ("open_round", "close_round"), Mail: ("exchange",), InProcessGrid: ("exchange",)}
+PARTS = {Run: ("open_round", "close_round"), Mail: ("exchange",), InProcessGrid: ("exchange",)}
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -296,7 +296,7 @@ def where_time_goes(app, rounds: int) -> None:
                 clocked(kind, name)
         run(rounds, app)
     clients, answers = spent["InProcessGrid.exchange"], spent["Mail.exchange"]
-    told, step = spent["run_of(CompositeStrategy).open_round"], spent["run_of(CompositeStrategy).close_round"]
+    told, step = spent["Run.open_round"], spent["Run.close_round"]
     print(f"\nin process, ms of CPU: asking {told:.2f}, clients {clients:.2f}, checking their answers ", end="")
     print(f"{answers - clients:.2f}, the server's step and metrics {step:.2f}")
 

@@ -19,7 +19,6 @@ from flwr_fco.datasets import digits
 from flwr_fco.pooled import density
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid, run_of
-from flwr_fco.wire.protocol import Node
 from reproduction.pictures.appearance import appearance
 
 ROUNDS, CLIENTS, STRENGTH = 300, 10, 2e-3
@@ -32,31 +31,30 @@ def densities(strategy: CompositeStrategy) -> tuple[np.ndarray, np.ndarray]:
     block = clients[0].layout["coefficients"].block
     total = sum(client.num_examples for client in clients)
     start = {"coefficients": np.zeros((64, 10)), "intercept": np.zeros(10)}
-    run_of(strategy).prepare(ArrayRecord({name: Array(array) for name, array in start.items()}))
-    state, (client_lr, server_lr) = strategy.state, run_of(strategy).rates()
-    solve = find_solver(strategy.local_solver)
+    run = run_of(strategy)
+    run.prepare(ArrayRecord({name: Array(array) for name, array in start.items()}))
+    algorithm, state, (client_lr, server_lr) = run.algorithm, run.state, run.rates()
+    solve = find_solver(algorithm.name)
     local, server = [], []
     for number in range(1, ROUNDS + 1):
-        problem = run_of(strategy).problem._replace(round=number, client_lr=client_lr, server_lr=server_lr)
+        problem = run.problem._replace(round=number, client_lr=client_lr, server_lr=server_lr)
         uplinks = []
         row = []
         for m, client in enumerate(clients):
-            downlink = strategy.downlink(problem, state, Node(m, m))
+            downlink = algorithm.downlink(problem, state, None)
             uplink, _ = solve(downlink, client, None, random_generator(strategy.seed, number, m))
             uplinks.append(uplink._replace(weight=client.num_examples / total))
             if isinstance(strategy, FedDualAvg):
                 dual = state.dual + uplink.vectors["increment"]
-                model = run_of(strategy).problem.h.retrieve(
-                    dual, state.elapsed + uplink.elapsed, run_of(strategy).problem.psi
-                )
+                model = problem.retrieve(dual, state.elapsed + uplink.elapsed)
             else:
                 model = state.primal + uplink.vectors["increment"]
                 # w_0 + (w_K - w_0) is not w_K to the last bit, and an exact zero is what is counted.
                 model[np.abs(model) < 1e-14] = 0.0
             row.append(density(model[block]))
-        state = strategy.aggregate(problem, state, Replies(uplinks))
+        state = algorithm.aggregate(problem, state, Replies(uplinks))
         local.append(row)
-        server.append(density(strategy.retrieve(problem, state)[block]))
+        server.append(density(algorithm.retrieve(problem, state)[block]))
     return np.array(local), np.array(server)
 
 

@@ -9,6 +9,7 @@ import struct
 import traceback
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple
 
 import cloudpickle
@@ -65,7 +66,9 @@ class Worker:
         """Prepare for a run."""
         app, run_config, node_config, methods, kinds = cloudpickle.loads(setup.app)
         for half in methods:
-            register(half)
+            # Without it the run ends in a sentence that names the method, if clients are asked for it.
+            with suppress(ImportError, AttributeError):
+                register(cloudpickle.loads(half))
         for kind in kinds:
             Specified._families[kind.family][kind.kind] = kind
         options = {"run_config": run_config, "node_config": node_config, "raise_errors": setup.raise_errors}

@@ -12,7 +12,7 @@ import cloudpickle
 from flwr.app import Message
 from flwr.clientapp import ClientApp
 
-from flwr_fco.algorithms.contract import ClientHalf, halves
+from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
@@ -306,13 +306,14 @@ def _plain(downlink: Downlink) -> Downlink:
     return downlink._replace(plan=unknown, **mappings)
 
 
-def _registered() -> tuple[list[type[ClientHalf]], list[type[Specified]]]:
+def _registered() -> tuple[list[bytes], list[type[Specified]]]:
     """Return the user's registrations in this process, which a new process would lack."""
 
     def is_users(thing: Any) -> bool:
         return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
 
-    methods = [half for half in halves().values() if is_users(half)]
+    # One by one: a worker may lack the module of a method that this run does not need.
+    methods = [cloudpickle.dumps(half) for half in halves().values() if is_users(half)]
     return methods, [kind for family in Specified._families.values() for kind in family.values() if is_users(kind)]
 
 

@@ -232,7 +232,7 @@ def trained(strategy, objectives, rounds=4):
         initial_arrays=start,
         progress=False,
     )
-    return strategy.retrieve(run_of(strategy).problem, strategy.state)
+    return run_of(strategy).algorithm.retrieve(run_of(strategy).problem, strategy.state)
 
 
 @pytest.mark.parametrize("name", by_class())
