@@ -96,7 +96,8 @@ def describe(kind: Any) -> str:
     if origin is np.ndarray:
         return "an array"
     names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", Any: "anything"}
-    return names.get(kind) or f"a {getattr(kind, '__name__', str(kind))}"
+    name = getattr(kind, "__name__", str(kind))
+    return names.get(kind) or f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 
 
 def _count_of(kind: Any) -> int:

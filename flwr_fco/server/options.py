@@ -620,6 +620,15 @@ _ELSEWHERE = {
     "min_available_clients": "min_available_nodes",
     "proximal_mu": "penalty",
 }
+#: Names that an option object has as its own.
+_IN_AN_OBJECT = {
+    **dict.fromkeys(("max_examples", "max_ratio", "max_increment_norm"), "bounds=Bounds({name}={value!r})"),
+    "window": "output=Average(window={value!r})",
+    "trim": "aggregation=Trimmed({value!r})",
+    "client_weights": "weighting={value!r}",
+    "density_scope": "density=Density(..., scope={value!r})",
+    "density_rounds": "density=Density(..., rounds={value!r})",
+}
 
 
 def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> None:
@@ -633,6 +642,9 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> Non
             "clients that remember nothing, which FedDualAvg, FedDualAvgOSP and FeDualEx have; what clients remember "
             "(trackers, duals of their own) goes into later rounds without noise, and averages of models are no sums"
         )
+    if name in _IN_AN_OBJECT:
+        written = _IN_AN_OBJECT[name].format(name=name, value=value)
+        raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; write {written}")
     # Names in other libraries, which no comparison of letters finds.
     near = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in taken else get_close_matches(name, taken, n=1)
     advice = f"did you mean {near[0]}?" if near else f"help({cls.__name__}) lists those it has"

@@ -12,13 +12,16 @@ from problems import app_of, clients, flat, run, start_arrays, trackers_of
 from together import together
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.objectives import BilinearSaddle
 from flwr_fco.regularizers import L1
 from flwr_fco.server.options import parameter_entries
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     STRATEGIES,
+    Average,
+    Bounds,
+    Density,
     DFedDA,
     DistributedPGDA,
     FastFedDA,
@@ -27,6 +30,7 @@ from flwr_fco.strategies import (
     FedDualAvgOSP,
     FedMid,
     FeDualEx,
+    Trimmed,
     run_of,
 )
 
@@ -119,7 +123,9 @@ def test_a_strategy_of_ones_own_has_its_own_arguments():
         ({"regularizer": 0.1}, "regularizer=0.1 is a float; expected a Regularizer"),
         ({"regularizer": L1}, r"regularizer=L1 is a class; expected a Regularizer, such as L1\(\.\.\.\)"),
         ({"weighting": "size"}, "weighting='size' is a str; expected 'examples' or 'uniform'"),
-        ({"output": "best"}, "output='best'; expected one of 'last'"),
+        ({"output": "average"}, "output='average' is a str; expected 'last' or 'shadow' or an Average"),
+        ({"bounds": {"max_ratio": 2}}, "is a dict; expected a Bounds"),
+        ({"density": 1.5}, "density=1.5; expected a number between 0 and 1, or a Density"),
         ({"sparsity": 0}, "sparsity=0; expected a whole number >= 1"),
         ({"apply_to": 3}, "apply_to=3 is a int; expected a string or a sequence of a string or None"),
         ({"choose_nodes": [1, 2]}, r"choose_nodes=\[1, 2\] is a list; expected a function"),
@@ -239,3 +245,37 @@ def test_the_ascent_rate_is_one_number_for_all_nodes_of_a_round():
         arrays = simulate(strategy, app, **options).arrays
         rates.append(np.concatenate([array.numpy().ravel() for array in arrays.values()]))
     np.testing.assert_array_equal(*rates)
+
+
+@together(
+    ("options", "message"),
+    [
+        ({"max_ratio": 10.0}, r"max_ratio=10.0: FedDualAvg has no such option; write bounds=Bounds\(max_ratio=10.0\)"),
+        ({"window": 3}, r"write output=Average\(window=3\)"),
+        ({"trim": 0.1}, r"write aggregation=Trimmed\(0.1\)"),
+        ({"client_weights": {0: 1.0}}, r"write weighting=\{0: 1.0\}"),
+    ],
+)
+def test_what_belongs_into_an_option_object_is_told_where(options, message):
+    with pytest.raises(UnknownOptionError, match=message):
+        FedDualAvg(**options)
+
+
+@together(
+    ("make", "message"),
+    [
+        (lambda: Bounds(max_ratio=0.5), r"Bounds\(max_ratio=0.5\); expected a finite number >= 1, or None"),
+        (lambda: Bounds(max_examples=0.0), "expected a finite number > 0"),
+        (lambda: Bounds(max_increment_norm=float("inf")), "expected a finite number > 0, or None"),
+        (lambda: Density(1.0), "expected a number between 0 and 1"),
+        (lambda: Density(0.1, rounds=0), "expected a whole number >= 1, or None"),
+        (lambda: Density(0.1, "rows"), "expected 'layers' or 'global'"),
+        (lambda: Average(0), "expected a whole number >= 1, or None"),
+        (lambda: Average(2.5), "expected a whole number or None"),
+        (lambda: Trimmed(0.5), "expected a number from 0 to 0.5, exclusive"),
+        (lambda: Trimmed(float("nan")), "expected a number from 0 to 0.5, exclusive"),
+    ],
+)
+def test_option_objects_check_their_values(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
