@@ -2,9 +2,10 @@
 
     python benchmarks/crossings.py            both numbers (seconds)
     python benchmarks/crossings.py --top 20   also the pairs of files between which most calls go
+    python benchmarks/crossings.py --strategy FedDAGT    another strategy
     python benchmarks/crossings.py --quick    the same: one round is all there is
 
-The second of three rounds of FedDualAvg on LASSO dataset I of 'Federated Composite Optimization', in the in-process
+The second of three rounds of a strategy on LASSO dataset I of 'Federated Composite Optimization', in the in-process
 grid, from one `open_round` to the next: 10 clients, one epoch of batch 10, l1 norm, evaluation off. Counted are
 the files of flwr_fco whose code runs, and the calls from a function in one of them to a function in another. Resuming a
 generator counts as a call; calls that go through compiled code or through Flower do not. A client's part begins when
@@ -31,8 +32,9 @@ import flwr_fco
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import lasso
 from flwr_fco.regularizers import L1
+from flwr_fco.server.run import Run
 from flwr_fco.simulation import simulate, warmup
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import STRATEGIES
 
 NODES, ROUND = 10, 2
 TRAINING = os.path.join("client_apps", "training.py")
@@ -80,25 +82,22 @@ class Crossings:
                     self._delivery = frame
 
 
-def second_round() -> Crossings:
-    """Return the crossings of a round in which every client has its data and the plan."""
+def second_round(name: str) -> Crossings:
+    """Return the crossings of a strategy's round in which every client has its data and the plan."""
     found = Crossings()
 
-    class Watched(FedDualAvg):
-        def open_round(self, server_round: int, *arguments: Any, **options: Any) -> Any:
-            sys.setprofile(found if server_round == ROUND else None)
-            return super().open_round(server_round, *arguments, **options)
+    open_round = Run.open_round
+
+    def watched(self: Run, server_round: int, *arguments: Any, **options: Any) -> Any:
+        sys.setprofile(found if server_round == ROUND else None)
+        return open_round(self, server_round, *arguments, **options)
 
     objectives = {partition: lasso("I").objective(partition) for partition in range(NODES)}
-    strategy = Watched(
-        regularizer=L1(0.2),
-        client_lr=0.001,
-        batch_size=10,
-        fraction_evaluate=0.0,
-    )
+    strategy = STRATEGIES[name](regularizer=L1(0.2), client_lr=0.001, batch_size=10, fraction_evaluate=0.0)
     start = ArrayRecord(
         {"coefficients": Array(np.zeros(objectives[0].layout.size - 1)), "intercept": Array(np.zeros(1))}
     )
+    Run.open_round = watched  # type: ignore[method-assign]
     try:
         simulate(
             strategy,
@@ -109,6 +108,7 @@ def second_round() -> Crossings:
         )
     finally:
         sys.setprofile(None)
+        Run.open_round = open_round  # type: ignore[method-assign]
     return found
 
 
@@ -116,9 +116,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="accepted, as of the other benchmarks")
     parser.add_argument("--top", type=int, default=0, metavar="N", help="print the N pairs of files with most calls")
+    parser.add_argument("--strategy", default="FedDualAvg", choices=["FedDualAvg", "FedDAGT", "FeDualEx"])
     options = parser.parse_args()
     warmup()
-    found = second_round()
+    found = second_round(options.strategy)
     print(f"files of flwr_fco that run code   {len(found.files):5d}")
     print(f"calls from one file to another    {found.pairs.total():5d}")
     print(f"  of which per client             {found.on_clients / NODES:7.1f}")

@@ -190,6 +190,8 @@ class Mail(Part):
         options = self.options
         self.nodes = Nodes(options.seed, options.node_timeout, asks=self.asks)
         self.current = Round(0)
+        #: The user's weights by partition, read once a round.
+        self._given = weights_of(options)
         self.left_out: list[LeftOut] = []
         self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
         self.bounds = IncrementBounds(options.bounds.max_ratio, options.bounds.max_increment_norm)
@@ -350,6 +352,7 @@ class Mail(Part):
         problem : Problem
         state : NamedTuple
         """
+        self._given = weights_of(self.options)
         self.config = config
         self.current = current = Round(
             server_round,
@@ -488,7 +491,7 @@ class Mail(Part):
         weights = None
         if options.weighting == "uniform":
             weights = [1.0] * len(good)
-        elif weights_of(options) is not None:
+        elif self._given is not None:
             weights = [self._weight(reply) for reply in good]
         objections = self.bounds.objections(
             uplinks,
@@ -505,7 +508,7 @@ class Mail(Part):
             self.declared.update((reply.node.node_id, reply.value.examples) for reply in good)
         if self._kind.sparse:
             self._note_places(good)
-        if weights_of(options) is None:
+        if self._given is None:
             return good
         return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]
 
@@ -519,12 +522,11 @@ class Mail(Part):
         replies : iterable of Message
         """
         options, current, key = self.options, self.current, self.options.weighted_by_key
-        given = weights_of(options)
 
         def read(node: Node, content: RecordDict) -> Mapping[str, Any]:
             metrics = check_metrics(content, key)
             check_examples(metrics[key], options.bounds.max_examples)
-            if given is not None and node.partition_id not in given:
+            if self._given is not None and node.partition_id not in self._given:
                 raise ProtocolError("its partition is not one of those in weighting")
             return metrics
 
@@ -535,7 +537,7 @@ class Mail(Part):
                 good = current.without(caller, good, objections)
         if options.weighting == "examples":
             return [reply.content for reply in good]
-        weights = [1.0 if given is None else given.get(reply.node.partition_id or 0, 0.0) for reply in good]
+        weights = [1.0 if self._given is None else self._given.get(reply.node.partition_id or 0, 0.0) for reply in good]
         return [with_metric(r.content, key, weight) for r, weight in zip(good, weights, strict=True)]
 
     @property
@@ -561,16 +563,15 @@ class Mail(Part):
     def _possible(self, node: Node, uplink: Uplink, content: Any) -> Uplink:
         known = self.options.weighted_by_key == "num-examples"
         self.language.check(self, node, uplink, uplink.examples if known else num_examples(content))
-        given = weights_of(self.options)
-        if given is not None:
-            if node.partition_id not in given:
+        if self._given is not None:
+            if node.partition_id not in self._given:
                 raise ProtocolError("its partition is not one of those in weighting")
         elif self._memories is not None:
             self._memories.check_weight(node, uplink.examples)
         return uplink
 
     def _weight(self, reply: Reply[Uplink]) -> float:
-        given, partition = weights_of(self.options), reply.node.partition_id
+        given, partition = self._given, reply.node.partition_id
         return reply.value.examples if given is None or partition is None else given[partition]
 
     def retry_missing(self, replies: Iterable[Message]) -> list[Message]:
