@@ -27,7 +27,7 @@ from flwr_fco.algorithms.contract.choices import Density
 from flwr_fco.algorithms.dual_averaging import DualAveraging, DualState
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels import prox as kernels
+from flwr_fco.kernels import hard_sparsity as kernels
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Regularizer
 from flwr_fco.regularizers.base import BoundRegularizer, Scope
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels import prox as kernels
+from flwr_fco.kernels.hard_sparsity import above_and_at, keep_largest, kth_largest
 from flwr_fco.regularizers.base import Array
 from flwr_fco.regularizers.flat import FlatRegularizer
 from flwr_fco.regularizers.validation import frozen_array, tolerance
@@ -173,6 +173,6 @@ class HardSparsity(FlatRegularizer):
         if count >= v.size:
             np.add(v, v.dtype.type(0.0), out=out)
             return
-        level = kernels.kth_largest([v], count)
-        ties = count - kernels.above_and_at(v, level)[0]
-        kernels.keep_largest(v, level, ties, out)
+        level = kth_largest([v], count)
+        ties = count - above_and_at(v, level)[0]
+        keep_largest(v, level, ties, out)

@@ -9,6 +9,7 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
+from flwr_fco.kernels.total_variation import total_variation
 from flwr_fco.regularizers.base import Array
 from flwr_fco.regularizers.flat import FlatRegularizer
 from flwr_fco.regularizers.validation import NON_NEGATIVE, amount
@@ -78,7 +79,7 @@ class TotalVariation(_Sequence):
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         """Write the proximal map, computed by dynamic programming, to `out`."""
         self.check_shape("v", shape)
-        kernels.total_variation(v, amount(step, self.strength), out)
+        total_variation(v, amount(step, self.strength), out)
 
     def subgradient(self, w: Array) -> Array:
         """Return strength * D' sign(D w), with D the differences and sign(0) = 0."""
@@ -127,7 +128,7 @@ class FusedLasso(_Sequence):
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         self.check_shape("v", shape)
-        kernels.total_variation(v, amount(step, self.difference_strength), out)
+        total_variation(v, amount(step, self.difference_strength), out)
         kernels.soft_threshold(out, amount(step, self.strength), out)
 
     def subgradient(self, w: Array) -> Array:

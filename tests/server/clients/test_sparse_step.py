@@ -8,7 +8,7 @@ from together import together
 
 from flwr_fco.algorithms.density import FURTHER, GAIN, MEMORY, keep_gain, smaller_side, sparse_step
 from flwr_fco.core.layout import Layout
-from flwr_fco.kernels.prox import _COUNTED_FROM, above_and_at, kth_largest
+from flwr_fco.kernels.hard_sparsity import _COUNTED_FROM, above_and_at, kth_largest
 from flwr_fco.regularizers import HardSparsity, L1Ball, PerParameter, Zero
 
 KINDS = ("normal", "ties", "any size", "equal", "zeros")
