@@ -253,6 +253,7 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     Parameters
     ----------
     tracker_start : {"gradient", "zero"}, default "zero"
+        Whether a round 0 of one gradient each comes first, or trackers begin at 0.
     radius_squared : float, optional
         Q, of a ball around the start point (ReFedDA-GT on a graph).
     restricted : bool, default False

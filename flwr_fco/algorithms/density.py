@@ -76,6 +76,7 @@ def rounds_needed(density: float) -> int:
     Parameters
     ----------
     density : float
+        Fraction of entries that are not 0 in the end.
 
     Examples
     --------
@@ -95,6 +96,7 @@ def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
     Parameters
     ----------
     shapes : sequence of tuple of int
+        Shapes of the arrays that share the density.
     density : float
         0 < density <= 1.
 
@@ -177,6 +179,7 @@ def psi_of(
     Parameters
     ----------
     layout : Layout
+        Names and shapes of the model's arrays.
     regularizer : Regularizer
         The user's. A :class:`PerParameter` names the arrays that have no share in the density: those with Zero() stay
         whole, those with a HardSparsity come to a count or a density of their own, others have the constraint that
@@ -188,6 +191,7 @@ def psi_of(
     scope : {"each", "joint"}
         Whether every array is sure of a share, or the largest entries of all arrays stay.
     dual : ndarray of float64, shape (d,)
+        The dual point, whose largest entries stay.
 
     Raises
     ------
@@ -304,6 +308,7 @@ def smaller_side(shape: tuple[int, ...]) -> int:
     Parameters
     ----------
     shape : tuple of int
+        Shape of the array.
 
     Examples
     --------

@@ -116,9 +116,11 @@ def advance(state: DualFLState, mean: Vector, rho: float) -> DualFLState:
     Parameters
     ----------
     state : DualFLState
+        The state before the round.
     mean : ndarray of float64, shape (d,)
         Weighted mean of all clients' increments.
     rho : float
+        In [0, 1): how quickly the momentum settles.
     """
     t, momentum = next_momentum(state.t, rho)
     return state._replace(primal=state.primal + mean, t=t, momentum=momentum, round=state.round + 1)
@@ -154,6 +156,7 @@ def linear_tolerance(round: int, *, rho: float, clients: int, gamma: float) -> f
     round : int
         n, from 0.
     rho : float
+        In [0, 1): how quickly the momentum settles.
     clients : int
         N.
     gamma : float
@@ -188,6 +191,7 @@ class DualAcceleration(PrimalAveraging):
     Parameters
     ----------
     nu, rho : float or "auto"
+        Weight of the control, and how quickly the momentum settles.
     smoothness : float, optional
         L.
     alpha : float
@@ -314,6 +318,7 @@ def controls(problem: Problem) -> dict[tuple[int, int], Vector]:
     Parameters
     ----------
     problem : Problem
+        Problem of the last round.
 
     Raises
     ------

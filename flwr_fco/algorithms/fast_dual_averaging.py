@@ -131,6 +131,7 @@ class FastDualAveraging(Algorithm):
     Parameters
     ----------
     variant : {"bao", "liang"}
+        Whose method.
     convexity : float
         mu.
     last_point : bool
@@ -342,6 +343,7 @@ class StagedFastDualAveraging(ConstrainedFastDualAveraging):
     Parameters
     ----------
     stages : sequence of ModelStage
+        Length and numbers of each stage.
     """
 
     stages: Sequence[ModelStage]

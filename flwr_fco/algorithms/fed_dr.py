@@ -54,6 +54,7 @@ def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer
     step : float
         eta.
     psi : BoundRegularizer, optional
+        The regularizer; without one, the retrieval is the mean.
     """
     mean = state.mean + change
     primal = mean if psi is None else psi.prox(mean, step)

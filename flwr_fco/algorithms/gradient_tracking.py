@@ -110,10 +110,13 @@ class GradientTracking(Algorithm):
     Parameters
     ----------
     variate : {"average", "gradient"}, default "average"
+        What a client remembers: the mean of its gradients, or the one at the start.
     tracker_start : {"gradient", "zero"}, default "gradient"
+        Whether a round 0 of one gradient each comes first, or trackers begin at 0.
     fraction_train, choose_nodes
         With a sample, clients are sent the control.
     sparse_wire : {"auto", False}, default "auto"
+        Whether vectors may cross the wire as their non-zeros.
 
     References
     ----------
@@ -315,7 +318,9 @@ def trackers(problem: Problem, state: TrackingState) -> dict[tuple[int, int], Ve
     Parameters
     ----------
     problem : Problem
+        Problem of the last round.
     state : TrackingState
+        The state after it.
 
     Raises
     ------

@@ -44,6 +44,7 @@ def rescaled(state: MeanState, population: float) -> MeanState:
     Parameters
     ----------
     state : MeanState
+        The state, with its mean over the former population.
     population : float
         Sum of the weights of all clients.
 

@@ -87,7 +87,9 @@ class PrimalAveraging(Algorithm):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
+            The server's state as the round begins.
         """
         return {}
 
@@ -97,7 +99,9 @@ class PrimalAveraging(Algorithm):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
+            The server's state as the round begins.
         """
         return None
 

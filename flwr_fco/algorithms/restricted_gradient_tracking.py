@@ -255,6 +255,7 @@ class MultistepGradientTracking(RestrictedGradientTracking):
     Parameters
     ----------
     stages : sequence of Stage
+        Length and numbers of each stage.
     sparsity : int, optional
         s: number of entries kept in a reference.
     output : str or Average
@@ -359,6 +360,7 @@ def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int
     Parameters
     ----------
     stages : sequence of Stage
+        All stages of the run.
     radius_squared : float or None
         Q_0.
     number : int

@@ -80,6 +80,7 @@ class ScaffnewState(NamedTuple):
     Parameters
     ----------
     primal : ndarray of float64, shape (d,)
+        The averaged model.
     rate : float
         client_lr of the last successful round, from which the clients derive their shifts; 1.0 before round 1.
     round : int
@@ -104,7 +105,9 @@ class ShiftedSteps(PrimalAveraging):
     probability : float
         p.
     coin : {"random", "periodic"}
+        Whether the coin is tossed, or falls after every 1/p-th step.
     batch_size : int or None
+        Rows in a minibatch; None: full batches.
     seed : int
         Of the coin.
     """

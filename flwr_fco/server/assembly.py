@@ -75,7 +75,9 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     Parameters
     ----------
     options : CommonOptions
+        The strategy, whose options these are.
     kind : type of Algorithm
+        The class of the strategy's algorithm.
     host : Host
         The run that they are parts of.
 

@@ -22,6 +22,7 @@ class Run(Protocol):
         Parameters
         ----------
         rounds : int
+            Number of rounds.
         equal : bool, default False
             Whether all clients have the same data.
         **options
@@ -41,6 +42,7 @@ class LimitProblem(Protocol):
         Parameters
         ----------
         w : ndarray of float64
+            The point, of d entries.
         equal : bool, default False
             Whether all clients have the same data.
         factor : float, default 1.0
@@ -80,7 +82,9 @@ class Limit(ABC):
         Parameters
         ----------
         run : Run
+            Runs the strategy.
         problem : LimitProblem
+            The problem with a known solution.
         """
 
     def __str__(self) -> str:
@@ -202,6 +206,7 @@ class ShiftedBy(Limit):
     values : (float, float)
         Values of the option; the second one gives the smaller distance.
     rounds : int, default 400
+        Number of rounds of each run.
     """
 
     text: str = "a point near the solution, at a distance that an option sets"

@@ -46,6 +46,7 @@ def declare(strategy: type, **says: Any) -> None:
     Parameters
     ----------
     strategy : type
+        The class.
     **says
         Fields of :class:`Method`.
     """
@@ -70,6 +71,7 @@ def method_of(strategy: object) -> Method:
     Parameters
     ----------
     strategy : CompositeStrategy or type
+        The strategy, or its class.
 
     Examples
     --------
@@ -87,6 +89,7 @@ def algorithm_class(options: object) -> type[Algorithm]:
     Parameters
     ----------
     options : CompositeStrategy
+        The strategy.
 
     Raises
     ------
@@ -109,6 +112,7 @@ def algorithm_of(options: object) -> Algorithm:
     Parameters
     ----------
     options : CompositeStrategy
+        The strategy.
     """
     kind: Any = algorithm_class(options)
     names = [option.name for option in fields(kind) if option.init] if is_dataclass(kind) else []

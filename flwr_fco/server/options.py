@@ -404,6 +404,7 @@ def check_options(options: CommonOptions) -> None:
     Parameters
     ----------
     options : CommonOptions
+        The strategy, whose options these are.
 
     Raises
     ------
@@ -473,6 +474,7 @@ def check_local_points(options: CommonOptions) -> None:
     Parameters
     ----------
     options : CommonOptions
+        The strategy, whose options these are.
 
     Raises
     ------
@@ -508,6 +510,7 @@ def work_of(options: CommonOptions) -> Work | None:
     Parameters
     ----------
     options : CommonOptions
+        The strategy, whose options these are.
     """
     own: Any = options
     if isinstance(options, WorkOptions):
@@ -523,6 +526,7 @@ def rates_of(options: CommonOptions) -> tuple[str, ...]:
     Parameters
     ----------
     options : CommonOptions
+        The strategy.
     """
     kind: Any = type(options)
     return _rates_of(kind)
@@ -541,6 +545,7 @@ def number_at(name: str, value: Rate | None, server_round: int, chosen: Mapping[
     Parameters
     ----------
     name : str
+        Name of the option.
     value : float, callable, ``"auto"`` or None
         None gives NaN.
     server_round : int

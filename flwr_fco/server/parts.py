@@ -26,6 +26,7 @@ class StartRound(NamedTuple):
     uplinks : list of Uplink
         The uplinks, with weights.
     bytes_down, bytes_up : int
+        Bytes of arrays in the messages and in the replies.
     """
 
     problem: Problem
@@ -103,6 +104,7 @@ class Part:
         Parameters
         ----------
         host : Host
+            The run.
         nodes : sequence of Node
             The round's sample.
         """
@@ -114,6 +116,7 @@ class Part:
         Parameters
         ----------
         host : Host
+            The run.
         before : NamedTuple
             The state before the round.
         uplinks : sequence of Uplink
@@ -126,6 +129,7 @@ class Part:
         Parameters
         ----------
         host : Host
+            The run.
         """
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -138,6 +142,7 @@ class Part:
         Parameters
         ----------
         arrays : mapping of str to ndarray
+            The part's state by name.
         """
 
     def metrics(self, host: Host) -> dict[str, float | int]:
@@ -146,6 +151,7 @@ class Part:
         Parameters
         ----------
         host : Host
+            The run.
         """
         return {}
 

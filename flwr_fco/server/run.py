@@ -125,6 +125,7 @@ class Run:
         Parameters
         ----------
         num_rounds : int
+            Number of rounds of the run.
         timeout : float
             Seconds to wait for the replies of a round.
         resumes : bool
@@ -219,6 +220,7 @@ class Run:
         Parameters
         ----------
         name : str
+            Name of the option.
         server_round : int, default 1
             Where a function of the round is evaluated; :attr:`problem` has the values of the current round.
         """
@@ -361,6 +363,7 @@ class Run:
         Parameters
         ----------
         path : path-like
+            The file.
         progress : Progress
             Progress of the resumed run; modified.
         """
@@ -378,6 +381,7 @@ class Run:
         Parameters
         ----------
         path : path-like
+            The file.
 
         Raises
         ------
@@ -433,6 +437,7 @@ class Run:
         Parameters
         ----------
         grid : flwr.serverapp.Grid
+            Flower's connection to the nodes.
         """
         if self.inquiry.due:
             self.inquiry.choose(self, grid)
@@ -458,6 +463,7 @@ class Run:
         config : ConfigRecord
             The user's train config.
         grid : flwr.serverapp.Grid
+            Flower's connection to the nodes.
 
         Returns
         -------
@@ -480,11 +486,13 @@ class Run:
         Parameters
         ----------
         server_round : int
+            Flower's round, from 1.
         arrays : ArrayRecord
             The model; the start point if a new run begins.
         config : ConfigRecord
             The user's train config.
         grid : flwr.serverapp.Grid
+            Flower's connection to the nodes.
         """
         mail, options = self.mail, self.strategy
         if self.state is None or (server_round == 1 and mail.current.number > 0):
@@ -535,6 +543,7 @@ class Run:
         Parameters
         ----------
         good : sequence of Reply
+            The replies that passed all checks.
         """
         current = self.current
         if not current.nodes and self.private_mean is None:
@@ -591,9 +600,11 @@ class Run:
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
             The state of the messages that they answer.
         uplinks : sequence of Uplink
+            Those of the round, with weights.
         """
         whole = partial(self.algorithm.downlink, problem, state, None)
         return Replies(uplinks, self._assembly.direction, self.memories, type(self.algorithm), whole)
@@ -691,6 +702,7 @@ class Run:
         Parameters
         ----------
         arrays : ArrayRecord
+            The model.
         """
         known = self._known(arrays)
         return primal_vector(self.plan.layout, arrays)[0] if known is None else known.point
@@ -707,7 +719,9 @@ class Run:
         Parameters
         ----------
         server_round : int
+            Flower's round, from 1.
         grid : flwr.serverapp.Grid
+            Flower's connection to the nodes.
         arrays : ArrayRecord
             The round's model.
         """
@@ -792,6 +806,7 @@ def has_own_hooks(strategy: Any) -> bool:
     Parameters
     ----------
     strategy : CompositeStrategy
+        The strategy of the run.
     """
     names = ("configure_train", "aggregate_train")
     ours = all(getattr(type(strategy), name).__module__.startswith("flwr_fco.server.") for name in names)

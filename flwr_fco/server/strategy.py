@@ -215,6 +215,7 @@ def run_of(strategy: CompositeStrategy) -> Run:
     Parameters
     ----------
     strategy : CompositeStrategy
+        The strategy of the run.
 
     Examples
     --------

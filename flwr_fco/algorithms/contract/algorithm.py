@@ -70,6 +70,7 @@ class Algorithm(ClientHalf, ABC):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         primal : ndarray of float64, shape (d,)
             The user's initial model.
         """
@@ -81,7 +82,9 @@ class Algorithm(ClientHalf, ABC):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
+            The server's state as the round begins.
         to : To or None
             The client, for methods whose clients remember something, and on a graph. None: the whole message, which
             the ledger uses, and which all clients of other methods get.
@@ -96,7 +99,9 @@ class Algorithm(ClientHalf, ABC):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
+            The server's state as the round begins.
         replies : Replies
             Sorted by partition id, with weights that sum to 1.
         """
@@ -108,7 +113,9 @@ class Algorithm(ClientHalf, ABC):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
+            The server's state.
         """
 
     # --- what else a method may say -------------------------------------------------------------------------------
@@ -119,7 +126,9 @@ class Algorithm(ClientHalf, ABC):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
+            The server's state as the round begins.
         """
         return {"increment": (problem.layout.size,)}
 
@@ -141,8 +150,11 @@ class Algorithm(ClientHalf, ABC):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         before, after : NamedTuple
+            The states before and after the round.
         replies : Replies
+            Those of the round.
         """
         return (self.retrieve(problem, after),)
 
@@ -152,8 +164,11 @@ class Algorithm(ClientHalf, ABC):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
+            The server's state as the round begins.
         change : Change
+            What has changed.
         """
         return state
 
@@ -175,7 +190,9 @@ class Algorithm(ClientHalf, ABC):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
+            The server's state as the round begins.
         """
         return False
 
@@ -185,7 +202,9 @@ class Algorithm(ClientHalf, ABC):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         facts : LossFacts
+            What the clients have told about their losses.
         """
         return {"client_lr": (1.0 / (4.0 * facts.curvature), "1/(4 L)")}
 
@@ -195,7 +214,9 @@ class Algorithm(ClientHalf, ABC):
         Parameters
         ----------
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
+            The server's state as the round begins.
         """
         return {}
 

@@ -138,6 +138,7 @@ class ClientHalf:
         Parameters
         ----------
         downlink : Downlink
+            The message as it came.
         memory : mapping of str to ndarray, or None
             None for a client that begins.
         """
@@ -163,6 +164,7 @@ class ClientHalf:
         downlink : Downlink
             The whole message.
         memory : mapping of str to ndarray
+            What the client remembers; what :meth:`fresh` returns if it begins.
         """
         raise NotImplementedError
 
@@ -173,9 +175,11 @@ class ClientHalf:
         Parameters
         ----------
         client : Client
+            The client in its round, with its engines.
         downlink : Downlink
             The whole message.
         start : Start
+            Where the engine began.
         """
         raise NotImplementedError
 
@@ -186,11 +190,13 @@ class ClientHalf:
         Parameters
         ----------
         client : Client
+            The client in its round, with its engines.
         downlink : Downlink
             The whole message.
         memory : mapping of str to ndarray
             Before the round.
         moved : Moved
+            What the engine did.
         """
         return {"increment": moved.increment}
 
@@ -201,6 +207,7 @@ class ClientHalf:
         Parameters
         ----------
         client : Client
+            The client in its round, with its engines.
         downlink : Downlink
             The message as it came.
         memory : mapping of str to ndarray, or None
@@ -221,6 +228,7 @@ class ClientHalf:
         sent : mapping of str to ndarray
             As it crossed the wire.
         elapsed : float or None
+            Sum of the client's step sizes; None after a minimisation.
         """
         return {}
 
@@ -233,7 +241,9 @@ class ClientHalf:
         downlink : Downlink
             The whole message.
         sent : mapping of str to ndarray
+            As it crossed the wire.
         elapsed : float or None
+            Sum of the client's step sizes; None after a minimisation.
         """
         raise NotImplementedError
 
@@ -289,6 +299,7 @@ def register(half: type[ClientHalf]) -> None:
     Parameters
     ----------
     half : type of ClientHalf
+        The class of the method.
 
     Raises
     ------
@@ -320,6 +331,7 @@ def without_common(half: type[ClientHalf], downlink: Downlink) -> Downlink:
     Parameters
     ----------
     half : type of ClientHalf
+        The class of the method.
     downlink : Downlink
         The whole message.
     """

@@ -30,6 +30,7 @@ class Increments(NamedTuple):
     moves : ndarray of float64, shape (M, d)
         Increment / elapsed of each node, before scaling.
     elapsed : ndarray of float64, shape (M,)
+        Sum of step sizes of each node.
     """
 
     increments: Matrix
@@ -155,6 +156,7 @@ class Graph:
         Parameters
         ----------
         trackers : ndarray of float64, shape (M, d)
+            One for each row of the graph.
         left : sequence of int
             Rows of the nodes that have left since the last round.
         """
@@ -202,6 +204,7 @@ class Graph:
         Parameters
         ----------
         uplinks : sequence of Uplink
+            Those of the round, with weights.
         rows : sequence of int
             Rows of the uplinks.
         normalize : bool

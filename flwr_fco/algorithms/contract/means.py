@@ -39,7 +39,9 @@ def robust_mean(rule: str, rows: Sequence[Vector], weights: Sequence[float], *, 
     Parameters
     ----------
     rule : {"trimmed", "median", "geometric-median"}
+        Which centre.
     rows : sequence of ndarray of float64, shape (d,)
+        One for each client.
     weights : sequence of float
         Sum to 1.
     trim : float
@@ -57,6 +59,7 @@ def trimmed_mean(rows: Matrix, weights: Vector, trim: float) -> Vector:
     Parameters
     ----------
     rows : ndarray of float64, shape (M, d)
+        One for each client.
     weights : ndarray of float64, shape (M,)
         Sum to 1.
     trim : float
@@ -83,6 +86,7 @@ def median(rows: Matrix, weights: Vector) -> Vector:
     Parameters
     ----------
     rows : ndarray of float64, shape (M, d)
+        One for each client.
     weights : ndarray of float64, shape (M,)
         Sum to 1.
 
@@ -109,6 +113,7 @@ def geometric_median(rows: Matrix, weights: Vector) -> Vector:
     Parameters
     ----------
     rows : ndarray of float64, shape (M, d)
+        One for each client.
     weights : ndarray of float64, shape (M,)
         Sum to 1.
 
@@ -204,6 +209,7 @@ def factors_of(uplinks: Sequence[Uplink], *, normalize: bool) -> tuple[list[floa
     Parameters
     ----------
     uplinks : sequence of Uplink
+        Those of the round, with weights.
     normalize : bool
         As for :func:`mean_increment`.
     """
@@ -232,6 +238,7 @@ class Mean(NamedTuple):
     normalize : bool, default True
         Whether all clients are scaled to the same work; see :func:`mean_increment`.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+        Which centre.
     trim : float, default 0.2
         For ``"trimmed"``.
     """
@@ -246,6 +253,7 @@ class Mean(NamedTuple):
         Parameters
         ----------
         uplinks : sequence of Uplink
+            Those of the round, with weights.
         """
         return mean_increment(uplinks, normalize=self.normalize, aggregation=self.aggregation, trim=self.trim)
 
@@ -255,7 +263,9 @@ class Mean(NamedTuple):
         Parameters
         ----------
         uplinks : sequence of Uplink
+            Those of the round, with weights.
         name : str, default "increment"
+            Name of the vector.
         normalize : bool, default False
             Whether all clients are scaled to the same work, if the strategy does that.
         """

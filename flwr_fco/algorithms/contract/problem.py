@@ -77,7 +77,9 @@ class Setting(NamedTuple):
     num_rounds : int or None
         Total number of rounds, if known.
     mirror_map : MirrorMap
+        Gradient of h, between primal and dual points.
     regularizer : Regularizer
+        Psi, before it is bound to the arrays.
     work : Work or None
         A client's work in a round; None if no group of options says it, and the algorithm must.
     client_lr, server_lr : float, optional
@@ -146,6 +148,7 @@ class Problem(NamedTuple):
         Parameters
         ----------
         plan : Plan
+            What the clients were told before round 1.
         **others
             The fields after `psi`.
         """
@@ -161,6 +164,7 @@ class Problem(NamedTuple):
         Parameters
         ----------
         dual : ndarray of float64, shape (d,)
+            The dual point.
         elapsed : float
             The weight of psi.
         """

@@ -24,6 +24,7 @@ class Replies(Sequence[Uplink]):
     Parameters
     ----------
     uplinks : sequence of Uplink
+        Those of the round, with weights.
     centre : callable, optional
         The direction of the server's step; by default the mean, with all clients scaled to the same work.
     memories : Memories, optional
@@ -91,6 +92,7 @@ class Replies(Sequence[Uplink]):
         Parameters
         ----------
         name : str
+            Name of the vector.
         normalize : bool, default False
             Whether all clients are scaled to the same work, if the strategy does that.
         """
@@ -102,6 +104,7 @@ class Replies(Sequence[Uplink]):
         Parameters
         ----------
         name : str, default "increment"
+            Name of the vector.
         over : float, default 1.0
             By what the weights are divided.
         """

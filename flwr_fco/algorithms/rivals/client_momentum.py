@@ -30,6 +30,7 @@ class FedCMState(NamedTuple):
     Parameters
     ----------
     primal : ndarray of float64, shape (d,)
+        The averaged model.
     direction : ndarray of float64, shape (d,)
         The mean direction of the last round's local steps.
     round : int
@@ -47,11 +48,13 @@ def advance(state: FedCMState, mean: Vector, elapsed: float, server_lr: float = 
     Parameters
     ----------
     state : FedCMState
+        The state before the round.
     mean : ndarray of float64, shape (d,)
         Weighted mean of the increments.
     elapsed : float
         Weighted mean of the clients' sums of step sizes, client_lr K.
     server_lr : float, default 1.0
+        Step size of the server.
     """
     return state._replace(primal=state.primal + server_lr * mean, direction=-mean / elapsed, round=state.round + 1)
 

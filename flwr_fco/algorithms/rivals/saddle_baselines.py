@@ -76,7 +76,9 @@ class DescentAscent(PrimalAveraging):
     Parameters
     ----------
     alternating, sign_ascent : bool, default False
+        Whether y follows x on the same batch, and by the sign of its gradient.
     ascent_lr : float, callable or None
+        Step size of the maximising player; None: client_lr.
     """
 
     name: ClassVar[str] = "descent_ascent"

@@ -107,7 +107,9 @@ class ClientMemories:
     client_state : {"ledger", "reset"} or None
         None means a ledger if it fits into `ledger_bytes`.
     ledger_bytes : int
+        The most that a ledger may take.
     weighting : {"examples", "uniform"}
+        Weights of clients that the user gives none.
     client_weights : mapping of int to float, optional
         The user's weights of the clients, by partition.
     may_be_sparse : bool, default False
@@ -183,6 +185,7 @@ class ClientMemories:
         Parameters
         ----------
         node : Node
+            The node that answered.
         examples : float
             The reported number of examples.
 
@@ -262,6 +265,7 @@ class ClientMemories:
         Parameters
         ----------
         node : Node
+            A node that was asked.
         restore : bool
             Whether the client has lost its memory and gets it again, if there is a ledger.
         """
@@ -341,6 +345,7 @@ class ClientMemories:
         Parameters
         ----------
         uplink : Uplink
+            What the client sent.
         """
         return uplink.node is None or self.member(uplink.node).accepted < 0
 

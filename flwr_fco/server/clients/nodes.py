@@ -108,6 +108,7 @@ class Nodes:
         Parameters
         ----------
         grid : flwr.serverapp.Grid
+            Flower's connection to the nodes.
         server_round, purpose : int
             Inputs of the random draw, next to the seed.
         fraction : float
@@ -233,6 +234,7 @@ def listed(grid: Grid) -> Sequence[int]:
     Parameters
     ----------
     grid : flwr.serverapp.Grid
+        Flower's connection to the nodes.
 
     Returns
     -------

@@ -31,6 +31,7 @@ class Everyone(Part):
     name : str
         Name of the strategy, for messages.
     remembering : Remembering
+        The tracking of the clients' memories.
     evict_after : int
         Number of rounds in a row after which a missing client is given up.
     on_missing : {"error", "reset"}

@@ -25,6 +25,7 @@ class Remembering(Part):
     Parameters
     ----------
     memories : ClientMemories
+        The server's record of the memories.
     everyone : bool
         Whether all clients take part in every round.
     """
@@ -67,7 +68,9 @@ class Remembering(Part):
         Parameters
         ----------
         host : Host
+            The run.
         change : Change or None
+            What has changed; None: nothing.
         """
         if change is None:
             return
@@ -96,11 +99,13 @@ def remembered(
     Parameters
     ----------
     half : type of ClientHalf
+        The class of the method.
     told : Downlink
         The whole message of the round.
     memory : mapping of str to ndarray or SparseVector
         The client's memory before it.
     uplink : Uplink
+        What the client sent.
     begins : bool
         Whether this is the client's first round.
     """
@@ -129,6 +134,7 @@ class Gossip(Part):
     Parameters
     ----------
     graph : Graph
+        The weights with which neighbours average.
     """
 
     def __init__(self, graph: Graph) -> None:

@@ -120,6 +120,7 @@ class UnmodifiedClients(Part):
     Parameters
     ----------
     options : UnmodifiedOptions
+        The strategy, whose options these are.
     """
 
     def __init__(self, options: UnmodifiedOptions) -> None:

@@ -36,7 +36,9 @@ def certify(host: Host, inquiry: Inquiry, grid: Grid, w: Vector) -> Certificate:
     inquiry : Inquiry
         The inquiry that asks the clients.
     grid : flwr.serverapp.Grid
+        Flower's connection to the nodes.
     w : ndarray of float64, shape (d,)
+        The point.
 
     Raises
     ------
@@ -78,6 +80,7 @@ class Certifier(Part):
     Parameters
     ----------
     inquiry : Inquiry
+        The inquiry that asks the clients.
     every : int
         Rounds between two certificates.
     """
@@ -99,8 +102,11 @@ class Certifier(Part):
         Parameters
         ----------
         host : Host
+            The run.
         grid : flwr.serverapp.Grid
+            Flower's connection to the nodes.
         w : ndarray of float64, shape (d,)
+            The point.
 
         Returns
         -------

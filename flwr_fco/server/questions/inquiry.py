@@ -42,8 +42,11 @@ class Inquiry(Part):
     Parameters
     ----------
     options : CommonOptions
+        The strategy, whose options these are.
     kind : type of Algorithm
+        The class of the strategy's algorithm.
     mail : Mail
+        The messages of the run.
 
     Attributes
     ----------
@@ -89,7 +92,9 @@ class Inquiry(Part):
         Parameters
         ----------
         grid : flwr.serverapp.Grid
+            Flower's connection to the nodes.
         question : Question
+            What the nodes are asked.
         wanted : iterable of str
             Names of the numbers that an answer must hold.
         shapes : mapping of str to tuple of int
@@ -141,8 +146,11 @@ class Inquiry(Part):
         Parameters
         ----------
         kind : str
+            What is asked, as in the wire's list of questions.
         primal : ndarray of float64, shape (d,)
+            The model, flat.
         numbers : mapping of str to float, optional
+            Numbers that the question needs.
         """
         mail = self._mail
         return Question(kind, mail.plan.layout, {"primal": primal}, numbers or {}, mail.pass_through_arrays)
@@ -155,7 +163,9 @@ class Inquiry(Part):
         Parameters
         ----------
         host : Host
+            The run.
         grid : flwr.serverapp.Grid
+            Flower's connection to the nodes.
 
         Raises
         ------

@@ -178,6 +178,7 @@ class IncrementBounds:
         Parameters
         ----------
         uplinks : sequence of Uplink
+            Those of the round, with weights.
         remember : bool, default True
             Whether the median of this round counts in later rounds.
         weights : sequence of float, optional

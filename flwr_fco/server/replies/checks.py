@@ -34,6 +34,7 @@ class Reply(NamedTuple, Generic[_Read]):
     Parameters
     ----------
     node : Node
+        A node that was asked.
     value : Any
         The parsed value; in a training round, an :class:`Uplink` with the client's examples.
     content : RecordDict or dict
@@ -51,11 +52,15 @@ class LeftOut(NamedTuple):
     Parameters
     ----------
     round : int
+        Flower's round, from 1.
     node_id : int
         Id of the node that was asked, or of a node that answered without being asked.
     partition_id : int or None
+        Partition of the node, if it is known.
     reason : str
+        Why, with the value and what was expected.
     kind : {"train", "evaluate"}
+        What was asked.
     """
 
     round: int
@@ -98,6 +103,7 @@ class Round:
     refused : int
         Number of nodes that are not asked because another node has their partition.
     kind : {"train", "evaluate"}
+        What is asked.
     wire_dtype : {"float64", "float32"}
         Precision of the round's vectors in both directions, if the strategy chooses it.
     shapes : dict of str to tuple of int
@@ -146,6 +152,7 @@ class Round:
         node_id : int
             Id of the node that answered.
         reason : str
+            Why, with the value and what was expected.
         """
         who = str(node) if node is not None else f"node {node_id}"
         if len(reason) > _LONGEST_REASON:
@@ -168,7 +175,9 @@ class Round:
         Parameters
         ----------
         caller : str
+            Caller's name in the log.
         good : sequence of Reply
+            The replies that passed all checks.
         objections : mapping of int to str
             Reasons, by position in `good`.
         """
@@ -196,6 +205,7 @@ class Round:
         caller : str
             Caller's name in the log.
         replies : iterable of Message
+            The nodes' answers as they came.
         read : callable
             ``(node, content)``: checks a content and returns the parsed value, or raises :class:`ProtocolError` with
             the reason.
@@ -245,6 +255,7 @@ class Round:
         caller : str
             Caller's name in the log.
         replies : sequence of Message
+            The nodes' answers as they came.
         read : callable
             As for :meth:`good`.
 
@@ -278,6 +289,7 @@ class Round:
         Parameters
         ----------
         replies : sequence of Message
+            The nodes' answers as they came.
         state_lost : callable
             ``(node, altered)``: whether a node that has lost its state, or whose answer was altered in transit, can get
             it again.
@@ -360,6 +372,7 @@ def averaged_pass_through(
     uplinks : sequence of Uplink
         The uplinks, with weights.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+        Which centre.
     trim : float, default 0.0
         For ``"trimmed"``.
     """

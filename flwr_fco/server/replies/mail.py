@@ -146,7 +146,9 @@ class Mail(Part):
     Parameters
     ----------
     options : CommonOptions
+        The strategy, whose options these are.
     kind : type of Algorithm
+        The class of the strategy's algorithm.
     host : Host
         The run whose messages these are.
 
@@ -232,6 +234,7 @@ class Mail(Part):
         Parameters
         ----------
         plan : Plan
+            What the clients were told before round 1.
         """
         self._plan = plan
         self.spec = plan.to_spec()
@@ -246,6 +249,7 @@ class Mail(Part):
         Parameters
         ----------
         letters : sequence of (Node, Downlink)
+            Each node with what it is told.
         server_round : int
             For the log.
 
@@ -324,6 +328,7 @@ class Mail(Part):
         Parameters
         ----------
         good : sequence of Reply
+            The replies that passed all checks.
         """
         if self.current.messages:
             return count_bytes(reply.content for reply in good)
@@ -345,12 +350,15 @@ class Mail(Part):
         Parameters
         ----------
         server_round : int
+            Flower's round, from 1.
         nodes : sequence of Node
             Sorted by partition id.
         config : ConfigRecord
             The user's train config.
         problem : Problem
+            The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
+            The server's state as the round begins.
         """
         self._given = weights_of(self.options)
         self.config = config
@@ -380,6 +388,7 @@ class Mail(Part):
         Parameters
         ----------
         nodes : iterable of Node
+            The nodes to ask.
         """
         current, algorithm = self.current, self.algorithm
         problem, state = current.problem, current.state
@@ -451,6 +460,7 @@ class Mail(Part):
         Parameters
         ----------
         letters : sequence of (Node, Downlink)
+            Each node with what it is told.
         """
         current, cache = self.current, RoundCache()
         contents = [(node.node_id, self.language.content(self, node, downlink, cache)) for node, downlink in letters]
@@ -468,6 +478,7 @@ class Mail(Part):
         Parameters
         ----------
         primal : ndarray of float64, shape (d,)
+            The model, flat.
         """
         self.bounds.look(primal.size, primal)
 
@@ -481,6 +492,7 @@ class Mail(Part):
         caller : str
             Caller's name in the log.
         replies : iterable of Message
+            The nodes' answers as they came.
         """
         return self._bounded(caller, self.current.good(caller, self.retry_missing(replies), self._read))
 
@@ -520,6 +532,7 @@ class Mail(Part):
         caller : str
             Caller's name in the log.
         replies : iterable of Message
+            The nodes' answers as they came.
         """
         options, current, key = self.options, self.current, self.options.weighted_by_key
 
@@ -583,6 +596,7 @@ class Mail(Part):
         Parameters
         ----------
         replies : iterable of Message
+            The nodes' answers as they came.
 
         Returns
         -------
@@ -624,6 +638,7 @@ class Mail(Part):
         Parameters
         ----------
         good : sequence of Reply
+            The replies that passed all checks.
         """
         weights = checks.weights_of(
             [reply.value.examples for reply in good], uniform=self.options.weighting == "uniform"

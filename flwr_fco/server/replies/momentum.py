@@ -43,6 +43,7 @@ class Momentum(Part):
         Parameters
         ----------
         uplinks : sequence of Uplink
+            Those of the round, with weights.
         """
         mean, elapsed = self.centre(uplinks)
         if self._velocity is not None:
@@ -57,8 +58,11 @@ class Momentum(Part):
         Parameters
         ----------
         uplinks : sequence of Uplink
+            Those of the round, with weights.
         name : str, default "increment"
+            Name of the vector.
         normalize : bool, default False
+            Whether all clients are scaled to the same work, if the strategy does that.
         """
         return self.centre.mean(uplinks, name, normalize=normalize)
 

@@ -50,6 +50,7 @@ class PrivateMean(Part):
     Parameters
     ----------
     privacy : GaussianDP
+        Clipping, noise and budget.
     options : CommonOptions
         Options of the strategy.
     host : Host
@@ -185,6 +186,7 @@ class PrivateMean(Part):
         Parameters
         ----------
         uplinks : sequence of Uplink
+            Those of the round, with weights.
         """
         if self._open is None:
             raise ConfigurationError(
@@ -205,6 +207,7 @@ class PrivateMean(Part):
         Parameters
         ----------
         uplinks : sequence of Uplink
+            Those of the round, with weights.
         """
         mean, opened, run = self.clipped_sum(uplinks), self._open, self._run
         assert opened is not None

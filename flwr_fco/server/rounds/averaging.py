@@ -82,6 +82,7 @@ class PointAverage(Part):
         Parameters
         ----------
         points : iterable of ndarray of float64, shape (d,)
+            The points of a round.
         """
         for point in points:
             if self.output == "moving-average":

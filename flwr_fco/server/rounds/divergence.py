@@ -61,7 +61,9 @@ class DivergenceWatch:
         Parameters
         ----------
         server_round : int
+            Flower's round, from 1.
         arrays : ArrayRecord
+            The model.
         w : ndarray of float64
             The model's entries, all or only those that may be non-zero.
         """

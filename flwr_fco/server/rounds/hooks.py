@@ -113,7 +113,9 @@ class Hooks:
         Parameters
         ----------
         method : str
+            Name of the method.
         *arguments
+            Its arguments.
         """
         for callback in self._callbacks:
             if hasattr(callback, method):
@@ -127,7 +129,9 @@ class Hooks:
         Parameters
         ----------
         server_round : int
+            Flower's round, from 1.
         arrays : ArrayRecord
+            The model.
         metrics : MetricRecord or None
             Training metrics, passed to functions.
         numbers : mapping of str to number

@@ -20,7 +20,9 @@ class Output(NamedTuple):
     Parameters
     ----------
     state : NamedTuple
+        The server's state.
     plan : Plan
+        Names, shapes and dtypes of the user's arrays.
     arrays : ArrayRecord
         Under the user's names, in the user's shapes and dtypes.
     point : ndarray of float64, shape (d,)
@@ -41,8 +43,11 @@ class Output(NamedTuple):
         Parameters
         ----------
         state : NamedTuple
+            The server's state.
         plan : Plan
+            What the clients were told before round 1.
         point : ndarray of float64, shape (d,)
+            The point, flat.
         passed : mapping of str to ndarray
             The arrays that are not optimised.
         takes : bool, default False

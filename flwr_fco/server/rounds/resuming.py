@@ -106,7 +106,9 @@ class Progress:
         Parameters
         ----------
         strategy : CompositeStrategy
+            The strategy of the run.
         num_rounds : int
+            Number of rounds of the run.
         """
         self.hooks.call("on_run_begin", strategy, num_rounds)
         if self._of_hooks is not None:

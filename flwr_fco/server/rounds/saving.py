@@ -56,6 +56,7 @@ class Saved(NamedTuple):
     Parameters
     ----------
     state : NamedTuple
+        The server's state.
     pass_through : dict of str to ndarray
         Arrays of the model that are not optimised.
     parts : dict of str to dict of str to ndarray
@@ -79,6 +80,7 @@ def write(
     digest : str
         Digest of the settings; a file with another digest is refused.
     saved : Saved
+        What the file is to hold.
     options : str
         The strategy's :func:`options_text`.
     secret : bool, default False
@@ -125,6 +127,7 @@ def options_text(options: Any) -> str:
     Parameters
     ----------
     options : dataclass
+        The strategy.
     """
     kept = {f.name: _text(getattr(options, f.name)) for f in fields(options) if f.init and f.name not in MAY_CHANGE}
     kind = type(options)
@@ -150,6 +153,7 @@ def read(path: str | os.PathLike[str], digest: str, like: Saved, options: str = 
     Parameters
     ----------
     path : path-like
+        The file.
     digest : str
         Digest of this strategy's settings.
     like : Saved

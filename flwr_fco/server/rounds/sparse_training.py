@@ -26,6 +26,7 @@ def watches_of(options: Any) -> Sequence[RoundHooks]:
     Parameters
     ----------
     options : CompositeStrategy
+        The strategy.
     """
     density = density_of(options)
     if density is None and getattr(options, "threshold_per_round", None) is None:
@@ -55,7 +56,9 @@ class SparseTraining:
         Parameters
         ----------
         strategy : CompositeStrategy
+            The strategy of the run.
         num_rounds : int
+            Number of rounds of the run.
         """
         self._run, self._num_rounds = strategy._fco, num_rounds
         self._told: set[str] = set()
@@ -75,8 +78,11 @@ class SparseTraining:
         Parameters
         ----------
         server_round : int
+            Flower's round, from 1.
         arrays : ArrayRecord
+            The model.
         metrics : mapping of str to number
+            Numbers of the round.
         """
         self._look_at_arrays(server_round, arrays)
         for name in (name for name in metrics if "loss" in name):

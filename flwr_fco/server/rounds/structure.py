@@ -24,6 +24,7 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int
     Parameters
     ----------
     psi : BoundRegularizer
+        The regularizer, bound to the model's arrays.
     layout : Layout
         Layout with the user's dtypes: a float32 model on the boundary of a set, up to float32 rounding, is feasible.
     w : ndarray of float64, shape (d,)
