@@ -51,18 +51,12 @@ def run_rounds(
     hooks, began = Hooks(callbacks, run.watches()), time.monotonic()
     run.prepare(initial_arrays)
     # The noise does not hide whose replies were left out.
-    private = run.private_mean is not None
-    run.result = result = Result(arrays=initial_arrays, left_out=[] if private else run.left_out)
+    left_out = run.left_out if run.private_mean is None else []
+    run.result = result = Result(arrays=initial_arrays, left_out=left_out)
     watch = _Watch(run, result)
     progress = Progress(result, run.nodes, grid, hooks, watch)
     if resume is not None:
-        run.resume(resume, progress)
-        result.arrays = run.primal_arrays()
-        if progress.round > num_rounds:
-            raise ConfigurationError(
-                f"num_rounds={num_rounds}, but {os.fspath(resume)} is of round {progress.round}; num_rounds is the "
-                "total, with the rounds before the run was stopped"
-            )
+        _resume(run, resume, progress, num_rounds)
     run.progress = progress
     log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
@@ -83,27 +77,9 @@ def run_rounds(
             log(INFO, "[ROUND %s/%s]", number, num_rounds)
             if number > progress.round:
                 hooks.call("on_round_begin", number, result.arrays)
-                aggregated, metrics = run.train_round(number, result.arrays, train_config, grid)
-                result.arrays = result.arrays if aggregated is None else aggregated
-                if metrics is not None:
-                    # Before the watch, which may end the run with an error: its result includes the numbers of that
-                    # round.
-                    result.train_metrics_clientapp[number] = metrics
-                if private:
-                    # Before anything about the round is published: it must never be run again with other noise.
-                    progress.save_point(number, complete=False)
-                sound = watch.round_done(number, result.arrays, metrics)
-                if metrics is not None and sound:
-                    for name, value in run.certificate(number, grid, result.arrays).items():
-                        metrics[name] = value
-                _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
-                if not private:
-                    progress.save_point(number, complete=False)
+                _train(run, progress, watch, grid, number, train_config)
+            _evaluate(run, result, grid, number, evaluate_config, timeout)
             arrays, metrics = result.arrays, result.train_metrics_clientapp.get(number)
-            messages = run.strategy.configure_evaluate(number, arrays, evaluate_config, grid)
-            if messages:
-                scores = run.strategy.aggregate_evaluate(number, send_and_receive(grid, messages, timeout))
-                _keep(result.evaluate_metrics_clientapp, number, scores, "Aggregated MetricRecord")
             if evaluate_fn is not None:
                 scores = _scores(evaluate_fn, number, arrays)
                 _keep(result.evaluate_metrics_serverapp, number, scores, "Global evaluation")
@@ -131,13 +107,48 @@ def run_rounds(
     rounds = result.train_metrics_clientapp.values()
     if rounds and all(metrics["skipped"] for metrics in rounds) and watch.stops:
         raise NothingTrainedError(_why_nothing(run, result), result)
-    log(INFO, "")
-    log(INFO, "Final results:")
-    log(INFO, "")
-    for line in str(result).splitlines():
-        log(INFO, "\t%s", line)
-    log(INFO, "")
+    for line in ("", "Final results:", "", *(f"\t{line}" for line in str(result).splitlines()), ""):
+        log(INFO, "%s", line)
     return result
+
+
+def _resume(run: Run, path: str | os.PathLike[str], progress: Progress, num_rounds: int) -> None:
+    """Go on from a saved run, if the total of rounds is not less than what it has done."""
+    run.resume(path, progress)
+    progress.result.arrays = run.primal_arrays()
+    if progress.round > num_rounds:
+        raise ConfigurationError(
+            f"num_rounds={num_rounds}, but {os.fspath(path)} is of round {progress.round}; num_rounds is the total, "
+            "with the rounds before the run was stopped"
+        )
+
+
+def _train(run: Run, progress: Progress, watch: _Watch, grid: Grid, number: int, config: ConfigRecord) -> None:
+    """Train in a round; the model, the numbers and the save point are the result's and the progress's."""
+    result = progress.result
+    aggregated, metrics = run.train_round(number, result.arrays, config, grid)
+    result.arrays = result.arrays if aggregated is None else aggregated
+    if metrics is not None:
+        # Before the watch, which may end the run with an error: its result includes the numbers of that round.
+        result.train_metrics_clientapp[number] = metrics
+    if run.private_mean is not None:
+        # Before anything about the round is published: it must never be run again with other noise.
+        progress.save_point(number, complete=False)
+    sound = watch.round_done(number, result.arrays, metrics)
+    if metrics is not None and sound:
+        for name, value in run.certificate(number, grid, result.arrays).items():
+            metrics[name] = value
+    _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
+    if run.private_mean is None:
+        progress.save_point(number, complete=False)
+
+
+def _evaluate(run: Run, result: Result, grid: Grid, number: int, config: ConfigRecord, timeout: float) -> None:
+    """Ask the clients for their evaluations of a round's model."""
+    messages = run.strategy.configure_evaluate(number, result.arrays, config, grid)
+    if messages:
+        scores = run.strategy.aggregate_evaluate(number, send_and_receive(grid, messages, timeout))
+        _keep(result.evaluate_metrics_clientapp, number, scores, "Aggregated MetricRecord")
 
 
 def _why_nothing(run: Run, result: Result) -> str:
