@@ -227,6 +227,19 @@ class _Weighted(Objective):
         return np.concatenate(parts, out=out)
 
 
+def _curvature(parts: list[Any], row_weights: list[Vector], factor: float, l2: float) -> tuple[Vector, float]:
+    """Return the diagonal D of factor A' diag(weights) A + l2 I, A all rows, and its largest ratio to D."""
+    d = parts[0].shape[1]
+    second = sum(
+        (part.T @ (weights[:, None] * part) for weights, part in zip(row_weights, parts, strict=True)),
+        np.zeros((d, d)),
+    )
+    hessian = factor * second + l2 * np.eye(d)
+    metric = np.diag(hessian).copy()
+    metric[metric <= 0.0] = 1.0
+    return metric, float(np.linalg.eigvalsh(hessian / np.sqrt(np.outer(metric, metric)))[-1]) if d else 1.0
+
+
 def _sparse_curvature(rows: Any, weights: Vector, l2: float, intercept: bool) -> tuple[Vector, float]:
     """Return the diagonal D of A' diag(weights) A + l2 I, A the rows and a column of ones, and its largest ratio to D.
 
@@ -339,14 +352,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             centre = sum((weights @ part for weights, part in zip(row_weights, parts, strict=True)), centre) / total
             if self.fit_intercept:
                 parts = [part - centre for part in parts]
-            second = sum(
-                (part.T @ (weights[:, None] * part) for weights, part in zip(row_weights, parts, strict=True)),
-                np.zeros((d, d)),
-            )
-            hessian = curvature / total * second + l2 * np.eye(d)
-            metric = np.diag(hessian).copy()
-            metric[metric <= 0.0] = 1.0
-            largest = np.linalg.eigvalsh(hessian / np.sqrt(np.outer(metric, metric)))[-1] if d else 1.0
+            metric, largest = _curvature(parts, row_weights, curvature / total, l2)
         rate = 1.0 / max(float(largest), 1.0)
         weights = [np.repeat(metric, outputs)] + ([np.full(outputs, curvature)] if self.fit_intercept else [])
         objectives = [make(split.rows[m], part) for m, part in enumerate(parts)]

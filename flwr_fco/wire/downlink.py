@@ -137,6 +137,17 @@ def store_plan(contexts: Sequence[Context], plan: Spec, digest: str, header: str
     return stored
 
 
+def _stamp_of(content: RecordDict, fco: Mapping[str, Any], size: int) -> ClientStamp:
+    """Return what the server says of a client's memory."""
+    restored = None
+    if RESTORED in content:
+        restored = state_vectors(content[RESTORED], size)  # type: ignore[arg-type]
+    epoch, accepted = fco.get("epoch"), fco["accepted"]
+    if not (type(epoch) is type(accepted) is int and 0 <= epoch < 2**62 and -1 <= accepted < 2**62):
+        raise ProtocolError(f"the server's stamp is epoch={epoch!r}, accepted={accepted!r}; expected whole numbers")
+    return ClientStamp(epoch, accepted, restored, str(fco.get("digest", "")))
+
+
 def read_downlink(
     message: Message,
     context: Context,
@@ -211,14 +222,7 @@ def read_downlink(
     if len(fco) > 2 + ("client-lr" in fco):
         numbers.update({key.removeprefix(NUMBER): value for key, value in fco.items() if key.startswith(NUMBER)})
         if "accepted" in fco:
-            restored = None
-            if RESTORED in content:
-                restored = state_vectors(content[RESTORED], plan.layout.size)  # type: ignore[arg-type]
-            epoch, accepted = fco.get("epoch"), fco["accepted"]
-            if not (type(epoch) is type(accepted) is int and 0 <= epoch < 2**62 and -1 <= accepted < 2**62):
-                text = f"the server's stamp is epoch={epoch!r}, accepted={accepted!r}; expected whole numbers"
-                raise ProtocolError(text)
-            stamp = ClientStamp(epoch, accepted, restored, str(fco.get("digest", "")))
+            stamp = _stamp_of(content, fco, size)
     if "work" in fco:
         work = work_from_header(parsed(str(fco["work"])))
     rate, elapsed = fco.get("client-lr"), fco.get("elapsed")
