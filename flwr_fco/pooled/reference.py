@@ -15,9 +15,10 @@ and neither regularizes the intercept (solver `saga`; `liblinear` would).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
@@ -90,24 +91,7 @@ def centralized_solution(
     """
     shares = client_weights(objectives, weights)
     psi = regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
-    if not psi.convex:
-        raise ConfigurationError(
-            f"{psi.regularizer!r} is not convex: there is no way to tell a global minimiser from a stationary point"
-        )
-
-    for objective in objectives:
-        name = type(objective).__name__
-        if not objective.smooth:
-            # At a kink, steps become so short that rounding would look like convergence.
-            raise ConfigurationError(
-                f"{name} is not smooth, and gradient steps do not find its minimiser. Without psi, "
-                "flwr_fco.engines.minimisers.minimise() with the rule 'gap' minimises the hinge loss of all rows"
-            )
-        if objective.ascends is not None:
-            raise ConfigurationError(
-                f"{name} is a saddle function, which has no minimiser; flwr_fco.pooled.saddle_point() and "
-                "game_solution() solve some of them"
-            )
+    _check_solvable(psi, objectives)
 
     def value(point: Vector) -> float:
         return float(sum(p * objective.value(point) for p, objective in zip(shares, objectives, strict=True)))
@@ -150,6 +134,26 @@ def centralized_solution(
         f"{first:.3g}, and the gradient is {np.linalg.norm(gradient):.3g}; expected tol={tol:g} of the latter. "
         "Scale the features, raise max_iterations or be content with a larger tol."
     )
+
+
+def _check_solvable(psi: BoundRegularizer, objectives: Sequence[Objective]) -> None:
+    if not psi.convex:
+        raise ConfigurationError(
+            f"{psi.regularizer!r} is not convex: there is no way to tell a global minimiser from a stationary point"
+        )
+    for objective in objectives:
+        name = type(objective).__name__
+        if not objective.smooth:
+            # At a kink, steps become so short that rounding would look like convergence.
+            raise ConfigurationError(
+                f"{name} is not smooth, and gradient steps do not find its minimiser. Without psi, "
+                "flwr_fco.engines.minimisers.minimise() with the rule 'gap' minimises the hinge loss of all rows"
+            )
+        if objective.ascends is not None:
+            raise ConfigurationError(
+                f"{name} is a saddle function, which has no minimiser; flwr_fco.pooled.saddle_point() and "
+                "game_solution() solve some of them"
+            )
 
 
 def sklearn_solution(
@@ -224,11 +228,11 @@ def sklearn_solution(
     sample_weights = np.concatenate(
         [np.full(c.num_examples, n * p / c.num_examples) for p, c in zip(shares, clients, strict=True)]
     )
+    share, total = strength / (strength + ridge), strength + ridge
     if isinstance(first, LeastSquares | TraceRegression):
-        total = (strength + ridge) / (2.0 * first.scale)
         model = ElasticNet(
-            alpha=total,
-            l1_ratio=strength / (strength + ridge),
+            alpha=total / (2.0 * first.scale),
+            l1_ratio=share,
             fit_intercept=first.intercept,
             tol=tol,
             max_iter=max_iterations,
@@ -237,19 +241,10 @@ def sklearn_solution(
         model.fit(features, targets, sample_weight=sample_weights)
         coefficients = np.asarray(model.coef_)
     else:
-        labels = np.concatenate(
-            [(c.labels == 1).astype(np.int64) if isinstance(c, Logistic) else c.labels for c in clients]  # type: ignore[union-attr]
-        )
-        expected = 2 if isinstance(first, Logistic) else first.num_classes
-        if np.unique(labels).size != expected or (expected == 2 and isinstance(first, MultinomialLogistic)):
-            raise ConfigurationError(
-                f"{expected} classes, {np.unique(labels).size} of them in the data: scikit-learn wants every class to "
-                "occur, and treats two classes as binary (use Logistic for them)"
-            )
         options = {} if parse_version(sklearn.__version__) >= parse_version("1.8") else {"penalty": "elasticnet"}
         model = LogisticRegression(
-            C=1.0 / (n * (strength + ridge)),
-            l1_ratio=strength / (strength + ridge),
+            C=1.0 / (n * total),
+            l1_ratio=share,
             solver="saga",
             fit_intercept=first.intercept,
             tol=tol,
@@ -257,9 +252,24 @@ def sklearn_solution(
             random_state=0,
             **options,
         )
-        model.fit(features, labels, sample_weight=sample_weights)
+        model.fit(features, _labels(clients), sample_weight=sample_weights)
         coefficients = np.asarray(model.coef_).T
     return np.concatenate([coefficients.reshape(-1), np.atleast_1d(model.intercept_) if first.intercept else []])
+
+
+def _labels(clients: Sequence[Any]) -> NDArray[np.int64]:
+    """Return the labels of all rows, if scikit-learn takes them for as many classes as the objectives do."""
+    first = clients[0]
+    labels = np.concatenate(
+        [(c.labels == 1).astype(np.int64) if isinstance(c, Logistic) else c.labels for c in clients]
+    )
+    expected = 2 if isinstance(first, Logistic) else first.num_classes
+    if np.unique(labels).size != expected or (expected == 2 and isinstance(first, MultinomialLogistic)):
+        raise ConfigurationError(
+            f"{expected} classes, {np.unique(labels).size} of them in the data: scikit-learn wants every class to "
+            "occur, and treats two classes as binary (use Logistic for them)"
+        )
+    return labels
 
 
 def _elastic_net(regularizer: Regularizer | BoundRegularizer, objective: Objective) -> tuple[float, float]:
