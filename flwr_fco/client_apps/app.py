@@ -88,12 +88,9 @@ def client_app(
     ...     return LeastSquares(features, features @ np.ones(3))
     >>> app = client_app(load)
     """
-    for name, load in (("load_objective", load_objective), ("load_evaluation_objective", load_evaluation_objective)):
-        if not (callable(load) or (load is None and name == "load_evaluation_objective")):
-            raise ConfigurationError(
-                f"{name} is a {type(load).__name__}; expected a function (context) -> Objective. For an objective that "
-                "is here already: lambda context: objectives[context.node_config['partition-id']]"
-            )
+    _check_loads("load_objective", load_objective)
+    if load_evaluation_objective is not None:
+        _check_loads("load_evaluation_objective", load_evaluation_objective)
     _end_quickly()
     allowed = Limits() if limits is None else limits
     app = ClientApp(mods=checked_mods(mods))
@@ -143,6 +140,14 @@ def client_app(
         return reply(message, partition_reply(context))
 
     return app
+
+
+def _check_loads(name: str, load: object) -> None:
+    if not callable(load):
+        raise ConfigurationError(
+            f"{name} is a {type(load).__name__}; expected a function (context) -> Objective. For an objective that is "
+            "here already: lambda context: objectives[context.node_config['partition-id']]"
+        )
 
 
 def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:

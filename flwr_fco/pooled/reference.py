@@ -206,20 +206,8 @@ def sklearn_solution(
     from sklearn.utils.fixes import parse_version
 
     shares = client_weights(objectives, weights)
-    first = objectives[0]
-    if not isinstance(first, LeastSquares | TraceRegression | Logistic | MultinomialLogistic) or any(
-        type(objective) is not type(first) for objective in objectives
-    ):
-        raise ConfigurationError(
-            f"the objectives are {sorted({type(objective).__name__ for objective in objectives})}; expected all "
-            "LeastSquares, all TraceRegression, all Logistic or all MultinomialLogistic. "
-            "centralized_solution() takes any."
-        )
-    clients = [objective for objective in objectives if isinstance(objective, type(first))]
-    for option in ("l2", "intercept", "scale"):
-        values = {getattr(client, option, None) for client in clients}
-        if len(values) > 1:
-            raise ConfigurationError(f"the objectives differ in {option}: {sorted(map(str, values))}")
+    clients = _alike(objectives)
+    first = clients[0]
     strength, ridge = _elastic_net(regularizer, first)
     ridge += first.l2
     features = stacked([client.features.astype(np.float64, copy=False) for client in clients])
@@ -255,6 +243,25 @@ def sklearn_solution(
         model.fit(features, _labels(clients), sample_weight=sample_weights)
         coefficients = np.asarray(model.coef_).T
     return np.concatenate([coefficients.reshape(-1), np.atleast_1d(model.intercept_) if first.intercept else []])
+
+
+def _alike(objectives: Sequence[Objective]) -> list[Any]:
+    """Return the objectives, if scikit-learn has their loss and all have the same options."""
+    first = objectives[0]
+    if not isinstance(first, LeastSquares | TraceRegression | Logistic | MultinomialLogistic) or any(
+        type(objective) is not type(first) for objective in objectives
+    ):
+        raise ConfigurationError(
+            f"the objectives are {sorted({type(objective).__name__ for objective in objectives})}; expected all "
+            "LeastSquares, all TraceRegression, all Logistic or all MultinomialLogistic. "
+            "centralized_solution() takes any."
+        )
+    clients = [objective for objective in objectives if isinstance(objective, type(first))]
+    for option in ("l2", "intercept", "scale"):
+        values = {getattr(client, option, None) for client in clients}
+        if len(values) > 1:
+            raise ConfigurationError(f"the objectives differ in {option}: {sorted(map(str, values))}")
+    return clients
 
 
 def _labels(clients: Sequence[Any]) -> NDArray[np.int64]:
