@@ -12,7 +12,7 @@ from flwr.app import Context, Message
 
 from flwr_fco.client_apps.kept import KeptObjectives
 from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
-from flwr_fco.client_apps.table import LocalSolver, find_solver
+from flwr_fco.client_apps.table import find_solver
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.randomness import random_generator, random_generators
 from flwr_fco.core.spec import Spec
@@ -33,7 +33,7 @@ _Fact = TypeVar("_Fact")
 _objectives = KeptObjectives()
 #: Plans already checked, with the limits they were checked against; keyed by identity, as every message has one.
 _allowed_plans: dict[int, tuple[Plan, Limits]] = {}
-_fitting_plans: dict[int, tuple[Plan, LocalSolver]] = {}
+_fitting_plans: dict[int, tuple[Plan, None]] = {}
 
 
 class Task(NamedTuple):
@@ -213,15 +213,14 @@ class TrainingHandler:
         rng: np.random.Generator,
     ) -> tuple[Uplink, Any, int]:
         plan = downlink.plan
-        fitting = _fitting_plans.get(id(plan))
-        solver = find_solver(plan.solver) if fitting is None else fitting[1]
+        solver = find_solver(plan.solver)
         objective = self.data.objective(context, partition)
         check_layout(objective.layout, plan.layout)
-        if fitting is None:
+        if id(plan) not in _fitting_plans:
             with clear_errors(_UNREADABLE):
                 # Bind psi and h, and refuse incompatible pairs, so that a local solver's calls to them cannot fail.
                 plan.h.require(plan.psi)
-            _remember(_fitting_plans, plan, solver)
+            _remember(_fitting_plans, plan, None)
         passes_through = plan.layout.passed_through
         if passes_through:
             objective.load_buffers(downlink.pass_through)

@@ -120,6 +120,7 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
     Examples
     --------
     >>> from flwr_fco.mirror_maps import PNorm
+    >>> from flwr_fco.strategies import Average
     >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output=Average(), sparsity=16).tracker_start
     'zero'
     """

@@ -337,7 +337,7 @@ def weights_of(examples: Sequence[float], *, uniform: bool) -> list[float]:
 
     Examples
     --------
-    >>> weights_of([30.0, 10.0], "examples"), weights_of([0.0], "examples")
+    >>> weights_of([30.0, 10.0], uniform=False), weights_of([0.0], uniform=False)
     ([0.75, 0.25], [])
     """
     if not examples:
