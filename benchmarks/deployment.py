@@ -69,7 +69,6 @@ def train(message, context):
 """,
     "timed/ours.py": """
 import numpy as np
-from flwr_fco.strategies import method_of
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares
 
@@ -89,6 +88,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 import flwr_fco.strategies as ours
+from flwr_fco.strategies import method_of
 from flwr_fco.regularizers import Zero
 
 app = ServerApp()
