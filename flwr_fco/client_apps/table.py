@@ -9,7 +9,7 @@ import numpy as np
 
 import flwr_fco.algorithms  # noqa: F401 (a message names one of its methods)
 from flwr_fco.algorithms.contract import halves
-from flwr_fco.engines.run import answer
+from flwr_fco.engines.run import ENGINES, answer
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
@@ -38,6 +38,11 @@ class LocalSolver(Protocol):
 
 @cache
 def _solver_of(half: Any) -> LocalSolver:
+    if half.engine is not None and half.engine not in ENGINES:
+        raise ConfigurationError(
+            f"{half.__module__}.{half.__name__} says engine={half.engine!r}; expected one of {', '.join(ENGINES)}, or "
+            "None for a method with a `local` of its own"
+        )
     return cast(LocalSolver, partial(answer, half))
 
 

@@ -245,7 +245,7 @@ class ClientHalf:
         elapsed : float or None
             Sum of the client's step sizes; None after a minimisation.
         """
-        raise NotImplementedError
+        raise NotImplementedError("Replies.changes() needs a function `change` of the method")
 
     @staticmethod
     def keep(downlink: Downlink) -> Memory:
@@ -273,23 +273,14 @@ class ClientHalf:
 
 
 #: What clients read of a method's class.
-_OF_A_CLIENT = frozenset(
-    [
-        "engine",
-        "memory",
-        "common",
-        "sparse",
-        "hear",
-        "fresh",
-        "begin",
-        "step",
-        "send",
-        "local",
-        "remember",
-        "change",
-        "keep",
-    ]
-)
+_OF_A_CLIENT = frozenset(name for name in vars(ClientHalf) if name[0] != "_" and name != "name")
+#: What a method must say for its engine; for all others, where they begin.
+_NEEDED = {
+    None: ("local",),
+    "primal steps": ("begin", "local_step"),
+    "proximal steps": ("begin", "local_step"),
+    "gradient steps": ("begin", "local_step"),
+}
 _HALVES: dict[str, type[ClientHalf]] = {}
 
 
@@ -304,8 +295,16 @@ def register(half: type[ClientHalf]) -> None:
     Raises
     ------
     ConfigurationError
-        If another module has a method of this name.
+        If another module has a method of this name, or the class lacks what its engine needs.
     """
+    missing = [
+        name for name in _NEEDED.get(half.engine, ("begin",)) if getattr(half, name) is vars(ClientHalf)[name].__func__
+    ]
+    if missing:
+        raise ConfigurationError(
+            f"{half.__module__}.{half.__name__}: the engine {half.engine!r} needs "
+            f"{' and '.join(missing)} of its method; flwr_fco.algorithms.ClientHalf says what they return"
+        )
     known = _HALVES.get(half.name)
     if known is not None and known.__module__ != half.__module__:
         raise ConfigurationError(
