@@ -9,7 +9,10 @@ from weakref import WeakKeyDictionary
 from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.regularizers import Zero
 from flwr_fco.server.convergence import Limit
+from flwr_fco.server.options import EveryoneOptions
 
 
 class Method(NamedTuple):
@@ -118,3 +121,52 @@ def algorithm_of(options: object) -> Algorithm:
     names = [option.name for option in fields(kind) if option.init] if is_dataclass(kind) else []
     algorithm: Algorithm = kind(**{name: getattr(options, name) for name in names if hasattr(options, name)})
     return algorithm
+
+
+def check_choices(options: Any, kind: type[Algorithm]) -> None:
+    """Check that a strategy's options are among those that its algorithm has a place for.
+
+    Parameters
+    ----------
+    options : CompositeStrategy
+        The strategy.
+    kind : type of Algorithm
+        The class of its algorithm.
+
+    Raises
+    ------
+    ConfigurationError
+        If one is not, with the reason and what to take.
+    """
+    name, refuses = type(options).__name__, kind.refuses
+    if options.aggregation != "mean" and kind.reads != "mean":
+        rows, sums = (
+            "gossip reads each reply by itself",
+            "its sums (trackers, duals) hold only with the clients' weights",
+        )
+        why = rows if kind.reads == "rows" else sums
+        raise ConfigurationError(
+            f"aggregation={options.aggregation!r}: {name} needs the mean: {why}. Take FedDualAvg, FedMid or "
+            "FedAvgSubgradient for robust aggregation, or tighter bounds=Bounds(max_ratio=..., max_increment_norm=...)"
+        )
+    if "regularizer" in refuses and not isinstance(options.regularizer, Zero):
+        raise ConfigurationError(
+            f"regularizer={options.regularizer!r}: {name} has no place for psi, because {refuses['regularizer']}. Put "
+            "a smooth psi (an l2 term) into the clients' losses, or take FedDR, FedDualAvg or FedDAGT"
+        )
+    if "mirror_map" in refuses and not isinstance(options.mirror_map, Euclidean):
+        raise ConfigurationError(
+            f"mirror_map={options.mirror_map!r}: {name} {refuses['mirror_map']}, so it is Euclidean; use Euclidean(), "
+            "or FedMid or FedDualAvg for other geometries"
+        )
+    if options.mirror_map.never_supports(options.regularizer):
+        options.mirror_map.require(options.regularizer)
+    if kind.everyone and options.fraction_train != 1.0:
+        raise ConfigurationError(
+            f"fraction_train={options.fraction_train}: {name} needs every client in every round; "
+            "leave fraction_train=1.0, or take a strategy that samples clients, such as Scaffold"
+        )
+    if isinstance(options, EveryoneOptions) and not kind.everyone:
+        raise ConfigurationError(
+            f"{name} takes EveryoneOptions, but {kind.__name__}.everyone is False: set it, or leave EveryoneOptions out"
+        )

@@ -20,16 +20,13 @@ from flwr_fco.algorithms.contract.graph import Graph, Matrix
 from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, MagnitudeError
-from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.regularizers import Zero
 from flwr_fco.results import Result
 from flwr_fco.server.assembly import assemble
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.nodes import Nodes, listed
-from flwr_fco.server.method import algorithm_class, algorithm_of
+from flwr_fco.server.method import algorithm_class, algorithm_of, check_choices
 from flwr_fco.server.options import (
     AUTOMATIC,
-    EveryoneOptions,
     RateOptions,
     number_at,
     rate_text,
@@ -85,7 +82,7 @@ class Run:
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
         kind = algorithm_class(strategy)
-        _check_choices(strategy, kind)
+        check_choices(strategy, kind)
         #: Number of rounds that `start` was called with, if it was.
         self.num_rounds: int | None = None
         #: Result so far of the last run begun by `start`, also if an error ended it.
@@ -811,38 +808,3 @@ def has_own_hooks(strategy: Any) -> bool:
     names = ("configure_train", "aggregate_train")
     ours = all(getattr(type(strategy), name).__module__.startswith("flwr_fco.server.") for name in names)
     return not ours or not strategy.__dict__.keys().isdisjoint(names)
-
-
-def _check_choices(options: Any, kind: type[Algorithm]) -> None:
-    name, refuses = type(options).__name__, kind.refuses
-    if options.aggregation != "mean" and kind.reads != "mean":
-        rows, sums = (
-            "gossip reads each reply by itself",
-            "its sums (trackers, duals) hold only with the clients' weights",
-        )
-        why = rows if kind.reads == "rows" else sums
-        raise ConfigurationError(
-            f"aggregation={options.aggregation!r}: {name} needs the mean: {why}. Take FedDualAvg, FedMid or "
-            "FedAvgSubgradient for robust aggregation, or tighter bounds=Bounds(max_ratio=..., max_increment_norm=...)"
-        )
-    if "regularizer" in refuses and not isinstance(options.regularizer, Zero):
-        raise ConfigurationError(
-            f"regularizer={options.regularizer!r}: {name} has no place for psi, because {refuses['regularizer']}. Put "
-            "a smooth psi (an l2 term) into the clients' losses, or take FedDR, FedDualAvg or FedDAGT"
-        )
-    if "mirror_map" in refuses and not isinstance(options.mirror_map, Euclidean):
-        raise ConfigurationError(
-            f"mirror_map={options.mirror_map!r}: {name} {refuses['mirror_map']}, so it is Euclidean; use Euclidean(), "
-            "or FedMid or FedDualAvg for other geometries"
-        )
-    if options.mirror_map.never_supports(options.regularizer):
-        options.mirror_map.require(options.regularizer)
-    if kind.everyone and options.fraction_train != 1.0:
-        raise ConfigurationError(
-            f"fraction_train={options.fraction_train}: {name} needs every client in every round; "
-            "leave fraction_train=1.0, or take a strategy that samples clients, such as Scaffold"
-        )
-    if isinstance(options, EveryoneOptions) and not kind.everyone:
-        raise ConfigurationError(
-            f"{name} takes EveryoneOptions, but {kind.__name__}.everyone is False: set it, or leave EveryoneOptions out"
-        )
