@@ -51,7 +51,7 @@ class Area(NamedTuple):
 AREAS = {
     "algorithms": Area(
         30,
-        ("flwr_fco/algorithms/**/*.py", "flwr_fco/strategies/**/*.py", "flwr_fco/client_apps/solvers/**/*.py"),
+        ("flwr_fco/algorithms/**/*.py", "flwr_fco/strategies/**/*.py"),
         r"aggregate|begin|remember|remembered|init|retrieve|downlink|step|local|fresh|send|keep|hear|change|direction"
         r"|uplink_shapes|shapes|rate|radius_of|run|psi_at|point|variate_change|variate_source|numbers|after|answer|take_steps"
         r"|setting|points|local_step|restart|mean|sum|plain_mean|changes|rows_of|increments|handed_on|robust_mean|trimmed_mean"
@@ -61,24 +61,16 @@ AREAS = {
             "tests/strategies/test_algorithms.py",
             "tests/contract/test_strategies.py",
             "tests/engines",
-            "tests/client_apps/solvers",
             "tests/server/clients",
             "tests/strategies",
         ),
     ),
     "engines": Area(
         20,
-        (
-            "flwr_fco/engines/**/*.py",
-            "flwr_fco/client_apps/minimisers/**/*.py",
-            "flwr_fco/client_apps/solvers/steps.py",
-            "flwr_fco/client_apps/solvers/sparse_steps.py",
-        ),
+        ("flwr_fco/engines/**/*.py",),
         r".*",
         (
             "tests/engines",
-            "tests/client_apps/minimisers",
-            "tests/client_apps/solvers",
             "tests/strategies/test_algorithms.py",
             "tests/objectives/test_sparse_features.py",
             "tests/client_apps/test_quotas.py",
@@ -87,13 +79,13 @@ AREAS = {
     ),
     "replies": Area(
         20,
-        ("flwr_fco/server/replies/[!p]*.py", "flwr_fco/server/inbox.py", "flwr_fco/server/inbox/*.py"),
+        ("flwr_fco/server/replies/[!p]*.py",),
         r".*",
         ("tests/server/replies", "tests/server/attacks", "tests/strategies/test_faults.py", "tests/privacy"),
     ),
     "ledgers": Area(
         15,
-        ("flwr_fco/server/clients/*.py", "flwr_fco/server/nodes.py", "flwr_fco/server/memories.py"),
+        ("flwr_fco/server/clients/*.py",),
         r".*",
         (
             "tests/server/clients",

@@ -78,9 +78,9 @@ def test_a_module_imports_what_the_table_allows(module):
         ("kernels/prox.py", "from flwr_fco.errors import ConfigurationError"),
         ("regularizers/separable.py", "from flwr_fco.wire import protocol"),
         ("objectives/base.py", "import flwr.app"),
-        ("client_apps/solvers/dual_averaging/dual_averaging.py", "from flwr.app import Message"),
-        ("strategies/primal_averaging/fed_mid.py", "from flwr.app import Message"),
-        ("strategies/primal_averaging/fed_mid.py", "from flwr_fco.client_apps import app"),
+        ("algorithms/dual_averaging.py", "from flwr.app import Message"),
+        ("strategies/primal_averaging.py", "from flwr.app import Message"),
+        ("strategies/primal_averaging.py", "from flwr_fco.client_apps import app"),
         ("testing/strategies.py", "def f():\n    from flwr_fco import sklearn"),
     ],
 )

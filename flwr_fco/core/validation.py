@@ -143,7 +143,10 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
         value = value.item()
     if kind is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number, float(value) if number else value
+        try:
+            return number, float(value) if number else value
+        except OverflowError:
+            return number, math.inf if value > 0 else -math.inf
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool), value
     if origin is np.ndarray or (origin is not None and issubclass(origin, collections.abc.Mapping)):

@@ -25,7 +25,6 @@ from flwr_fco.server.options import (
     PrivacyOptions,
     TrackerOptions,
     UnmodifiedOptions,
-    weights_of,
 )
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.certifying import Certifier
@@ -127,8 +126,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
             kind.memory,
             client_state=own.client_state,
             ledger_bytes=own.ledger_bytes,
-            weighting="uniform" if options.weighting == "uniform" else "examples",
-            client_weights=weights_of(options),
+            weighting=options.weighting,
             may_be_sparse=kind.sparse and getattr(own, "sparse_wire", False) is not False,
         )
         remembering = Remembering(memories, everyone=isinstance(own, EveryoneOptions))

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from flwr.app import MetricRecord, RecordDict
 
-from flwr_fco.algorithms.contract.choices import Average, Bounds, Density, Trimmed
+from flwr_fco.algorithms.contract.choices import LARGEST_WEIGHT, Average, Bounds, Density, Trimmed
 from flwr_fco.core.layout import PASS_THROUGH
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
@@ -245,7 +245,7 @@ class MemoryOptions:
         ``"ledger"``: the server keeps a copy of every client's memory and restores lost memories. ``"reset"``: a lost
         memory, or a client that leaves for good, starts a new epoch, in which all memories are zero. By default a
         ledger if it fits into `ledger_bytes`. In both cases a client's weight is the number of examples in its first
-        reply that counts, or its entry in `client_weights`: a later reply with another number of examples, or with
+        reply that counts, or its entry in `weighting`: a later reply with another number of examples, or with
         none, is left out. Until every client has replied, a client without a reply counts as the mean of those with
         one.
     ledger_bytes : int, default 256 MiB
@@ -427,19 +427,33 @@ def check_options(options: CommonOptions) -> None:
                 raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
         setattr(options, option.name, value)
     if isinstance(options.weighting, Mapping):
-        options.weighting = _checked_weights(options.weighting)
+        options.weighting = checked_weights(options.weighting)
     if options.on_divergence == "stop":
         options.on_divergence = "raise"
 
 
-def _checked_weights(weighting: Mapping[int, float]) -> dict[int, float]:
+def checked_weights(weighting: Mapping[int, float]) -> dict[int, float]:
+    """Return the user's weights by partition, as whole and floating-point numbers.
+
+    Parameters
+    ----------
+    weighting : mapping of int to float
+        The option.
+
+    Raises
+    ------
+    ConfigurationError
+        If a partition or a weight is impossible, or all weights are 0.
+    """
     weights: dict[int, float] = {}
     for partition, weight in weighting.items():
         name = f"weighting[{partition!r}]"
-        checked(name, partition, int)
-        weights[partition] = checked(name, weight, float)
-        if not 0.0 <= weights[partition] < math.inf:
-            raise ConfigurationError(f"{name}={weight!r}; expected a finite number >= 0")
+        number = checked(f"the partition of {name}", partition, int)
+        if number < 0:
+            raise ConfigurationError(f"{name}: there is no partition {partition!r}; expected a whole number >= 0")
+        weights[number] = checked(name, weight, float)
+        if not 0.0 <= weights[number] <= LARGEST_WEIGHT:
+            raise ConfigurationError(f"{name}={weight!r}; expected a number from 0 to {LARGEST_WEIGHT:g}")
     if not any(weights.values()):
         raise ConfigurationError(f"weighting={dict(weighting)!r}; expected at least one weight > 0")
     return weights

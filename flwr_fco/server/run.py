@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from logging import INFO, WARNING
 from typing import Any
@@ -28,6 +28,7 @@ from flwr_fco.server.method import algorithm_class, algorithm_of, check_choices
 from flwr_fco.server.options import (
     AUTOMATIC,
     RateOptions,
+    checked_weights,
     number_at,
     rate_text,
     rates_of,
@@ -263,8 +264,11 @@ class Run:
         ConfigurationError
             If psi cannot act on an array, or h and psi cannot be combined.
         """
-        self.forget()
         options = self.strategy
+        if isinstance(options.weighting, Mapping):
+            # It may have been set since the strategy was made.
+            options.weighting = checked_weights(options.weighting)
+        self.forget()
         try:
             layout = layout_of(initial_arrays, apply_to=options.apply_to, pass_through=options.pass_through)
             primal, self.mail.pass_through_arrays = primal_vector(layout, initial_arrays)
@@ -282,6 +286,7 @@ class Run:
         if isinstance(self._assembly.direction, Momentum):
             self._assembly.direction.size = primal.size
         if self.memories is not None:
+            self.memories.weighting = options.weighting
             self.memories.forget(primal.size)
         self.state = self.algorithm.init(self.problem, primal)
 

@@ -265,7 +265,9 @@ def test_what_belongs_into_an_option_object_is_told_where(options, message):
     ("make", "message"),
     [
         (lambda: Bounds(max_ratio=0.5), r"Bounds\(max_ratio=0.5\); expected a finite number >= 1, or None"),
-        (lambda: Bounds(max_examples=0.0), "expected a finite number > 0"),
+        (lambda: Bounds(max_examples=0.0), "expected a finite number > 0, at most 1e100"),
+        (lambda: Bounds(max_examples=10**400), "expected a finite number > 0, at most 1e100"),
+        (lambda: Bounds(max_ratio=True), "expected a number or None"),
         (lambda: Bounds(max_increment_norm=float("inf")), "expected a finite number > 0, or None"),
         (lambda: Density(1.0), "expected a number between 0 and 1"),
         (lambda: Density(0.1, rounds=0), "expected a whole number >= 1, or None"),
@@ -279,3 +281,32 @@ def test_what_belongs_into_an_option_object_is_told_where(options, message):
 def test_option_objects_check_their_values(make, message):
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+def test_option_objects_take_numbers_of_numpy_and_keep_those_of_python():
+    pairs = [
+        (Average(np.int64(5)), Average(5)),
+        (Trimmed(0), Trimmed(0.0)),
+        (Density(np.float64(0.1), rounds=np.int64(3)), Density(0.1, rounds=3)),
+        (Bounds(np.float64(100), np.int64(10), 1), Bounds(100.0, 10.0, 1.0)),
+    ]
+    for given, plain in pairs:
+        assert repr(given) == repr(plain)
+    assert repr(FedDualAvg(weighting={np.int64(0): np.float32(2)}).weighting) == "{0: 2.0}"
+
+
+@together(
+    ("weighting", "message"),
+    [
+        ({-1: 1.0}, "there is no partition -1; expected a whole number >= 0"),
+        ({"0": 1.0}, "is a str; expected a whole number"),
+        ({0: 1e308, 1: 1e308}, r"weighting\[0\]=1e\+308; expected a number from 0 to 1e\+100"),
+        ({0: 10**400}, "expected a number from 0 to"),
+        ({0: float("nan")}, "expected a number from 0 to"),
+        ({0: 0.0}, "expected at least one weight > 0"),
+        ({}, "expected at least one weight > 0"),
+    ],
+)
+def test_weights_by_partition_are_checked(weighting, message):
+    with pytest.raises(ConfigurationError, match=message):
+        FedDualAvg(weighting=weighting)

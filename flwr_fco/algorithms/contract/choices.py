@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 
+#: Above it, sums of weights are no numbers.
+LARGEST_WEIGHT = 1e100
 
-def _require(who: object, name: str, value: object, kind: object, *, fits: bool, text: str) -> None:
-    checked(f"{type(who).__name__}({name})", value, kind)
-    if not fits:
+
+def _keep(who: object, name: str, kind: object, fits: Callable[[Any], bool], text: str) -> None:
+    """Keep an option's value as the type that it is declared with, if it is in its range."""
+    value = checked(f"{type(who).__name__}({name})", getattr(who, name), kind)
+    if value is not None and not fits(value):
         raise ConfigurationError(f"{type(who).__name__}({name}={value!r}); expected {text}")
+    object.__setattr__(who, name, value)
 
 
 @dataclass(frozen=True)
@@ -43,8 +49,7 @@ class Trimmed:
     share: float = 0.2
 
     def __post_init__(self) -> None:
-        fits = isinstance(self.share, int | float) and 0.0 <= self.share < 0.5
-        _require(self, "share", self.share, float, fits=fits, text="a number from 0 to 0.5, exclusive")
+        _keep(self, "share", float, lambda share: 0.0 <= share < 0.5, "a number from 0 to 0.5, exclusive")
 
 
 @dataclass(frozen=True)
@@ -72,8 +77,7 @@ class Average:
     window: int | None = None
 
     def __post_init__(self) -> None:
-        fits = self.window is None or (isinstance(self.window, int) and self.window >= 1)
-        _require(self, "window", self.window, int | None, fits=fits, text="a whole number >= 1, or None")
+        _keep(self, "window", int | None, lambda window: window >= 1, "a whole number >= 1, or None")
 
 
 @dataclass(frozen=True)
@@ -110,11 +114,9 @@ class Density:
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        fits = isinstance(self.share, int | float) and 0.0 < self.share < 1.0
-        _require(self, "share", self.share, float, fits=fits, text="a number between 0 and 1")
-        _require(self, "scope", self.scope, Literal["layers", "global"], fits=True, text="")
-        fits = self.rounds is None or (isinstance(self.rounds, int) and self.rounds >= 1)
-        _require(self, "rounds", self.rounds, int | None, fits=fits, text="a whole number >= 1, or None")
+        _keep(self, "share", float, lambda share: 0.0 < share < 1.0, "a number between 0 and 1")
+        _keep(self, "scope", Literal["layers", "global"], lambda scope: True, "")
+        _keep(self, "rounds", int | None, lambda rounds: rounds >= 1, "a whole number >= 1, or None")
 
 
 @dataclass(frozen=True)
@@ -150,13 +152,10 @@ class Bounds:
     max_increment_norm: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least, kind in (
-            ("max_examples", 0.0, float),
-            ("max_ratio", 1.0, float | None),
-            ("max_increment_norm", 0.0, float | None),
-        ):
-            value = getattr(self, name)
-            number = value is not None and isinstance(value, int | float) and math.isfinite(value)
-            fits = (value is None and kind is not float) or (number and (value >= least if least else value > least))
-            text = f"a finite number {'>= 1' if least else '> 0'}{'' if kind is float else ', or None'}"
-            _require(self, name, value, kind, fits=fits, text=text)
+        _keep(
+            self, "max_examples", float, lambda most: 0.0 < most <= LARGEST_WEIGHT, "a finite number > 0, at most 1e100"
+        )
+        _keep(self, "max_ratio", float | None, lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1, or None")
+        _keep(
+            self, "max_increment_norm", float | None, lambda norm: 0.0 < norm < math.inf, "a finite number > 0, or None"
+        )

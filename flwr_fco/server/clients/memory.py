@@ -108,10 +108,8 @@ class ClientMemories:
         None means a ledger if it fits into `ledger_bytes`.
     ledger_bytes : int
         The most that a ledger may take.
-    weighting : {"examples", "uniform"}
-        Weights of clients that the user gives none.
-    client_weights : mapping of int to float, optional
-        The user's weights of the clients, by partition.
+    weighting : {"examples", "uniform"} or mapping of int to float
+        The clients' weights; a mapping has the user's, by partition.
     may_be_sparse : bool, default False
         Whether memories may be sparse: a ledger is then started in any case, and given up if it does not fit.
 
@@ -131,12 +129,10 @@ class ClientMemories:
         *,
         client_state: str | None,
         ledger_bytes: int,
-        weighting: str,
-        client_weights: Mapping[int, float] | None = None,
+        weighting: str | Mapping[int, float],
         may_be_sparse: bool = False,
     ) -> None:
         self.names, self.weighting, self.may_be_sparse = names, weighting, may_be_sparse
-        self.client_weights = client_weights
         self.client_state, self.ledger_bytes = client_state, ledger_bytes
         self.forget(0)
 
@@ -156,6 +152,11 @@ class ClientMemories:
         self._lost = False
 
     # --- members ----------------------------------------------------------------------------------------------
+
+    @property
+    def client_weights(self) -> Mapping[int, float] | None:
+        """The user's weights of the clients, by partition."""
+        return self.weighting if isinstance(self.weighting, Mapping) else None
 
     @property
     def ledger(self) -> bool:

@@ -18,7 +18,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions, weights_of
+from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.rates import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.server.replies import checks
@@ -122,6 +122,7 @@ class Inquiry(Part):
         def read(node: Node, content: RecordDict) -> Answer:
             found = read_answer(content, numbers=wanted, shapes=shapes)
             check_examples(found.examples, options.bounds.max_examples)
+            mail.given_weight(node)
             return found._replace(partition=node.partition_id, node_id=node.node_id)
 
         caller = f"question ({question.kind})"
@@ -129,16 +130,13 @@ class Inquiry(Part):
         bounds = IncrementBounds(options.bounds.max_ratio, None)
         claims = [Uplink(reply.value.vectors, None, 1, examples=reply.value.examples) for reply in good]
         good = current.without(caller, good, bounds.objections(claims))
+        by_claim = options.weighting == "examples"
         weights = checks.weights_of(
-            [self._examples_of(reply.value) for reply in good], uniform=options.weighting == "uniform"
+            [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good], uniform=False
         )
         if not weights:
             return []
         return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=True)]
-
-    def _examples_of(self, found: Answer) -> float:
-        given = weights_of(self._options)
-        return found.examples if given is None or found.partition is None else given.get(found.partition, 0.0)
 
     def question(self, kind: str, primal: Vector, numbers: Mapping[str, float] | None = None) -> Question:
         """Return a question about a point of the run's model.

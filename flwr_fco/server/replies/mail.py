@@ -500,11 +500,8 @@ class Mail(Part):
         """Return the replies that are within all bounds, with their weights."""
         current, options = self.current, self.options
         uplinks = [reply.value for reply in good]
-        weights = None
-        if options.weighting == "uniform":
-            weights = [1.0] * len(good)
-        elif self._given is not None:
-            weights = [self._weight(reply) for reply in good]
+        # Only a weight that a client claims is compared with those of others.
+        weights = None if options.weighting == "examples" else [1.0] * len(good)
         objections = self.bounds.objections(
             uplinks,
             remember=current.number > 0,
@@ -517,12 +514,14 @@ class Mail(Part):
         self.nodes.informed.update(reply.node.node_id for reply in good)
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
-            self.declared.update((reply.node.node_id, reply.value.examples) for reply in good)
+            counted = ((reply.node.node_id, self._examples(reply.value, reply.content)) for reply in good)
+            self.declared.update((node_id, number) for node_id, number in counted if number is not None)
         if self._kind.sparse:
             self._note_places(good)
         if self._given is None:
             return good
-        return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]
+        weighed = ((reply, self.given_weight(reply.node)) for reply in good)
+        return [reply._replace(value=reply.value._replace(examples=weight)) for reply, weight in weighed]
 
     def collect_metrics(self, caller: str, replies: Iterable[Message]) -> list[RecordDict]:
         """Return the contents of the evaluations that count, with the weights of training.
@@ -539,8 +538,7 @@ class Mail(Part):
         def read(node: Node, content: RecordDict) -> Mapping[str, Any]:
             metrics = check_metrics(content, key)
             check_examples(metrics[key], options.bounds.max_examples)
-            if self._given is not None and node.partition_id not in self._given:
-                raise ProtocolError("its partition is not one of those in weighting")
+            self.given_weight(node)
             return metrics
 
         good = current.good(caller, replies, read)
@@ -550,7 +548,7 @@ class Mail(Part):
                 good = current.without(caller, good, objections)
         if options.weighting == "examples":
             return [reply.content for reply in good]
-        weights = [1.0 if self._given is None else self._given.get(reply.node.partition_id or 0, 0.0) for reply in good]
+        weights = [self.given_weight(reply.node) for reply in good]
         return [with_metric(r.content, key, weight) for r, weight in zip(good, weights, strict=True)]
 
     @property
@@ -574,18 +572,36 @@ class Mail(Part):
         return uplink if self._memories is None else uplink._replace(digest=uplink_digest(content))
 
     def _possible(self, node: Node, uplink: Uplink, content: Any) -> Uplink:
-        known = self.options.weighted_by_key == "num-examples"
-        self.language.check(self, node, uplink, uplink.examples if known else num_examples(content))
+        self.language.check(self, node, uplink, self._examples(uplink, content))
         if self._given is not None:
-            if node.partition_id not in self._given:
-                raise ProtocolError("its partition is not one of those in weighting")
+            self.given_weight(node)
         elif self._memories is not None:
             self._memories.check_weight(node, uplink.examples)
         return uplink
 
-    def _weight(self, reply: Reply[Uplink]) -> float:
-        given, partition = self._given, reply.node.partition_id
-        return reply.value.examples if given is None or partition is None else given[partition]
+    def _examples(self, uplink: Uplink, content: Any) -> float | None:
+        """Return a client's number of examples, which is not its weight if the strategy weighs by another key."""
+        return uplink.examples if self.options.weighted_by_key == "num-examples" else num_examples(content)
+
+    def given_weight(self, node: Node) -> float:
+        """Return the user's weight of a node's partition; 1 if the user gives none by partition.
+
+        Parameters
+        ----------
+        node : Node
+            A node that was asked.
+
+        Raises
+        ------
+        ProtocolError
+            If the user gives weights, and none to it.
+        """
+        given, partition = self._given, node.partition_id
+        if given is None:
+            return 1.0
+        if partition is None or partition not in given:
+            raise ProtocolError("its partition is not one of those in weighting")
+        return given[partition]
 
     def retry_missing(self, replies: Iterable[Message]) -> list[Message]:
         """Ask nodes again that have lost the plan or their state (both are lost with a SuperNode), and send it.

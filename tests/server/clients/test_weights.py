@@ -10,6 +10,8 @@ from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.strategies import FedDAGT, FedDualAvg
 from flwr_fco.wire.protocol import Node
 
+OPTIONS = {"client_lr": 0.02, "local_steps": 3, "fraction_evaluate": 0.0}
+
 
 @pytest.mark.parametrize("lie", [0, 20_000])
 def test_another_number_than_the_first_is_left_out_and_the_limit_stays(lie):
@@ -53,6 +55,35 @@ def test_weights_that_the_user_pins_win_and_strangers_are_left_out():
     for wrong, message in (({0: float("nan")}, r"weighting\[0\]=nan"), ({0: 0.0}, "at least one"), ({"a": 1.0}, "'a'")):
         with pytest.raises(ConfigurationError, match=message):
             FedDualAvg(weighting=wrong)
+
+
+def test_a_weight_that_the_user_gives_is_no_claim_of_the_client():
+    """It is far larger than the others' and still counts."""
+    make = FedDualAvg(**OPTIONS, weighting={m: 1e4 if m == 0 else 1.0 for m in range(7)})
+    result = start_on(Faulty(app_of(problem()), 7, None, rounds=()), make, rounds=4)
+    assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [7] * 4
+
+
+def test_steps_follow_from_examples_also_where_another_number_is_the_weight():
+    weighted = with_metrics(lambda m: {**m, "weight": 0.5})
+    make = FedDualAvg(client_lr=0.02, local_epochs=2, batch_size=5, weighted_by_key="weight", fraction_evaluate=0.0)
+    result = start_on(Faulty(app_of(clients()), 4, weighted, rounds=range(99), nodes=(2, 3, 4, 5)), make, rounds=4)
+    assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [4] * 4
+
+
+def test_weights_set_between_two_runs_are_those_of_the_second():
+    weights = {0: 3.0, 1: 1.0, 2: 2.0, 3: 1.0}
+
+    def model(strategy):
+        return flat(start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy, rounds=3).arrays)
+
+    strategy = FedDAGT(**OPTIONS)
+    model(strategy)
+    strategy.weighting = weights
+    np.testing.assert_array_equal(model(strategy), model(FedDAGT(**OPTIONS, weighting=weights)))
+    strategy.weighting = {0: -1.0}
+    with pytest.raises(ConfigurationError, match=r"weighting\[0\]=-1.0"):
+        model(strategy)
 
 
 def test_members_that_cannot_come_back_are_forgotten():

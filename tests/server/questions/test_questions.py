@@ -83,8 +83,10 @@ def test_the_weighted_gradients_are_the_pooled_gradient():
 def test_weights_are_those_of_training():
     _, answers = asked(objectives_of(), weighting="uniform")
     assert [a.weight for a in answers] == [1 / 6] * 6
-    _, answers = asked(objectives_of(), weighting={0: 1.0, 3: 3.0})
-    assert [a.weight for a in answers] == [0.25, 0, 0, 0.75, 0, 0]
+    strategy, answers = asked(objectives_of(), weighting={0: 1.0, 3: 3.0})
+    # The others are no part of the federation: what they answer moves no rate and no certificate.
+    assert {a.partition: a.weight for a in answers} == {0: 0.25, 3: 0.75}
+    assert {row.partition_id for row in run_of(strategy).left_out} == {1, 2, 4, 5}
 
 
 def test_a_question_changes_nothing_at_the_client():
