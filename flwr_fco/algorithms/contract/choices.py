@@ -152,9 +152,8 @@ class Bounds:
     max_increment_norm: float | None = None
 
     def __post_init__(self) -> None:
-        _keep(
-            self, "max_examples", float, lambda most: 0.0 < most <= LARGEST_WEIGHT, "a finite number > 0, at most 1e100"
-        )
+        text = "a finite number > 0, at most 1e100"
+        _keep(self, "max_examples", float, lambda most: 0.0 < most <= LARGEST_WEIGHT, text)
         _keep(self, "max_ratio", float | None, lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1, or None")
         _keep(
             self, "max_increment_norm", float | None, lambda norm: 0.0 < norm < math.inf, "a finite number > 0, or None"

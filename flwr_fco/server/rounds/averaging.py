@@ -72,8 +72,8 @@ class PointAverage(Part):
             self._points = np.zeros((self.window if self.output == "moving-average" else 0, size))
         except (MemoryError, ValueError) as error:
             raise ConfigurationError(
-                f"Average(window={self.window}): that many models of {size} numbers do not fit into the memory; expected the "
-                "number of the last rounds whose mean is wanted, such as 100"
+                f"Average(window={self.window}): that many models of {size} numbers do not fit into the memory; "
+                "expected the number of the last rounds whose mean is wanted, such as 100"
             ) from error
 
     def add(self, points: Iterable[Vector]) -> None:

@@ -59,8 +59,9 @@ def test_weights_that_the_user_pins_win_and_strangers_are_left_out():
 
 def test_a_weight_that_the_user_gives_is_no_claim_of_the_client():
     """It is far larger than the others' and still counts."""
+    objectives = problem((30, 40, 20, 30, 25, 30, 30))
     make = FedDualAvg(**OPTIONS, weighting={m: 1e4 if m == 0 else 1.0 for m in range(7)})
-    result = start_on(Faulty(app_of(problem()), 7, None, rounds=()), make, rounds=4)
+    result = start_on(Faulty(app_of(objectives), 7, None, rounds=()), make, rounds=4)
     assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [7] * 4
 
 
