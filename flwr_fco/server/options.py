@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
-from inspect import signature
+from inspect import getattr_static, signature
 from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
 from weakref import WeakKeyDictionary
 
@@ -414,6 +414,12 @@ def check_options(options: CommonOptions) -> None:
     kind: Any = type(options)
     kinds = kinds_of(kind)
     for option in fields(options):
+        default = getattr_static(kind, option.name, MISSING)
+        if option.default is not MISSING and default is not option.default:
+            raise ConfigurationError(
+                f"class {kind.__name__} has {option.name} = {default!r}, which changes no default; write "
+                f"`{option.name}: type = ...` under @dataclass, or {kind.__name__}({option.name}=...)"
+            )
         if not option.init:
             continue
         value = getattr(options, option.name)
@@ -427,24 +433,12 @@ def check_options(options: CommonOptions) -> None:
                 raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
         setattr(options, option.name, value)
     if isinstance(options.weighting, Mapping):
-        options.weighting = checked_weights(options.weighting)
+        options.weighting = _checked_weights(options.weighting)
     if options.on_divergence == "stop":
         options.on_divergence = "raise"
 
 
-def checked_weights(weighting: Mapping[int, float]) -> dict[int, float]:
-    """Return the user's weights by partition, as whole and floating-point numbers.
-
-    Parameters
-    ----------
-    weighting : mapping of int to float
-        The option.
-
-    Raises
-    ------
-    ConfigurationError
-        If a partition or a weight is impossible, or all weights are 0.
-    """
+def _checked_weights(weighting: Mapping[int, float]) -> dict[int, float]:
     weights: dict[int, float] = {}
     for partition, weight in weighting.items():
         name = f"weighting[{partition!r}]"

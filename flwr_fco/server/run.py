@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from functools import cached_property, partial
 from logging import INFO, WARNING
 from typing import Any
@@ -28,7 +29,7 @@ from flwr_fco.server.method import algorithm_class, algorithm_of, check_choices
 from flwr_fco.server.options import (
     AUTOMATIC,
     RateOptions,
-    checked_weights,
+    check_options,
     number_at,
     rate_text,
     rates_of,
@@ -82,13 +83,17 @@ class Run:
 
     def __init__(self, strategy: Any) -> None:
         self.strategy = strategy
-        kind = algorithm_class(strategy)
-        check_choices(strategy, kind)
         #: Number of rounds that `start` was called with, if it was.
         self.num_rounds: int | None = None
         #: Result so far of the last run begun by `start`, also if an error ended it.
         self.result: Result | None = None
-        self._assembly = assemble(strategy, kind, self)
+        self._assemble()
+
+    def _assemble(self) -> None:
+        """Make the parts that the options select."""
+        kind = algorithm_class(self.strategy)
+        check_choices(self.strategy, kind)
+        self._assembly = assemble(self.strategy, kind, self)
         self.parts = self._assembly.parts
         #: Parts by hook: most parts act in one or two places of a round.
         self._acting = {
@@ -96,7 +101,11 @@ class Run:
             for hook in ("nodes_needed", "before_round", "after_round", "end_round", "metrics")
         }
         self.mail, self.inquiry = self._assembly.mail, self._assembly.inquiry
+        self._assembled_from = self._options()
         self.forget()
+
+    def _options(self) -> list[Any]:
+        return [getattr(self.strategy, option.name, None) for option in fields(self.strategy)]
 
     def forget(self) -> None:
         """Return to the state before the first round."""
@@ -105,7 +114,6 @@ class Run:
         for part in self.parts.values():
             part.forget()
         self.answered_start: set[int] = set()
-        # Options are attributes, which may be set between runs.
         self.__dict__.pop("algorithm", None)
         self._problem: Problem | None = None
         self._given: Setting | None = None
@@ -265,10 +273,14 @@ class Run:
             If psi cannot act on an array, or h and psi cannot be combined.
         """
         options = self.strategy
-        if isinstance(options.weighting, Mapping):
-            # It may have been set since the strategy was made.
-            options.weighting = checked_weights(options.weighting)
-        self.forget()
+        if all(now is before for now, before in zip(self._options(), self._assembled_from, strict=True)):
+            self.forget()
+        else:
+            # Options are attributes, which may be set between runs.
+            check_options(options)
+            timeout = self.mail.timeout
+            self._assemble()
+            self.mail.timeout = timeout
         try:
             layout = layout_of(initial_arrays, apply_to=options.apply_to, pass_through=options.pass_through)
             primal, self.mail.pass_through_arrays = primal_vector(layout, initial_arrays)
@@ -286,7 +298,6 @@ class Run:
         if isinstance(self._assembly.direction, Momentum):
             self._assembly.direction.size = primal.size
         if self.memories is not None:
-            self.memories.weighting = options.weighting
             self.memories.forget(primal.size)
         self.state = self.algorithm.init(self.problem, primal)
 
