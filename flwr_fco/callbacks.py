@@ -21,6 +21,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from flwr_fco.core.logs import log
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result, write_csv
 from flwr_fco.server.rounds.hooks import Answer
@@ -445,9 +446,10 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 10) -> None:
-        if every < 1:
+        self.every, self.saved_round = checked("every", every, int), 0
+        if self.every < 1:
             raise ConfigurationError(f"every={every!r}; expected a whole number >= 1")
-        self.path, self.every, self.saved_round = Path(path), every, 0
+        self.path = Path(checked("path", path, str | os.PathLike))
         if self.path.suffix != ".npz":
             raise ConfigurationError(f"path={os.fspath(path)!r}; expected the name of a file that ends in .npz")
         self._run: Run | None = None

@@ -25,8 +25,8 @@ def minimised(client: LocalClient, start: Start) -> Moved:
     work = downlink.local_work
     if not isinstance(work, Minimise):
         raise ConfigurationError(
-            f"the local solver {downlink.plan.solver!r} minimises, it cannot take {work}. Give the strategy "
-            "work=Minimise(...)"
+            f"the local solver {downlink.plan.solver!r} minimises, it cannot take {work}. The strategy takes "
+            "MinimiseOptions in the place of WorkOptions"
         )
     minimum = minimise(
         client.objective,

@@ -16,7 +16,7 @@ from flwr_fco.engines.extragradient import extragradient
 from flwr_fco.engines.minimising import minimised
 from flwr_fco.engines.primal_steps import gradient_steps, primal_steps, proximal_steps
 from flwr_fco.engines.sparse_steps import Shard, shard_of
-from flwr_fco.errors import ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, ReceivedState, Uplink
 
@@ -80,7 +80,15 @@ def _answer(client: LocalClient, state: Memory | None) -> tuple[Uplink, Any]:
     if half.engine is None:
         sent, moved = half.local(client, downlink, state)
     else:
-        moved = ENGINES[half.engine](client, half.begin(downlink, memory or {}))
+        start = half.begin(downlink, memory or {})
+        point = start.point if isinstance(start, Start) else None
+        if not isinstance(point, np.ndarray) or point.dtype != np.float64 or point.ndim != 1:
+            said = type(start).__name__ if point is None else f"Start({type(point).__name__})"
+            raise ConfigurationError(
+                f"{half.__module__}.{half.__name__}.begin returned a {said}; expected a Start with an array of float64 "
+                "and shape (d,)"
+            )
+        moved = ENGINES[half.engine](client, start)
         if client.shard is not None and half.common is not None and "gradient" not in downlink.numbers:
             # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are.
             assert moved.elapsed is not None

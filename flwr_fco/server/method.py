@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.density import SparseDualAveraging
+from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
@@ -97,7 +98,7 @@ def algorithm_class(options: object) -> type[Algorithm]:
     Raises
     ------
     ConfigurationError
-        If the strategy's class says none.
+        If the strategy's class says none, or one that a density would replace.
     """
     kind = method_of(options).algorithm
     if kind is None:
@@ -106,7 +107,15 @@ def algorithm_class(options: object) -> type[Algorithm]:
             f"{name} does not say what it runs: class {name}(..., CompositeStrategy, algorithm=...) takes a subclass "
             "of flwr_fco.algorithms.Algorithm"
         )
-    return kind if getattr(options, "density", None) is None else SparseDualAveraging
+    if getattr(options, "density", None) is None or issubclass(kind, SparseDualAveraging):
+        return kind
+    if kind is not DualAveraging:
+        raise ConfigurationError(
+            f"density={getattr(options, 'density', None)!r}: {type(options).__name__} runs {kind.__name__}, and a "
+            "density is an algorithm of its own, flwr_fco.algorithms.SparseDualAveraging: make yours a subclass of it, "
+            "or leave density out"
+        )
+    return SparseDualAveraging
 
 
 def algorithm_of(options: object) -> Algorithm:
@@ -116,10 +125,22 @@ def algorithm_of(options: object) -> Algorithm:
     ----------
     options : CompositeStrategy
         The strategy.
+
+    Raises
+    ------
+    ConfigurationError
+        If the strategy lacks an option that the algorithm needs.
     """
     kind: Any = algorithm_class(options)
-    names = [option.name for option in fields(kind) if option.init] if is_dataclass(kind) else []
-    algorithm: Algorithm = kind(**{name: getattr(options, name) for name in names if hasattr(options, name)})
+    own = [option for option in fields(kind) if option.init] if is_dataclass(kind) else []
+    given = {option.name: getattr(options, option.name) for option in own if hasattr(options, option.name)}
+    for option in own:
+        if option.name not in given and option.default is MISSING and option.default_factory is MISSING:
+            raise ConfigurationError(
+                f"{kind.__name__} needs the option {option.name!r}, which {type(options).__name__} does not have: "
+                f"add a field `{option.name}: ...` to it, or give it a default in {kind.__name__}"
+            )
+    algorithm: Algorithm = kind(**given)
     return algorithm
 
 

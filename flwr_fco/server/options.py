@@ -49,6 +49,7 @@ AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
 POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
 _FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
 _NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
+_SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
 _MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
 _DENSITY = {
     "range": (lambda value: isinstance(value, Density) or 0.0 < value < 1.0, "a number between 0 and 1, or a Density")
@@ -151,7 +152,7 @@ class CommonOptions:
     output: Literal["last"] | Average = "last"
     sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
     wire_dtype: Literal["float64", "float32", "auto"] | None = None
-    node_timeout: float = field(default=600.0, metadata=_NATURAL)
+    node_timeout: float = field(default=600.0, metadata=_SECONDS)
     aggregation: Literal["mean", "median", "geometric-median"] | Trimmed = "mean"
     bounds: Bounds = field(default=Bounds())
     choose_nodes: ChooseNodes | None = None
@@ -388,7 +389,7 @@ class UnmodifiedOptions:
         Fraction of the regularized entries that are non-zero in the end, for clients of either kind; a number, or
         :class:`flwr_fco.strategies.Density` with the scope and the number of rounds. psi is then the indicator of a
         maximum number of non-zero entries (:class:`~flwr_fco.regularizers.HardSparsity`): the entries with the largest
-        dual are kept unchanged, and the dual of the other entries fades by 0.3 in a round. No theory covers it. A
+        dual are kept unchanged, and the dual of the other entries fades by half in a round. No theory covers it. A
         :class:`~flwr_fco.regularizers.PerParameter` excludes arrays from it: ``Zero()`` keeps an array dense,
         ``HardSparsity(density=...)`` gives it its own density. The strength of an l1 norm has no effect.
     """
@@ -636,7 +637,7 @@ _ELSEWHERE = {
 #: Names that an option object has as its own.
 _IN_AN_OBJECT = {
     **dict.fromkeys(("max_examples", "max_ratio", "max_increment_norm"), "bounds=Bounds({name}={value!r})"),
-    "window": "output=Average(window={value!r})",
+    **dict.fromkeys(("window", "output_window"), "output=Average(window={value!r})"),
     "trim": "aggregation=Trimmed({value!r})",
     "client_weights": "weighting={value!r}",
     "density_scope": "density=Density(..., scope={value!r})",

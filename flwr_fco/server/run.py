@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, partial
 from logging import INFO, WARNING
@@ -87,6 +87,8 @@ class Run:
         self.num_rounds: int | None = None
         #: Result so far of the last run begun by `start`, also if an error ended it.
         self.result: Result | None = None
+        #: Whether `start` has not returned.
+        self.running = False
         self._assemble()
 
     def _assemble(self) -> None:
@@ -140,15 +142,20 @@ class Run:
         Raises
         ------
         ConfigurationError
-            If a state was loaded that ``start`` would forget.
+            If the strategy runs already, or a state was loaded that ``start`` would forget.
         """
+        if self.running:
+            raise ConfigurationError(
+                f"this {type(self.strategy).__name__} is in a run that has not ended: a strategy has one state; make "
+                "another one for another run, such as `copy.copy(strategy)`"
+            )
         if not resumes and self._loaded:
             raise ConfigurationError(
                 "`start` begins anew and would forget the state that `load` has restored. To go on with a run give "
                 "`start` or `simulate` a file of flwr_fco.callbacks.Checkpoint as `resume`; to begin anew call "
                 "`prepare(initial_arrays)` first"
             )
-        self.mail.timeout, self.num_rounds = timeout, num_rounds
+        self.mail.timeout, self.num_rounds, self.running = timeout, num_rounds, True
 
     # --- what the run is about ------------------------------------------------------------------------------------
 
@@ -278,9 +285,11 @@ class Run:
         else:
             # Options are attributes, which may be set between runs.
             check_options(options)
-            timeout = self.mail.timeout
+            timeout, private = self.mail.timeout, self.private_mean
             self._assemble()
             self.mail.timeout = timeout
+            if private is not None and self.private_mean is not None:
+                self.private_mean.released_rounds = private.released_rounds
         try:
             layout = layout_of(initial_arrays, apply_to=options.apply_to, pass_through=options.pass_through)
             primal, self.mail.pass_through_arrays = primal_vector(layout, initial_arrays)
@@ -595,17 +604,18 @@ class Run:
         arrays = self.primal_arrays()
         averaged = contents if uplinks else []
         theirs = checks.average_metrics(self.strategy.train_metrics_aggr_fn, averaged, self.strategy.weighted_by_key)
-        own.update(self._structure(arrays))
-        own.update(self.round_metrics())
-        return arrays, joined_metrics(theirs, own)
+        return arrays, joined_metrics(theirs, self._with_others(own, arrays))
+
+    def _with_others(self, own: Mapping[str, float | int], arrays: ArrayRecord) -> dict[str, float | int]:
+        """Return a round's numbers with those of the model, the parts and the method, which replace none of them."""
+        return {**own, **self._structure(arrays), **self.round_metrics(), **own}
 
     def _released(self, mean: Uplink) -> tuple[ArrayRecord, MetricRecord]:
         """Take the server's step along a noisy mean, all that is known of the replies; no round is skipped."""
         self.overflowed = not self._update([mean])
         arrays = self.primal_arrays()
-        own: dict[str, float | int] = {"skipped": int(self.overflowed)}
-        own.update(self._structure(arrays))
-        return arrays, MetricRecord(dict(own | self.round_metrics()))
+        own = self._with_others({"skipped": int(self.overflowed)}, arrays)
+        return arrays, MetricRecord(dict(own))
 
     def replies(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Replies:
         """Return a round's replies as the algorithm reads them.
@@ -647,7 +657,7 @@ class Run:
                     self.pass_through_arrays, uplinks, aggregation=mean.aggregation, trim=mean.trim
                 )
                 replies = self.replies(problem, before, uplinks)
-                after = algorithm.aggregate(problem, before, replies)
+                after = self._checked(algorithm.aggregate(problem, before, replies), before)
                 if not all(all_finite(value) for value in after):
                     log(WARNING, overflows)
                     return False
@@ -662,6 +672,11 @@ class Run:
                 changed = stage or setting.regularizer is not problem.plan.regularizer
                 own = problem.with_plan(self._plan_of(setting)) if changed else problem
                 last = algorithm.retrieve(own, after)
+                if np.shape(last) != (problem.layout.size,):
+                    raise ConfigurationError(
+                        f"{type(algorithm).__name__}.retrieve returned {_kind_of(last)}; expected an array of shape "
+                        f"({problem.layout.size},), the flat model"
+                    )
                 point = last if average.idle else average.point(lambda: last)
                 output = Output.of(after, own.plan, point, passed, takes=average.idle)
                 done = output.finite()
@@ -689,11 +704,25 @@ class Run:
             self._adopt(setting, own.plan)
         return True
 
+    def _checked(self, after: Any, before: Any) -> Any:
+        """Return what ``aggregate`` has returned, if it is the next state."""
+        who = f"{type(self.algorithm).__name__}.aggregate returned"
+        if type(after) is not type(before):
+            raise ConfigurationError(f"{who} {_kind_of(after)}; expected a {type(before).__name__}, as `init` returns")
+        if after.round != before.round + 1:
+            raise ConfigurationError(
+                f"{who} a state with round={after.round!r} after round={before.round!r}; expected "
+                f"{before.round + 1}, the number of rounds that have counted"
+            )
+        return after
+
     def primal_arrays(self) -> ArrayRecord:
         """Return the primal model of the present state in the user's names, shapes and dtypes.
 
         Before the first successful round, these are the initial arrays as given, feasible or not.
         """
+        if self.state is None:
+            raise ConfigurationError("there is no model before `prepare(initial_arrays)` or `start`")
         if self.state.round == 0:
             return self._initial
         known = self._output
@@ -811,6 +840,10 @@ class Run:
         client_lr = "the clients' own" if theirs else rate_text(options.client_lr)
         rates = f"client ({client_lr}) | server ({rate_text(options.server_lr)})"
         return [("Learning rates", rates), ("Local work", work)]
+
+
+def _kind_of(value: object) -> str:
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
 def has_own_hooks(strategy: Any) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from logging import INFO
-from typing import Any
+from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -60,6 +61,10 @@ class CompositeStrategy(CommonOptions, FedAvg):
         )
         self.fraction_train, self.fraction_evaluate = fractions["fraction_train"], fractions["fraction_evaluate"]
         self._fco = Run(self)
+
+    def __copy__(self) -> Self:
+        """Return a strategy with the same options and a run of its own, as :func:`copy.deepcopy` does."""
+        return deepcopy(self)
 
     # --- what a user reads ----------------------------------------------------------------------------------------
 
@@ -145,18 +150,21 @@ class CompositeStrategy(CommonOptions, FedAvg):
             If `resume` is not a checkpoint of this strategy, or is damaged.
         """
         self._fco.begin(num_rounds, timeout, resumes=resume is not None)
-        return run_rounds(
-            self._fco,
-            grid,
-            initial_arrays,
-            num_rounds,
-            timeout=timeout,
-            train_config=ConfigRecord() if train_config is None else train_config,
-            evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
-            evaluate_fn=evaluate_fn,
-            callbacks=callbacks,
-            resume=resume,
-        )
+        try:
+            return run_rounds(
+                self._fco,
+                grid,
+                initial_arrays,
+                num_rounds,
+                timeout=timeout,
+                train_config=ConfigRecord() if train_config is None else train_config,
+                evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
+                evaluate_fn=evaluate_fn,
+                callbacks=callbacks,
+                resume=resume,
+            )
+        finally:
+            self._fco.running = False
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -217,10 +225,21 @@ def run_of(strategy: CompositeStrategy) -> Run:
     strategy : CompositeStrategy
         The strategy of the run.
 
+    Raises
+    ------
+    ConfigurationError
+        If it has none.
+
     Examples
     --------
     >>> from flwr_fco.strategies import FedDualAvg
     >>> run_of(FedDualAvg(client_lr=0.5)).rates()
     (0.5, 1.0)
     """
-    return strategy._fco
+    run = getattr(strategy, "_fco", None)
+    if not isinstance(run, Run):
+        raise ConfigurationError(
+            f"{type(strategy).__name__} has no run; expected a strategy of flwr_fco (an object, not its class) whose "
+            "`__init__` or `__post_init__`, if it has its own, calls super()'s"
+        )
+    return run

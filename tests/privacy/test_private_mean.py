@@ -189,7 +189,7 @@ def statistics(present, repeats, *, noise=1.0, clip=True, separated=True):
     mean = make(privacy, 1.0 / SEPARATION, AUDITED_ROUNDS)
     for _ in range(repeats):
         mean.forget()
-        mean._released, seen = 0, []
+        mean.released_rounds, seen = 0, []
         for _ in range(AUDITED_ROUNDS):
             asked = mean.before_round(around, ())
             if not separated:

@@ -319,3 +319,17 @@ def test_rounds_by_hand_cannot_go_back_behind_what_is_released(tmp_path):
         run_of(strategy).load(path)
         with pytest.raises(ConfigurationError, match="released already"):
             run_of(strategy).train_round(4, run_of(strategy).primal_arrays(), ConfigRecord(), grid)
+
+
+def test_an_option_that_is_set_between_runs_forgets_nothing_that_is_released():
+    strategy = make(privacy=privacy(rounds=3))
+    play(strategy, 3)
+    strategy.client_lr = 0.03
+    with pytest.raises(ConfigurationError, match="released already, up to round 3"):
+        play(strategy, 3)
+
+
+def test_a_bound_by_the_clients_median_is_refused_and_the_default_is_left_out():
+    with pytest.raises(ConfigurationError, match="max_ratio"):
+        make(bounds=Bounds(max_ratio=10.0))
+    assert make().bounds.max_ratio is None

@@ -6,11 +6,13 @@ The server half is the paper's box as functions of (problem, state): :meth:`Algo
 
 An algorithm is a dataclass of the options that it uses. A strategy fills them from its own options of the same names::
 
-    class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, CompositeStrategy, algorithm=GradientTracking)
+    class FedDAGT(
+        TrackerOptions, MemoryOptions, RateOptions, WorkOptions, CompositeStrategy, algorithm=GradientTracking
+    )
 
 A dozen lines of NumPy run an algorithm on paper::
 
-    problem = Problem.of(plan, client_lr=0.1, server_lr=1.0)
+    problem = Problem.of(plan, client_lr=0.1, server_lr=1.0, round=1)
     state = algorithm.init(problem, start)
     for _ in range(rounds):
         downlink = algorithm.downlink(problem, state, None)
@@ -30,6 +32,7 @@ from flwr_fco.algorithms.contract.client import ClientHalf
 from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.wire.protocol import Downlink, Option
 
 
@@ -62,6 +65,17 @@ class Algorithm(ClientHalf, ABC):
     #: Options that must keep their default, and why: ``"regularizer"``, ``"mirror_map"``, or ``"server_lr"`` for its
     #: value ``"auto"``.
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        who = f"{cls.__module__}.{cls.__name__}"
+        if cls.reads not in ("mean", "sums", "rows"):
+            raise ConfigurationError(f"{who}: reads={cls.reads!r}; expected 'mean', 'sums' or 'rows'")
+        allowed = {"regularizer", "mirror_map", "server_lr"}
+        if not isinstance(cls.refuses, Mapping) or not cls.refuses.keys() <= allowed:
+            raise ConfigurationError(
+                f"{who}: refuses={cls.refuses!r}; expected reasons by option, of {', '.join(sorted(allowed))}"
+            )
 
     @abstractmethod
     def init(self, problem: Problem, primal: Vector) -> Any:

@@ -262,8 +262,9 @@ class ClientHalf:
         super().__init_subclass__(**arguments)
         name = cls.__dict__.get("name", "")
         if not name:
-            changed = sorted(_OF_A_CLIENT & cls.__dict__.keys())
-            if cls.name and changed:
+            known = _HALVES.get(cls.name, cls)
+            changed = sorted(own for own in _OF_A_CLIENT if getattr(cls, own) is not getattr(known, own))
+            if changed:
                 raise ConfigurationError(
                     f"{cls.__module__}.{cls.__name__} changes {', '.join(changed)} of the method {cls.name!r}: clients "
                     f"find their half by its name, and would run {_HALVES[cls.name].__name__}'s; give yours a `name`"
@@ -295,7 +296,7 @@ def register(half: type[ClientHalf]) -> None:
     Raises
     ------
     ConfigurationError
-        If another module has a method of this name, or the class lacks what its engine needs.
+        If another class has this name, or the class lacks what its engine or its memory needs.
     """
     missing = [
         name for name in _NEEDED.get(half.engine, ("begin",)) if getattr(half, name) is vars(ClientHalf)[name].__func__
@@ -305,8 +306,15 @@ def register(half: type[ClientHalf]) -> None:
             f"{half.__module__}.{half.__name__}: the engine {half.engine!r} needs "
             f"{' and '.join(missing)} of its method; flwr_fco.algorithms.ClientHalf says what they return"
         )
+    changed = [own for own in ("fresh", "remember") if getattr(half, own) is not vars(ClientHalf)[own].__func__]
+    if len(changed) != (2 if half.memory else 0):
+        raise ConfigurationError(
+            f"{half.__module__}.{half.__name__}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a "
+            "method whose clients remember vectors names them in `memory` and has both `fresh` and `remember`"
+        )
     known = _HALVES.get(half.name)
-    if known is not None and known.__module__ != half.__module__:
+    # A cell or a file that is run again defines the same class again.
+    if known is not None and (known.__module__, known.__qualname__) != (half.__module__, half.__qualname__):
         raise ConfigurationError(
             f"{half.__module__}.{half.__name__}: a method called {half.name!r} exists already, {known.__module__}."
             f"{known.__name__}; give yours another name"

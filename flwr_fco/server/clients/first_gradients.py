@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,9 @@ class FirstGradients(Part):
             return nodes
         start = host.run_start_round()
         self._bytes = (start.bytes_down, start.bytes_up)
+        if not start.uplinks:
+            log(WARNING, "No client has sent a gradient that counts: trackers start at 0, if the round counts")
+            return nodes
         if self._remembering is not None:
             self._remembering.after_round(host, host.state, start.uplinks)
         host.state = host.algorithm.aggregate(

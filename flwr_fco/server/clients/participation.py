@@ -122,8 +122,8 @@ class Everyone(Part):
         if self.on_missing == "error":
             raise ConfigurationError(
                 f"{names} did not give a good answer in {self.evict_after} rounds in a row, and {self._name} "
-                "needs every client. Mend it, wait longer (timeout, node_timeout, evict_after), or give "
-                'on_missing="reset" to go on without it'
+                f"needs every client{_why(host, gone)}. Mend it, wait longer (timeout, node_timeout, evict_after), or "
+                'give on_missing="reset" to go on without it'
             )
         self._evicted |= gone
         self._failures.clear()
@@ -155,3 +155,9 @@ class Everyone(Part):
 
 def _names(keys: set[Key]) -> str:
     return ", ".join(f"partition {key[1]}" if key[0] == 0 else f"node {key[1]}" for key in sorted(keys))
+
+
+def _why(host: Host, keys: set[Key]) -> str:
+    """Return why the last answer of one of these clients was left out, if there was one."""
+    reasons = [row.reason for row in host.current.left_out if (0, row.partition_id) in keys]
+    return f" (its last answer: {reasons[-1].partition(chr(10))[0][:200]})" if reasons else ""

@@ -310,9 +310,10 @@ class IncrementBounds:
         if not 0.0 < limit < LONGEST:
             limit = max(LONGEST, allowed * factor * known)
         if max(sizes) > limit:
+            bound = f"{TOO_LONG}{self.ratio:g}" if ratio is None else f"more than {ratio:g}"
             for i, size in enumerate(sizes):
                 if size > limit:
-                    text = f"its {name} is {size:.3g}, {TOO_LONG}{self.ratio:g} times {usual:.3g}, the clients' median"
+                    text = f"its {name} is {size:.3g}, {bound} times {usual:.3g}, the clients' median"
                     found.setdefault(i, text)
         # A left-out median is not evidence of usual sizes.
         if remember and 0.0 < median <= limit and not away:

@@ -187,6 +187,10 @@ class Mail(Part):
         self.timeout = 3600.0
         self.forget()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # A grid holds connections, or the clients themselves; the next round brings its own.
+        return {**self.__dict__, "grid": None}
+
     def forget(self) -> None:
         """Return to the state before the first round."""
         options = self.options

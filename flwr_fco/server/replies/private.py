@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract.choices import Bounds
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
@@ -58,8 +59,9 @@ class PrivateMean(Part):
     """
 
     def __init__(self, privacy: GaussianDP, options: CommonOptions, host: Host) -> None:
-        # Set silently, because it is a default; the other options may be a user's choice, and are checked.
-        options.bounds = replace(options.bounds, max_ratio=None)
+        # Set silently where it is the default; a user's choice is checked like the other options.
+        if options.bounds.max_ratio == Bounds().max_ratio:
+            options.bounds = replace(options.bounds, max_ratio=None)
         _check(options)
         library()
         self.privacy, self._options, self._host = privacy, options, host
@@ -67,7 +69,8 @@ class PrivateMean(Part):
         separation = 1 if privacy.noise == "independent" else math.floor(1.0 / options.fraction_train + 1e-9)
         bands = (privacy.bands or separation) if privacy.noise == "banded" else 1
         self.accountant = Accountant(privacy.noise, options.fraction_train, separation, bands)
-        self._released = 0
+        #: Rounds released by this strategy, in whichever run.
+        self.released_rounds = 0
         self.forget()
 
     def forget(self) -> None:
@@ -109,11 +112,11 @@ class PrivateMean(Part):
                 f"round {self.round + 1}: the privacy of this run is accounted for {run.rounds} rounds, and it has had "
                 "them. Give GaussianDP more `rounds`, or `start` a larger num_rounds, before round 1"
             )
-        if self.round < self._released:
+        if self.round < self.released_rounds:
             raise ConfigurationError(
-                f"round {self.round + 1} of this strategy has been released already, up to round {self._released}; "
-                "another one of the same clients costs their privacy again. Resume from the last state; for another "
-                "run, whose epsilon adds to this one's, make another strategy"
+                f"round {self.round + 1} of this strategy has been released already, up to round "
+                f"{self.released_rounds}; another one of the same clients costs their privacy again. Resume from the "
+                "last state; for another run, whose epsilon adds to this one's, make another strategy"
             )
         self._run = run
         if privacy.noise == "independent":
@@ -216,7 +219,7 @@ class PrivateMean(Part):
         mean += sigma * self._stream.next(self._draw(opened.size))
         mean /= run.denominator
         self.round += 1
-        self._released, self._open = max(self._released, self.round), None
+        self.released_rounds, self._open = max(self.released_rounds, self.round), None
         return Uplink({"increment": mean}, opened.elapsed, opened.steps, weight=1.0, examples=1.0)
 
     def epsilon(self) -> float:

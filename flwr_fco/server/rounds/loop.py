@@ -158,7 +158,9 @@ def _why_nothing(run: Run, result: Result) -> str:
     # First line of the error only: a client's traceback follows it.
     reasons = Counter(entry.reason.partition("\n")[0][:200] for entry in result.left_out if entry.kind == "train")
     if not reasons:
-        replies = rounds[min(rounds)]["num-replies"]
+        replies, least = int(rounds[min(rounds)]["num-replies"]), run.strategy.min_replies  # type: ignore[arg-type]
+        if replies >= least and not run.overflowed:
+            return f"{text}{replies} good replies in the first one, whose weights are all 0"
         return f"{text}{replies} good replies in the first one; lower min_replies or wait for more clients"
     told = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
     more = len(reasons) - 3
@@ -264,6 +266,8 @@ class _Watch:
 def _advice(run: Run, locally: bool) -> str:
     """Return the rate that was too large, and advice."""
     client_lr, server_lr = run.problem.client_lr, run.problem.server_lr
+    if getattr(run.strategy, "client", "") == "unmodified":
+        return "The rate of the clients' own training is too large for these data, or that of the server; lower them."
     if math.isnan(client_lr):
         return "Its steps are too large for these data: lower its rates."
     if locally:
