@@ -34,7 +34,7 @@ from flwr_fco.datasets import lasso
 from flwr_fco.regularizers import L1
 from flwr_fco.server.run import Run
 from flwr_fco.simulation import simulate, warmup
-from flwr_fco.strategies import STRATEGIES
+from flwr_fco.strategies import STRATEGIES, Epochs
 
 NODES, ROUND = 10, 2
 TRAINING = os.path.join("client_apps", "training.py")
@@ -93,7 +93,9 @@ def second_round(name: str) -> Crossings:
         return open_round(self, server_round, *arguments, **options)
 
     objectives = {partition: lasso("I").objective(partition) for partition in range(NODES)}
-    strategy = STRATEGIES[name](regularizer=L1(0.2), client_lr=0.001, batch_size=10, fraction_evaluate=0.0)
+    strategy = STRATEGIES[name](
+        regularizer=L1(0.2), client_lr=0.001, work=Epochs(1, batch_size=10), fraction_evaluate=0.0
+    )
     start = ArrayRecord(
         {"coefficients": Array(np.zeros(objectives[0].layout.size - 1)), "intercept": Array(np.zeros(1))}
     )

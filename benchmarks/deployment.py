@@ -104,8 +104,10 @@ def main(grid, context):
     else:
         cls = getattr(ours, name)
         options = {"regularizer": Zero()} if "regularizer" in method_of(cls).algorithm.refuses else {}
-        work = {"local_steps": 5, "batch_size": None, "client_lr": 1e-7, "nu": 0.1}
+        work = {"client_lr": 1e-7, "nu": 0.1}
         known = {field: value for field, value in work.items() if field in cls.__dataclass_fields__}
+        if issubclass(cls, ours.WorkOptions):
+            known["work"] = ours.Steps(5, batch_size=None)
         strategy = cls(**options, **known, **common)
     start = ArrayRecord({"coefficients": Array(np.zeros(int(config["size"])))})
     def note(number, arrays):

@@ -47,7 +47,7 @@ from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.server.run import Run
 from flwr_fco.simulation import InProcessGrid, Processes, RayActors, simulate, warmup
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import Epochs, FedDualAvg, Steps
 
 STORED = Path(__file__).with_suffix(".json")
 #: By how much a ratio may be worse than the stored one.
@@ -125,7 +125,7 @@ def measured(cases: dict[str, Callable[[int], object]], rounds: int, runs: int) 
 
 def flower_round(clients: int, d: int, rounds: int) -> tuple[float, float, float]:
     """Return what :func:`one_step` does, of Flower's Ray simulation; its server's process is not told apart."""
-    options = {"regularizer": L1(1e-3), "client_lr": 1e-5, "local_steps": 1, "batch_size": 10, "fraction_evaluate": 0.0}
+    options = {"regularizer": L1(1e-3), "client_lr": 1e-5, "work": Steps(1, batch_size=10), "fraction_evaluate": 0.0}
     found = flower_simulation(rounds, FedDualAvg(**options), client_app(small_shard(d)), clients, start_arrays(d), 1)
     return found[0], float("nan"), found[1]
 
@@ -176,7 +176,11 @@ def known_clients(number: int, rounds: int) -> tuple[float, float]:
 
     marks: list[tuple[float, float]] = []
     strategy = FedDualAvg(
-        regularizer=L1(1e-3), client_lr=1e-4, batch_size=10, fraction_train=100 / number, fraction_evaluate=0.0
+        regularizer=L1(1e-3),
+        client_lr=1e-4,
+        work=Epochs(1, batch_size=10),
+        fraction_train=100 / number,
+        fraction_evaluate=0.0,
     )
     simulate(
         strategy,
@@ -211,7 +215,7 @@ def one_step(clients: int, d: int, rounds: int, **options) -> tuple[float, float
             marks.append((tree_seconds(), time.process_time(), time.perf_counter()))
 
     simulate(
-        FedDualAvg(regularizer=L1(1e-3), client_lr=1e-5, local_steps=1, batch_size=10, fraction_evaluate=0.0),
+        FedDualAvg(regularizer=L1(1e-3), client_lr=1e-5, work=Steps(1, batch_size=10), fraction_evaluate=0.0),
         client_app(small_shard(d)),
         num_nodes=clients,
         num_rounds=rounds + 2,
@@ -252,7 +256,7 @@ def slow_clients(clients: int, rounds: int) -> None:
     def seconds(**options) -> list[float]:
         marks: list[tuple[float, float]] = []
         simulate(
-            FedDualAvg(regularizer=L1(1e-3), client_lr=1e-4, local_steps=800, batch_size=None, fraction_evaluate=0.0),
+            FedDualAvg(regularizer=L1(1e-3), client_lr=1e-4, work=Steps(800, batch_size=None), fraction_evaluate=0.0),
             client_app(load_large),
             num_nodes=clients,
             num_rounds=rounds + 1,

@@ -33,7 +33,7 @@ from torch.nn import functional
 
 import flwr_fco.torch
 from flwr_fco import L1, FedDualAvg, simulate
-from flwr_fco.strategies import Density
+from flwr_fco.strategies import Bounds, Density
 
 WAYS = ("FedAvg", "unmodified", "own loop")
 NODES, BATCH = 4, 32
@@ -74,7 +74,9 @@ def run(way: str, widths: tuple[int, ...], rounds: int, steps: int) -> dict[str,
     elif way == "unmodified":
         strategy = FedDualAvg(client="unmodified", density=Density(0.1, rounds=rounds), fraction_evaluate=0.0)
     else:
-        strategy = FedDualAvg(regularizer=L1(1e-4), client_lr=0.01, own_loops=True, fraction_evaluate=0.0)
+        strategy = FedDualAvg(
+            regularizer=L1(1e-4), client_lr=0.01, bounds=Bounds(own_loops=True), fraction_evaluate=0.0
+        )
     ends: list[float] = []
     simulate(
         strategy,

@@ -12,12 +12,13 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr_fco.datasets import lasso
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
+from flwr_fco.strategies import Epochs
 
 NODES, SAMPLE, BATCH, RATE, STRENGTH = 64, 10, 10, 0.001, 0.2
 OPTIONS = {
     "regularizer": L1(STRENGTH),
     "client_lr": RATE,
-    "batch_size": BATCH,
+    "work": Epochs(1, batch_size=BATCH),
     "fraction_train": SAMPLE / NODES,
     "fraction_evaluate": 0.0,
 }

@@ -31,7 +31,7 @@ from flwr_fco.mirror_maps import Product, SimplexEntropy
 from flwr_fco.objectives import Objective, UniversalAdversarialLogistic
 from flwr_fco.regularizers import L1, Nuclear, PerParameter
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FeDualEx
+from flwr_fco.strategies import Arrays, FeDualEx, Steps
 from reproduction.data.saddle import low_rank_bilinear, matrix_games, sparse_bilinear
 
 BAR = 1.5
@@ -45,6 +45,7 @@ def compare(
     steps: int,
     start: dict[str, np.ndarray],
     judged: bool = True,
+    batch: int | None = 32,
     **options: object,
 ) -> None:
     """Print milliseconds of a round in the grid and of the bare work, their ratio, and whether it is within the bar."""
@@ -59,7 +60,8 @@ def compare(
         alone.append(time.thread_time() - since)
         since = time.thread_time()
 
-    strategy = FeDualEx(client_lr=1e-3, local_steps=steps, fraction_evaluate=0.0, **options)  # type: ignore[arg-type]
+    work = Steps(steps, batch_size=batch)
+    strategy = FeDualEx(client_lr=1e-3, work=work, fraction_evaluate=0.0, **options)  # type: ignore[arg-type]
     bare()
     simulate(
         strategy,
@@ -132,7 +134,7 @@ def main() -> None:
     with threadpool_limits(1, user_api="blas"):
         data = sparse_bilinear(clients)
         bare = products(data.matrix, rng.standard_normal(600), rng.standard_normal(300), 20 * clients)
-        noisy = {"batch_size": 1}
+        noisy = {"batch": 1}
         compare("bilinear l1, K = 10", data.objectives(), bare, rounds, 10, data.start(), regularizer=box, **noisy)
         game = matrix_games(clients)
         maps = Product({"x": SimplexEntropy(), "y": SimplexEntropy()})
@@ -155,13 +157,13 @@ def main() -> None:
         zeros = {"coefficients": np.zeros((784, 10)), "perturbation": np.zeros(784)}
         attack = {
             "regularizer": PerParameter({"perturbation": L1(0.1, bound=0.05)}),
-            "apply_to": ("coefficients", "perturbation"),
+            "arrays": Arrays(apply_to=("coefficients", "perturbation")),
         }
         for batch in (32, 600):
             work = gathered(images, batch, 10, 10 * clients, 10)
             size = batch if batch < 600 else None
             about = f"adversarial 784 x 10, K = 5, batches of {batch}"
-            compare(about, adversarial, work, rounds, 5, zeros, batch_size=size, **attack)
+            compare(about, adversarial, work, rounds, 5, zeros, batch=size, **attack)
 
 
 if __name__ == "__main__":

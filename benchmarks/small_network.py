@@ -19,6 +19,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from flwr_fco.strategies import Bounds, Epochs
+
 try:
     import torch
 except ImportError:
@@ -86,7 +88,7 @@ class Problem:
                 self.train(models[client], client, training.optimizer)
             return training.reply({"num-examples": self.size})
 
-        self._simulate(app, rounds, mark, own_loops=True)
+        self._simulate(app, rounds, mark, bounds=Bounds(own_loops=True))
 
     def objective(self, rounds: int, mark: Mark) -> None:
         def load(context: Context) -> TorchObjective:
@@ -103,8 +105,7 @@ class Problem:
             FedDualAvg(
                 regularizer=L1(1e-5),
                 client_lr=RATE,
-                local_epochs=1,
-                batch_size=BATCH,
+                work=Epochs(1, batch_size=BATCH),
                 fraction_evaluate=0.0,
                 **options,
             ),

@@ -30,7 +30,7 @@ from flwr_fco.engines.sparse_steps import shard_of
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import run_of
+from flwr_fco.strategies import Epochs, run_of
 from flwr_fco.wire import flower
 from flwr_fco.wire.downlink import forget_downlink
 from flwr_fco.wire.protocol import Downlink
@@ -75,7 +75,7 @@ class Client:
         self.strategy = FedDualAvg(
             regularizer=L1(0.01),
             client_lr=1e-6,
-            batch_size=10,
+            work=Epochs(1, batch_size=10),
             fraction_evaluate=0.0,
             min_train_nodes=1,
             min_available_nodes=1,

@@ -34,7 +34,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDAGT
+from flwr_fco.strategies import FedDAGT, Steps
 from flwr_fco.wire import flower
 from flwr_fco.wire.envelope import HANDSHAKE, partition_reply
 from flwr_fco.wire.uplink import read_uplink
@@ -127,7 +127,7 @@ def answering_app(size: int, count: int) -> ClientApp:
 def server_round(cls: Any, size: int, count: int, rounds: int) -> float:
     """Return the CPU seconds of a round."""
     own_options = {"tracker_start": "zero"} if cls is FedDAGT else {}
-    strategy = cls(regularizer=L1(1e-4), client_lr=0.1, local_steps=5, fraction_evaluate=0.0, **own_options)
+    strategy = cls(regularizer=L1(1e-4), client_lr=0.1, work=Steps(5), fraction_evaluate=0.0, **own_options)
     grid, own = InProcessGrid(answering_app(size, count), 10), []
 
     def note(number: int, arrays: ArrayRecord, metrics: MetricRecord) -> bool:

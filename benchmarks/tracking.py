@@ -26,7 +26,7 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import CompositeStrategy, DFedDAGT, FedDAGT, FedDualAvg, run_of
+from flwr_fco.strategies import CompositeStrategy, DFedDAGT, Epochs, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.topology import chain
 from flwr_fco.wire.protocol import Downlink, Plan
 from reproduction.data.graph import sparse_linear_graph
@@ -135,7 +135,7 @@ def memories(make: Callable[..., CompositeStrategy], rounds: int) -> Times:
         rng = np.random.default_rng(m)
         features = rng.standard_normal((128, DIMENSION)).astype(np.float32)
         objectives.append(LeastSquares(features, features @ rng.standard_normal(DIMENSION), intercept=False))
-    strategy = make(fraction_train=10 / 64, regularizer=L1(0.01), client_lr=1e-4, batch_size=10)
+    strategy = make(fraction_train=10 / 64, regularizer=L1(0.01), client_lr=1e-4, work=Epochs(1, batch_size=10))
     return rounds_of(strategy, objectives, rounds)[0]
 
 
@@ -144,7 +144,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few rounds, for continuous integration")
     rounds = 20 if parser.parse_args().quick else 300
-    options = {"mirror_map": PNorm(P), "client_lr": RATE, "local_steps": STEPS, "batch_size": BATCH}
+    options = {"mirror_map": PNorm(P), "client_lr": RATE, "work": Steps(STEPS, batch_size=BATCH)}
     with threadpool_limits(1, user_api="blas"):
         objectives = given()
         strategy = DFedDAGT(mixing=chain(CLIENTS), tracker_start="zero", **options)

@@ -25,7 +25,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.pooled import centralized_solution, support_scores
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, Trimmed
+from flwr_fco.strategies import FedDualAvg, Steps, Trimmed
 
 PAGE = Path(__file__).parent / "robustness.md"
 CLIENTS, LIARS, STEPS, BATCH = 64, 10, 5, 16
@@ -167,8 +167,7 @@ def run(name: str, method: str, lie: str) -> Score:
             fraction_evaluate=0.0,
             regularizer=psi,
             client_lr=client_lr,
-            local_steps=STEPS,
-            batch_size=BATCH,
+            work=Steps(STEPS, batch_size=BATCH),
             weighting="uniform",
             aggregation=Trimmed(0.2) if method == "trimmed" else method,
             on_divergence="warn",

@@ -9,6 +9,7 @@ import statistics
 import numpy as np
 
 from flwr_fco import L1, FedDualAvg, GaussianDP, LeastSquares, client_app, simulate
+from flwr_fco.strategies import Steps
 
 SIZE, NONZERO, ROUNDS, PER_ROUND, EXAMPLES = 512, 16, 256, 20, 10
 DELTA = 1e-4
@@ -41,8 +42,7 @@ def run(seed: int, kind: str, epsilon: float, clip: float, strength: float, clie
         fraction_evaluate=0.0,
         regularizer=L1(strength),
         client_lr=client_lr,
-        local_steps=1,
-        batch_size=None,
+        work=Steps(1, batch_size=None),
         weighting="uniform",
         normalize_local_work=False,
         seed=seed,

@@ -29,6 +29,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from flwr_fco import L1, FedDualAvg, GaussianDP, MultinomialLogistic, client_app, simulate
 from flwr_fco.datasets import mnist
 from flwr_fco.privacy.accounting import Accountant
+from flwr_fco.strategies import Steps
 
 STORED, PICTURE = (
     Path(__file__).parent / "private_images.jsonl",
@@ -100,8 +101,7 @@ def model(path: str, clients: int, method: str, epsilon: float, seed: int, const
         strategy = FedDualAvg(
             regularizer=L1(constants["strength"]),
             client_lr=client_lr,
-            local_steps=1,
-            batch_size=None,
+            work=Steps(1, batch_size=None),
             fraction_train=fraction,
             fraction_evaluate=0.0,
             min_train_nodes=1,

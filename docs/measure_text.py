@@ -23,6 +23,7 @@ from flwr_fco import FedDualAvg, pooled
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets.base import together
 from flwr_fco.simulation import simulate, warmup
+from flwr_fco.strategies import Epochs
 from reproduction.problems.named import load_task
 
 
@@ -65,7 +66,12 @@ def main() -> None:
     warmup()
     for rounds in (30,) if quick else (100, 300, 1000):
         strategy = FedDualAvg(
-            regularizer=psi, client_lr=20.0, batch_size=10, fraction_train=0.1, fraction_evaluate=0.0, seed=0
+            regularizer=psi,
+            client_lr=20.0,
+            work=Epochs(1, batch_size=10),
+            fraction_train=0.1,
+            fraction_evaluate=0.0,
+            seed=0,
         )
         start = time.process_time()
         result = simulate(

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         DReFedDAGT as DReFedDAGT,
         DScaffold as DScaffold,
         DualFL as DualFL,
+        Epochs as Epochs,
         ExtraStepLocalSGD as ExtraStepLocalSGD,
         FastFedDA as FastFedDA,
         FedAvgS as FedAvgS,
@@ -112,6 +113,7 @@ if TYPE_CHECKING:
         Scaffnew as Scaffnew,
         Scaffold as Scaffold,
         ScaffoldS as ScaffoldS,
+        Steps as Steps,
     )
 else:
     _HOMES = {

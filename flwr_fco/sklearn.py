@@ -48,7 +48,7 @@ from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import is_sparse, stacked
 from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import FedDualAvg, Steps, run_of
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
 
@@ -367,8 +367,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             regularizer=regularizer,
             mirror_map=DiagonalMetric(np.concatenate(weights)),
             client_lr=rate,
-            local_steps=1,
-            batch_size=None,
+            work=Steps(1, batch_size=None),
             fraction_evaluate=0.0,
             min_train_nodes=1,
             min_available_nodes=1,

@@ -11,16 +11,16 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError, SpecError
 
-__all__ = ["ENGINES", "FirstOrder", "Minimise", "Work", "work_from_header"]
+__all__ = ["ENGINES", "Epochs", "FirstOrder", "Minimise", "Steps", "Work", "work_from_header"]
 
 
 #: The engines that a client can minimise with; "auto" is the fastest that its objective allows.
 ENGINES = ("auto", "aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg", "exact", "dual-ascent")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FirstOrder:
-    """Steps along stochastic gradients.
+    """Steps along stochastic gradients; :func:`Epochs` and :func:`Steps` are the short ways to write one.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class FirstOrder:
     Examples
     --------
     >>> FirstOrder()
-    FirstOrder(steps=None, epochs=1, batch_size=32)
+    Epochs(1, batch_size=32)
     >>> str(FirstOrder(steps=5, batch_size=None))
     '5 step(s) in full batches'
     """
@@ -53,15 +53,19 @@ class FirstOrder:
             object.__setattr__(self, "epochs", 1)
         if self.steps is not None and self.epochs is not None:
             raise ConfigurationError(
-                f"local_epochs={self.epochs!r} and local_steps={self.steps!r}; give one of them: passes over the data, "
-                "or a number of minibatches"
+                f"epochs={self.epochs!r} and steps={self.steps!r}; give one of them: passes over the data, or a number "
+                "of minibatches"
             )
-        for field, name in (("steps", "local_steps"), ("epochs", "local_epochs"), ("batch_size", "batch_size")):
+        for field in ("steps", "epochs", "batch_size"):
             # NumPy integers cannot be written to the plan's JSON.
             value = getattr(self, field)
             if isinstance(value, np.integer):
                 object.__setattr__(self, field, int(value))
-            _check_count(name, getattr(self, field))
+            _check_count(field, getattr(self, field))
+
+    def __repr__(self) -> str:
+        count = f"Epochs({self.epochs}" if self.steps is None else f"Steps({self.steps}"
+        return f"{count}, batch_size={self.batch_size})"
 
     def __str__(self) -> str:
         work = f"{self.epochs} epoch(s)" if self.steps is None else f"{self.steps} step(s)"
@@ -86,6 +90,42 @@ class FirstOrder:
     def to_header(self) -> dict[str, Any]:
         """Return the work as JSON; :func:`work_from_header` reads it."""
         return {"kind": "first-order", "steps": self.steps, "epochs": self.epochs, "batch-size": self.batch_size}
+
+
+def Epochs(count: int = 1, batch_size: int | None = 32) -> FirstOrder:
+    """Return the work of so many passes over a client's data.
+
+    Parameters
+    ----------
+    count : int, default 1
+        Passes over the client's data per round.
+    batch_size : int or None, default 32
+        Rows in a minibatch; None uses full batches, without any randomness.
+
+    Examples
+    --------
+    >>> Epochs(5, batch_size=10) == FirstOrder(epochs=5, batch_size=10)
+    True
+    """
+    return FirstOrder(epochs=count, batch_size=batch_size)
+
+
+def Steps(count: int, batch_size: int | None = 32) -> FirstOrder:
+    """Return the work of so many minibatches.
+
+    Parameters
+    ----------
+    count : int
+        Minibatches per round, K.
+    batch_size : int or None, default 32
+        Rows in a minibatch; None uses full batches, without any randomness.
+
+    Examples
+    --------
+    >>> Steps(10, batch_size=None).num_draws(num_examples=500)
+    10
+    """
+    return FirstOrder(steps=count, batch_size=batch_size)
 
 
 @dataclass(frozen=True)
@@ -164,7 +204,7 @@ def work_from_header(header: Mapping[str, Any]) -> Work:
     Examples
     --------
     >>> work_from_header(FirstOrder(steps=3).to_header())
-    FirstOrder(steps=3, epochs=None, batch_size=32)
+    Steps(3, batch_size=32)
     """
     kinds: dict[Any, type[Work]] = {"first-order": FirstOrder, "minimise": Minimise}
     kind = header.get("kind") if isinstance(header, Mapping) else None

@@ -18,7 +18,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Objective
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.strategies import STRATEGIES, CompositeStrategy
+from flwr_fco.strategies import STRATEGIES, Arrays, CompositeStrategy, Steps
 
 
 def _lasso(num_nodes: int, alpha: float, train_fraction: float, seed: int) -> SyntheticRegression:
@@ -87,11 +87,12 @@ class Task:
                 "all of them"
             )
         private = self._privacy()
-        names = ("client-lr", "server-lr", "batch-size", "local-steps", "seed")
+        names = ("client-lr", "server-lr", "batch-size", "seed")
         options: dict[str, Any] = {
             **{name.replace("-", "_"): config[name] for name in names},
+            "work": Steps(config["local-steps"], config["batch-size"]),
             "regularizer": self.regularizer,
-            "apply_to": self.clients[0].layout.regularized_names,
+            "arrays": Arrays(apply_to=self.clients[0].layout.regularized_names),
             # The sample is int(nodes * fraction); the half keeps rounding from losing a client. Privacy is accounted
             # for by the fraction itself.
             "fraction_train": min(1.0, (clients + 0.5 * (not private)) / self.num_nodes),
@@ -100,6 +101,9 @@ class Task:
             "fraction_evaluate": 0.0,
         }
         known = signature(kind).parameters
+        # A method that minimises does no steps.
+        if "work" in known and type(known["work"].default) is not type(options["work"]):
+            del options["work"]
         return kind(**{name: value for name, value in options.items() if name in known}, **private)
 
     def _privacy(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from faults import FaultyGrid, _changed, lying
+from fitting import fitting
 from flwr.app import Array, ArrayRecord
 from problems import CONSTANTS, SADDLE, app_of, trackers_of
 
@@ -23,7 +24,7 @@ from flwr_fco.objectives import LeastSquares, QuadraticSaddle
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.pooled.saddle import saddle_point
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import STRATEGIES, Trimmed, method_of, run_of
+from flwr_fco.strategies import STRATEGIES, Everyone, Steps, Trimmed, method_of, run_of
 from flwr_fco.wire import flower as _flower
 
 PAGE = Path(__file__).parents[1] / "docs" / "faults.md"
@@ -125,11 +126,16 @@ def problem_of(name, number=CLIENTS):
 
 
 def make(name, **more):
-    options = {"regularizer": problem_of(name).psi, "client_lr": 0.1, "local_steps": 4, "batch_size": None, **more}
+    options = {
+        "regularizer": problem_of(name).psi,
+        "client_lr": 0.1,
+        "work": Steps(4, batch_size=None),
+        "batch_size": None,
+        **more,
+    }
     # A round without one of them is skipped, and a client that is bad in every third round is not given up here.
-    options |= {"evict_after": 10**6, **CONSTANTS.get(name, {})}
-    known = STRATEGIES[name].__dataclass_fields__
-    strategy = STRATEGIES[name](**{key: value for key, value in options.items() if key in known})
+    options |= {"participation": Everyone(evict_after=10**6), **CONSTANTS.get(name, {})}
+    strategy = STRATEGIES[name](**fitting(STRATEGIES[name], options))
     strategy.fraction_evaluate = 0.0
     return strategy
 

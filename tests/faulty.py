@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from problems import start_arrays, trackers_of
 
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import Epochs, FedDualAvg
 from flwr_fco.wire import flower as _flower
 
 BAD_NODE = 3  # partition 1
@@ -46,7 +46,14 @@ def with_metrics(change):
 
 def strategy(**options):
     return FedDualAvg(
-        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "seed": 1, "fraction_evaluate": 0.0, **options}
+        **{
+            "regularizer": L1(0.3),
+            "client_lr": 0.02,
+            "work": Epochs(1, batch_size=5),
+            "seed": 1,
+            "fraction_evaluate": 0.0,
+            **options,
+        }
     )
 
 

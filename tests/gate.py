@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from fitting import fitting
 from flwr.app import Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 from problems import CONSTANTS, SADDLE, app_of, clients, start_arrays
@@ -33,7 +34,18 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import BilinearSaddle, Logistic
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import STRATEGIES, Average, ModelStage, Stage, method_of
+from flwr_fco.strategies import (
+    STRATEGIES,
+    Average,
+    Epochs,
+    Minimise,
+    ModelStage,
+    Stage,
+    Steps,
+    Wire,
+    method_of,
+)
+from flwr_fco.work import FirstOrder
 
 ROUNDS = 6
 #: Constants without which a method does not begin.
@@ -103,14 +115,14 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], str, str]]:
     for name in STRATEGIES:
         for way in ("in-process", "messages", "processes"):
             yield f"{name} {way}", name, {}, "dense", way
-        yield f"{name} epochs", name, {"local_epochs": 1, "local_steps": None}, "dense", "in-process"
+        yield f"{name} epochs", name, {"work": Epochs(1, batch_size=5)}, "dense", "in-process"
         yield f"{name} half", name, {"fraction_train": 0.5}, "dense", "in-process"
         yield f"{name} half messages", name, {"fraction_train": 0.5}, "dense", "messages"
         yield f"{name} uniform", name, {"weighting": "uniform"}, "dense", "in-process"
         yield f"{name} average", name, {"output": Average()}, "dense", "in-process"
         yield f"{name} ergodic", name, {"output": "ergodic"}, "dense", "in-process"
         yield f"{name} shadow", name, {"output": "shadow"}, "dense", "in-process"
-        yield f"{name} float32", name, {"wire_dtype": "float32"}, "dense", "messages"
+        yield f"{name} float32", name, {"wire": Wire(dtype="float32")}, "dense", "messages"
         yield f"{name} p-norm", name, {"mirror_map": PNorm(3.0), "regularizer": Zero()}, "dense", "in-process"
         yield f"{name} reset", name, {"client_state": "reset"}, "dense", "in-process"
         yield f"{name} zero", name, {"tracker_start": "zero"}, "dense", "in-process"
@@ -120,10 +132,10 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], str, str]]:
         yield f"{name} auto", name, {"client_lr": "auto"}, "dense", "in-process"
         yield f"{name} osp", name, {"client_prox": False}, "dense", "in-process"
         if name not in SADDLE:
-            yield f"{name} sparse", name, {"local_epochs": 1, "local_steps": None}, "sparse", "in-process"
+            yield f"{name} sparse", name, {"work": Epochs(1, batch_size=5)}, "sparse", "in-process"
             yield f"{name} sparse messages", name, {"fraction_train": 0.5}, "sparse", "messages"
             yield f"{name} torch", name, {}, "torch", "in-process"
-            yield f"{name} torch epochs", name, {"local_epochs": 1, "local_steps": None}, "torch", "messages"
+            yield f"{name} torch epochs", name, {"work": Epochs(1, batch_size=5)}, "torch", "messages"
 
 
 def _schedule(number: int) -> float:
@@ -135,12 +147,12 @@ def options_of(name: str, data: str, more: dict[str, Any]) -> dict[str, Any] | N
     from dataclasses import fields
 
     known = {field.name: field for field in fields(STRATEGIES[name]) if field.init}
-    if not more.keys() <= known.keys() and not (more.keys() - known.keys() <= {"local_epochs", "local_steps"}):
+    if not more.keys() <= known.keys() and not (more.keys() - known.keys() <= {"work"}):
         return None
     given: dict[str, Any] = {
         "regularizer": Zero() if "regularizer" in method_of(STRATEGIES[name]).algorithm.refuses else L1(0.05),
         "client_lr": 0.05,
-        "local_steps": 3,
+        "work": (Steps(3, batch_size=5), Minimise()),
         "batch_size": 5,
         "fraction_evaluate": 0.0,
         "min_train_nodes": 1,
@@ -151,8 +163,10 @@ def options_of(name: str, data: str, more: dict[str, Any]) -> dict[str, Any] | N
     if name in GRAPHS:
         given |= {"mixing": topology.ring(4), "weighting": "uniform"}
     if data != "dense":
-        given |= {"tolerance": 1e-3, "max_iterations": 50}
-    return {key: value for key, value in (given | more).items() if key in known}
+        given["work"] = (Steps(3, batch_size=5), Minimise(tolerance=1e-3, max_iterations=50))
+    if isinstance(more.get("work"), FirstOrder):
+        more = {**more, "work": (more["work"], given["work"][1])}
+    return fitting(STRATEGIES[name], given | more)
 
 
 def digest(value: Any) -> str:

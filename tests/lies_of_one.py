@@ -1,6 +1,7 @@
 """One client of a federation lies: in its messages, or below the seam at which they are read."""
 
 import numpy as np
+from fitting import fitting
 from flwr.app import Array, ArrayRecord, MetricRecord
 from problems import CONSTANTS, FEATURES, start_arrays
 
@@ -9,7 +10,7 @@ from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import STRATEGIES, method_of
+from flwr_fco.strategies import STRATEGIES, Steps, method_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.uplink import Sent
 
@@ -76,12 +77,17 @@ def below_the_seam(grid, lie, liar=LIAR):
 
 
 def make(name, **options):
-    options = {"regularizer": L1(0.3), "client_lr": 0.1, "local_steps": 4, "batch_size": None, **options}
+    options = {
+        "regularizer": L1(0.3),
+        "client_lr": 0.1,
+        "work": Steps(4, batch_size=None),
+        "batch_size": None,
+        **options,
+    }
     options = {**CONSTANTS.get(name, {}), **options}
     if "regularizer" in method_of(STRATEGIES[name]).algorithm.refuses:
         options.pop("regularizer")
-    known = STRATEGIES[name].__dataclass_fields__
-    strategy = STRATEGIES[name](**{key: value for key, value in options.items() if key in known})
+    strategy = STRATEGIES[name](**fitting(STRATEGIES[name], options))
     strategy.fraction_evaluate = 0.0
     return strategy
 

@@ -27,15 +27,13 @@ from flwr_fco.callbacks import (
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import FedDualAvg, Steps, run_of
 
 STRENGTH = 0.3
 
 
 def strategy(**options):
-    return FedDualAvg(
-        **{"regularizer": L1(STRENGTH), "client_lr": 0.05, "local_steps": 1, "batch_size": None, **options}
-    )
+    return FedDualAvg(**{"regularizer": L1(STRENGTH), "client_lr": 0.05, "work": Steps(1, batch_size=None), **options})
 
 
 def loss(server_round, arrays):

@@ -29,7 +29,7 @@ def expected():
         | classes(regularizers)
         | classes(mirror_maps, mirror_maps.MirrorMap)
         | classes(objectives, objectives.Objective)
-        | {"CompositeStrategy", "GaussianDP", "client_app", "fit_path", "simulate"}
+        | {"CompositeStrategy", "Epochs", "GaussianDP", "Steps", "client_app", "fit_path", "simulate"}
     )
 
 

@@ -12,7 +12,7 @@ from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg, run_of
+from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, run_of
 from flwr_fco.wire import flower as _flower
 
 D = FEATURES + 1
@@ -20,7 +20,13 @@ D = FEATURES + 1
 
 def strategy(**options):
     return FedDualAvg(
-        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, **options}
+        **{
+            "regularizer": L1(0.3),
+            "client_lr": 0.02,
+            "work": Epochs(1, batch_size=5),
+            "fraction_evaluate": 0.0,
+            **options,
+        }
     )
 
 

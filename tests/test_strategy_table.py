@@ -1,11 +1,11 @@
 """The table strategy x mirror map x psi of docs/strategies.md is what the code does."""
 
 import importlib.util
-import inspect
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fitting import fitting
 from problems import clients, flat, run
 from representatives import by_class
 from together import together
@@ -21,6 +21,7 @@ from flwr_fco.strategies import (
     FedDualAvg,
     MultistepReFedDAGT,
     ReFedDAGT,
+    Steps,
     method_of,
 )
 
@@ -70,9 +71,7 @@ def test_what_is_supported_runs(name, column):
     mirror_map = tables.MIRROR_MAPS[column]
     if column == "DiagonalMetric":
         mirror_map = type(mirror_map)(np.linspace(0.5, 2.0, 7))
-    known = inspect.signature(tables.STRATEGIES[name]).parameters
-    options = {"client_lr": 0.01, "local_steps": 2, "batch_size": None}
-    options = {key: value for key, value in options.items() if key in known}
+    options = fitting(tables.STRATEGIES[name], {"client_lr": 0.01, "work": Steps(2, batch_size=None)})
     strategy = tables.STRATEGIES[name](mirror_map=mirror_map, regularizer=L1(0.01), **options)
     w = flat(run(strategy, clients(), 30).arrays)
     objectives = clients()

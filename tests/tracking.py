@@ -4,6 +4,7 @@ import numpy as np
 from problems import D, app_of, clients, start_arrays
 
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import Steps
 from flwr_fco.wire import flower as _flower
 
 EQUAL = (20, 20, 20, 20)
@@ -41,7 +42,7 @@ def plain(
 
 
 def options(**more):
-    return {"client_lr": 0.02, "batch_size": None, "weighting": "uniform", "local_steps": 4, **more}
+    return {"client_lr": 0.02, "work": Steps(4, batch_size=None), "weighting": "uniform", **more}
 
 
 def relative(a, b):

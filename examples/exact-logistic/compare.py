@@ -26,15 +26,25 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.engines import Minimise
 from flwr_fco.engines.minimisers import minimise
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import APDAInexact, CompositeStrategy, DualFL, FedDR, FedPD, FiveGCS, LocalSGD, Scaffold
+from flwr_fco.strategies import (
+    APDAInexact,
+    CompositeStrategy,
+    DualFL,
+    FedDR,
+    FedPD,
+    FiveGCS,
+    LocalSGD,
+    Scaffold,
+    Steps,
+)
 
 ROUNDS = 150
 
 
 def strategies(l2: float) -> Iterator[tuple[str, Callable[[], CompositeStrategy]]]:
     """Yield what is compared: a title, and what makes the strategy."""
-    exact: dict[str, Any] = {"tolerance": 1e-11, "fraction_evaluate": 0.0}
-    steps: dict[str, Any] = {"batch_size": None, "fraction_evaluate": 0.0}
+    exact: dict[str, Any] = {"work": Minimise(tolerance=1e-11), "fraction_evaluate": 0.0}
+    steps: dict[str, Any] = {"fraction_evaluate": 0.0}
     for rho in (0.0, 0.01, 0.05, 0.1, 0.2, 0.3):
         yield f"DualFL(nu={l2:g}, rho={rho:g})", lambda rho=rho: DualFL(nu=l2, rho=rho, **exact)
     lengths = (1.0, 2.0, 3.0, 5.0, 10.0) if l2 < 1.0 else (0.3, 0.5, 0.7, 1.0)
@@ -52,11 +62,17 @@ def strategies(l2: float) -> Iterator[tuple[str, Callable[[], CompositeStrategy]
             lambda step=step, damping=damping: APDAInexact(primal_step=step, damping=damping, convexity=l2, **exact),
         )
     for rate, count in itertools.product((0.05, 0.1, 0.2, 0.3), (3, 5, 10, 20)):
-        title = f"Scaffold(client_lr={rate:g}, local_steps={count})"
-        yield title, lambda rate=rate, count=count: Scaffold(client_lr=rate, local_steps=count, **steps)
+        title = f"Scaffold(client_lr={rate:g}, work=Steps({count}))"
+        yield (
+            title,
+            lambda rate=rate, count=count: Scaffold(client_lr=rate, work=Steps(count, batch_size=None), **steps),
+        )
     for rate, count in itertools.product((0.1, 0.2), (5, 20)):
-        title = f"LocalSGD(client_lr={rate:g}, local_steps={count})"
-        yield title, lambda rate=rate, count=count: LocalSGD(client_lr=rate, local_steps=count, **steps)
+        title = f"LocalSGD(client_lr={rate:g}, work=Steps({count}))"
+        yield (
+            title,
+            lambda rate=rate, count=count: LocalSGD(client_lr=rate, work=Steps(count, batch_size=None), **steps),
+        )
 
 
 def rounds_and_passes(strategy: CompositeStrategy, l2: float) -> tuple[list[int], float, float]:

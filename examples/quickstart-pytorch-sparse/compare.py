@@ -28,7 +28,7 @@ from torch.nn import functional
 from flwr_fco.client_apps import client_app
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import Bounds, Epochs, FedDualAvg
 from flwr_fco.torch import ClientApp as OurClientApp
 from flwr_fco.torch import TorchObjective, local_training
 
@@ -127,9 +127,9 @@ def ways(settings):
     """Return name, strategy, ClientApp and the densities to which the result is pruned."""
     plain, rounds = quickstart_app(settings), settings.rounds
     off = {"fraction_evaluate": 0.0}
-    ours = {"regularizer": L1(settings.strength), "client_lr": LR, "batch_size": BATCH, **off}
+    ours = {"regularizer": L1(settings.strength), "client_lr": LR, "work": Epochs(1, batch_size=BATCH), **off}
     yield "FedAvg", FedAvg(**off), plain, (0.2, 0.1, 0.05)
-    yield "FedDualAvg, own training loop", FedDualAvg(**ours, own_loops=True), training_app(settings), ()
+    yield "FedDualAvg, own training loop", FedDualAvg(**ours, bounds=Bounds(own_loops=True)), training_app(settings), ()
     yield "FedDualAvg, TorchObjective", FedDualAvg(**ours), objective_app(settings), ()
     for fraction in (0.1, 0.05):
         name = f"FedDualAvg(client='unmodified', density={fraction})"

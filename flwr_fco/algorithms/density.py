@@ -17,13 +17,13 @@ from __future__ import annotations
 import glob
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from flwr_fco.algorithms.contract import Option, Problem, Replies, Setting
-from flwr_fco.algorithms.contract.choices import Density
+from flwr_fco.algorithms.contract.choices import Arrays, Density, Unmodified
 from flwr_fco.algorithms.dual_averaging import DualAveraging, DualState
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
@@ -332,12 +332,12 @@ class SparseDualAveraging(DualAveraging):
     ----------
     density : float or Density
         What is not 0 in the end.
-    scope : {"each", "joint"}
-        Whether each array is sure of a share.
+    arrays : Arrays, default Arrays()
+        Whether each array is sure of a share, in its scope.
     """
 
     density: float | Density
-    scope: Scope
+    arrays: Arrays = field(default=Arrays())
 
     @property
     def _end(self) -> Density:
@@ -348,19 +348,19 @@ class SparseDualAveraging(DualAveraging):
         rounds = rounds_of(self._end.rounds, given.num_rounds)
         number, dual = (0.0, np.zeros(given.layout.size)) if state is None else (state.elapsed, state.dual)
         way = min(1.0, number / rounds)
-        psi = psi_of(given.layout, given.regularizer, self._end.share, way, self.scope, dual)
+        psi = psi_of(given.layout, given.regularizer, self._end.share, way, self.arrays.scope, dual)
         return given._replace(regularizer=psi)
 
     def aggregate(self, problem: Problem, state: DualState, replies: Replies) -> DualState:
         """Return the dual after the step, faded and lengthened, and the number of rounds that have gone by."""
         following = super().aggregate(problem, state, replies)
         primal = problem.retrieve(state.dual, state.elapsed)
-        further = FURTHER if self.client == "unmodified" else 1.0
+        further = FURTHER if isinstance(self.client, Unmodified) else 1.0
         sparse_step(problem.psi, primal, state.dual, following.dual, further=further)
         following = following._replace(elapsed=float(problem.round))
         assert problem.given is not None
         psi = self.setting(problem.given, following).regularizer
-        keep_gain(psi.bind(problem.layout, scope=self.scope), primal, following.dual)
+        keep_gain(psi.bind(problem.layout, scope=self.arrays.scope), primal, following.dual)
         return following
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:

@@ -26,7 +26,7 @@ of psi's weight that goes with it (``threshold_per_round``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -44,7 +44,7 @@ from flwr_fco.algorithms.contract import (
     To,
     Vector,
 )
-from flwr_fco.algorithms.contract.choices import Average
+from flwr_fco.algorithms.contract.choices import Average, Last, Unmodified, Wire
 from flwr_fco.mirror_maps import Euclidean
 
 #: Largest dual-to-weight ratio sent as float32.
@@ -82,13 +82,9 @@ class DualAveraging(Algorithm):
         Whether psi acts in the local steps; False is OSP, 'only server proximal'.
     output : str, default "last"
         With ``"shadow"`` clients also send z_k - z_0, k = 1..K.
-    local_steps : int, optional
-        K.
-    threshold_per_round : float, optional
-        The growth of psi's threshold in a round, for clients that do not know psi.
-    client : {"composite", "unmodified"}, default "composite"
-        Whether the clients know psi.
-    sparse_wire : {"auto", False}, default "auto"
+    client : "composite" or Unmodified, default "composite"
+        Whether the clients know psi; if not, the growth of its threshold in a round.
+    wire : Wire, default Wire()
         Whether clients with sparse features may send only these.
 
     References
@@ -100,11 +96,9 @@ class DualAveraging(Algorithm):
     sparse: ClassVar[bool] = True
 
     client_prox: bool = True
-    output: str | Average = "last"
-    local_steps: int | None = None
-    client: str = "composite"
-    threshold_per_round: float | None = None
-    sparse_wire: str | bool = "auto"
+    output: str | Last | Average = "last"
+    client: str | Unmodified = "composite"
+    wire: Wire = field(default=Wire())
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -156,7 +150,7 @@ class DualAveraging(Algorithm):
         """Return the shape of the increment and, if they are averaged, of all local steps."""
         shapes = super().shapes(problem, state)
         if self.output in OF_ALL_STEPS:
-            shapes["trajectory"] = (int(self.local_steps or 0), problem.layout.size)
+            shapes["trajectory"] = (problem.plan.steps, problem.layout.size)
         return shapes
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
@@ -166,9 +160,9 @@ class DualAveraging(Algorithm):
             "trajectory": self.output in OF_ALL_STEPS,
         }
         # Unmodified clients are sent no plan: this is there so that a state of another schedule is refused.
-        if self.threshold_per_round is not None:
-            options["threshold-per-round"] = self.threshold_per_round
-        if self.sparse_wire is False:
+        if isinstance(self.client, Unmodified) and self.client.threshold_per_round is not None:
+            options["threshold-per-round"] = self.client.threshold_per_round
+        if not self.wire.sparse:
             options["sparse-wire"] = False
         return options
 
@@ -190,10 +184,7 @@ class DualAveraging(Algorithm):
 
     def describe(self, state: DualState | None) -> list[tuple[str, str]]:
         """Return the line about the clients."""
-        if self.client == "composite":
-            text = f"proximal steps ({self.client_prox})"
-        elif self.threshold_per_round is not None:
-            text = f"threshold {self.threshold_per_round:g} a round"
-        else:
-            text = "no weight of psi" if self.local_steps is None else f"{self.local_steps} steps of client_lr a round"
-        return [("Clients", f"{self.client}, {text}")]
+        if not isinstance(self.client, Unmodified):
+            return [("Clients", f"composite, proximal steps ({self.client_prox})")]
+        grown = self.client.threshold_per_round
+        return [("Clients", "unmodified" if grown is None else f"unmodified, threshold {grown:g} a round")]

@@ -31,7 +31,7 @@ Other mirror maps are an extension: x and V sum grad h at the points and the min
 the above in the Euclidean geometry. Any psi composes through `retrieve`.
 
 Differs from the sources in: 1. with unequal numbers of steps ``normalize_local_work`` scales the increments, as
-elsewhere (Liang's variant wants `local_steps`); 2. C-FedDA's radius is off by default, as in Bao's experiments.
+elsewhere (Liang's variant wants ``work=Steps(K)``); 2. C-FedDA's radius is off by default, as in Bao's experiments.
 There are no learning rates.
 
 Errata: Bao's Fast-FedDA sums K + 1 points a round for K gradients, which shifts its limit by an error of order mu/K
@@ -136,8 +136,6 @@ class FastDualAveraging(Algorithm):
         mu.
     last_point : bool
         Bao only: whether a client's last local point enters the model.
-    local_steps : int, optional
-        K, for Liang's variant.
     """
 
     name: ClassVar[str] = "fast_dual_averaging"
@@ -149,7 +147,6 @@ class FastDualAveraging(Algorithm):
     variant: str
     convexity: float
     last_point: bool
-    local_steps: int | None
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -261,7 +258,7 @@ class FastDualAveraging(Algorithm):
         return state._replace(gradients=gradients[None], points=points[None], primal=primal[None], steps=steps)
 
     def _liang(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
-        step, h = int(state.steps) + int(self.local_steps or 0), problem.h
+        step, h = int(state.steps) + problem.plan.steps, problem.h
         if problem.graph is None:
             rows, mixing = [0], np.ones((1, 1))
             moved = [replies.plain_mean(name)[None] for name in ("increment", "point-increment")]

@@ -41,7 +41,7 @@ when some are absent, and the method stalls. Here `control` is that mean.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -62,6 +62,7 @@ from flwr_fco.algorithms.contract import (
     Vector,
     zeros_like,
 )
+from flwr_fco.algorithms.contract.choices import Everyone, Participation, Wire
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 
@@ -113,9 +114,11 @@ class GradientTracking(Algorithm):
         What a client remembers: the mean of its gradients, or the one at the start.
     tracker_start : {"gradient", "zero"}, default "gradient"
         Whether a round 0 of one gradient each comes first, or trackers begin at 0.
-    fraction_train, choose_nodes
+    fraction_train : float, default 1.0
         With a sample, clients are sent the control.
-    sparse_wire : {"auto", False}, default "auto"
+    participation : Participation, default Participation()
+        As above: a choice of nodes is a sample.
+    wire : Wire, default Wire()
         Whether vectors may cross the wire as their non-zeros.
 
     References
@@ -133,8 +136,8 @@ class GradientTracking(Algorithm):
     variate: str = "average"
     tracker_start: str = "gradient"
     fraction_train: float = 1.0
-    choose_nodes: Any = None
-    sparse_wire: str | bool = "auto"
+    participation: Participation | Everyone = field(default=Participation())
+    wire: Wire = field(default=Wire())
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -203,7 +206,7 @@ class GradientTracking(Algorithm):
     @property
     def _remembers_dual(self) -> bool:
         """Whether clients keep the last broadcast, to derive `control` from the next one."""
-        return self.fraction_train == 1.0 and self.choose_nodes is None
+        return self.fraction_train == 1.0 and self.participation.choose_nodes is None
 
     def init(self, problem: Problem, primal: Vector) -> TrackingState:
         """Return the state before round 1: dual = grad h(primal), control = 0."""
@@ -282,7 +285,7 @@ class GradientTracking(Algorithm):
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return the variates' source, and whether clients keep the last broadcast."""
         options: dict[str, Option] = {"variate": self.variate, "remember": self._remembers_dual}
-        return options if self.sparse_wire is not False else {**options, "sparse-wire": False}
+        return options if self.wire.sparse else {**options, "sparse-wire": False}
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return 1/(L K): the graph's 1/(tau^2 L K) for a mean over all clients, where tau = 1."""

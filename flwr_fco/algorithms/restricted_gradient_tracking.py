@@ -264,8 +264,6 @@ class MultistepGradientTracking(RestrictedGradientTracking):
         Number of last rounds of a stage that the reference averages.
     restart_newest : bool
         Whether the reference averages the points in which rounds end.
-    batch_size : int or None
-        Of a stage with its own number of steps.
 
     References
     ----------
@@ -277,7 +275,6 @@ class MultistepGradientTracking(RestrictedGradientTracking):
     output: str | Average
     restart_window: int | None
     restart_newest: bool
-    batch_size: int | None
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
@@ -290,8 +287,8 @@ class MultistepGradientTracking(RestrictedGradientTracking):
         if not self.stages:
             return found
         stage = self.stages[number]
-        if stage.local_steps is not None:
-            found = found._replace(work=FirstOrder(steps=stage.local_steps, batch_size=self.batch_size))
+        if stage.local_steps is not None and isinstance(given.work, FirstOrder):
+            found = found._replace(work=FirstOrder(steps=stage.local_steps, batch_size=given.work.batch_size))
         return found._replace(client_lr=stage.client_lr, server_lr=stage.server_lr)
 
     @property

@@ -79,7 +79,7 @@ from flwr_fco.algorithms.contract import (
     Replies,
     Vector,
 )
-from flwr_fco.algorithms.contract.choices import Average
+from flwr_fco.algorithms.contract.choices import Average, Last
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
 
@@ -136,8 +136,6 @@ class MirrorProx(PrimalAveraging):
         Whether psi also acts in the server's step.
     output : str, default "last"
         With ``"ergodic"`` clients also send z_{k+1/2} - z_0, k = 0..K-1.
-    local_steps : int, optional
-        K.
 
     References
     ----------
@@ -149,8 +147,7 @@ class MirrorProx(PrimalAveraging):
     refuses: ClassVar[Mapping[str, str]] = _NO_RULE
 
     server_prox: bool = True
-    output: str | Average = "last"
-    local_steps: int | None = None
+    output: str | Last | Average = "last"
 
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
@@ -197,7 +194,7 @@ class MirrorProx(PrimalAveraging):
         """Return the shape of the increment and, if they are averaged, of all half steps."""
         shapes = super().shapes(problem, state)
         if self.output == "ergodic":
-            shapes["trajectory"] = (int(self.local_steps or 0), problem.layout.size)
+            shapes["trajectory"] = (problem.plan.steps, problem.layout.size)
         return shapes
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flwr_fco.algorithms.contract import Algorithm
-from flwr_fco.algorithms.contract.choices import Average, Trimmed
+from flwr_fco.algorithms.contract import Algorithm, choices
+from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.means import Mean
 from flwr_fco.errors import ConfigurationError
@@ -25,6 +25,7 @@ from flwr_fco.server.options import (
     PrivacyOptions,
     TrackerOptions,
     UnmodifiedOptions,
+    serves_unmodified,
 )
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.certifying import Certifier
@@ -92,10 +93,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
         privacy = PrivateMean(own.privacy, options, host)
     mail = Mail(options, kind, host)
     inquiry = Inquiry(options, kind, mail)
-    # An option that the algorithm takes is the algorithm's: the multistep method keeps its last point whole.
-    its = "sparsity" in getattr(kind, "__dataclass_fields__", {})
-    kept = None if its and options.output == "last" else options.sparsity
-    average = PointAverage(*_named(options.output), kept)
+    average = PointAverage(*_named(options.output))
     normalize, rule = bool(getattr(options, "normalize_local_work", True)), options.aggregation
     mean = Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
     direction: Mean | Momentum = mean
@@ -106,7 +104,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
         direction = parts["momentum"] = Momentum(own.server_momentum, mean)
     if isinstance(own, UnmodifiedOptions):
         check_unmodified(own)
-        if own.client == "unmodified":
+        if serves_unmodified(own):
             mail.language = parts["unmodified"] = UnmodifiedClients(own)
             mail.nodes.asks = mail.asks = False
     if isinstance(own, MinimiseOptions):
@@ -125,19 +123,12 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
         memories = ClientMemories(
             kind.memory,
             client_state=own.client_state,
-            ledger_bytes=own.ledger_bytes,
             weighting=options.weighting,
-            may_be_sparse=kind.sparse and getattr(own, "sparse_wire", False) is not False,
+            may_be_sparse=kind.sparse and options.wire.sparse,
         )
         remembering = Remembering(memories, everyone=isinstance(own, EveryoneOptions))
-        if isinstance(own, EveryoneOptions):
-            everyone = parts["participation"] = Everyone(
-                name,
-                remembering,
-                evict_after=own.evict_after,
-                on_missing=own.on_missing,
-                node_timeout=options.node_timeout,
-            )
+        if isinstance(options.participation, choices.Everyone):
+            everyone = parts["participation"] = Everyone(name, remembering, options.participation)
         parts["memories"] = remembering
     if isinstance(own, TrackerOptions) and own.tracker_start == "gradient":
         parts["first gradients"] = FirstGradients(remembering)
@@ -159,11 +150,14 @@ def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
     )
 
 
-def _named(output: str | Average) -> tuple[str, int]:
-    """Return the kind of an output and its window."""
-    if not isinstance(output, Average):
-        return output, 1
-    return ("average", 1) if output.window is None else ("moving-average", output.window)
+def _named(output: str | Last | Average) -> tuple[str, int, int | None]:
+    """Return the kind of an output, its window, and how many entries of it are kept."""
+    if isinstance(output, str):
+        return output, 1, None
+    if isinstance(output, Last):
+        return "last", 1, output.nonzeros
+    kind, window = ("average", 1) if output.window is None else ("moving-average", output.window)
+    return kind, window, output.nonzeros
 
 
 def _check_weighting(name: str, weighting: object) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.work import Steps
 
 
 class Run(Protocol):
@@ -122,7 +123,7 @@ class Exact(Limit):
         for steps in (1, 3):
             # A quarter of the rounds is enough for most methods.
             for rounds in (75, 300):
-                gap = problem.gap(run(rounds, client_lr=0.3 / steps, local_steps=steps))
+                gap = problem.gap(run(rounds, client_lr=0.3 / steps, work=Steps(steps, batch_size=None)))
                 if gap <= 1e-8:
                     break
             _require_gap(f"with {steps} local steps", gap)
@@ -137,9 +138,9 @@ class Biased(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless one local step is exact and the bias of five shrinks with the rate."""
-        _require_gap("with 1 local step", problem.gap(run(200, client_lr=0.3, local_steps=1)))
-        coarse = problem.error(run(200, client_lr=0.05, local_steps=5))
-        fine = problem.error(run(500, client_lr=0.005, local_steps=5))
+        _require_gap("with 1 local step", problem.gap(run(200, client_lr=0.3, work=Steps(1, batch_size=None))))
+        coarse = problem.error(run(200, client_lr=0.05, work=Steps(5, batch_size=None)))
+        fine = problem.error(run(500, client_lr=0.005, work=Steps(5, batch_size=None)))
         _require_shrinking("with 5 local steps the error", (coarse, "at rate 0.05"), (fine, "at 0.005"), 5)
 
 
@@ -156,11 +157,13 @@ class ExtrapolationBias(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless equal clients are exact and the bias of unequal ones shrinks with the rate."""
         for steps in (1, 3):
-            gap = problem.gap(run(150, equal=True, client_lr=0.3 / steps, local_steps=steps), equal=True)
+            gap = problem.gap(
+                run(150, equal=True, client_lr=0.3 / steps, work=Steps(steps, batch_size=None)), equal=True
+            )
             _require_gap(f"with {steps} local steps and equal clients", gap)
         for steps in (1, 5):
-            coarse = problem.error(run(200, client_lr=0.25 / steps, local_steps=steps))
-            fine = problem.error(run(500, client_lr=0.025 / steps, local_steps=steps))
+            coarse = problem.error(run(200, client_lr=0.25 / steps, work=Steps(steps, batch_size=None)))
+            fine = problem.error(run(500, client_lr=0.025 / steps, work=Steps(steps, batch_size=None)))
             what = f"with {steps} local steps the error"
             _require_shrinking(what, (coarse, "at a rate"), (fine, "at a tenth of it"), 5)
 
@@ -175,7 +178,7 @@ class Vanishing(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless the error shrinks with the rounds, for one and for three local steps."""
         for steps in (1, 3):
-            early, late = (problem.error(run(rounds, local_steps=steps)) for rounds in (30, 300))
+            early, late = (problem.error(run(rounds, work=Steps(steps, batch_size=None))) for rounds in (30, 300))
             what = f"with {steps} local steps the error"
             _require_shrinking(what, (early, "after 30 rounds"), (late, "after 300"), 3)
 
@@ -190,7 +193,9 @@ class Shifted(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless the distance shrinks with the option `convexity`."""
         for steps in (1, 3):
-            far, near = (problem.error(run(150, convexity=mu, local_steps=steps)) for mu in (0.1, 0.01))
+            far, near = (
+                problem.error(run(150, convexity=mu, work=Steps(steps, batch_size=None))) for mu in (0.1, 0.01)
+            )
             what = f"with {steps} local steps the error"
             _require_shrinking(what, (far, "for convexity=0.1"), (near, "for 0.01"), 3)
 
@@ -218,7 +223,9 @@ class ShiftedBy(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless the distance is there and shrinks with the option."""
         options: list[dict[str, Any]] = [{self.option: value} for value in self.values]
-        far, near = (problem.error(run(self.rounds, **own, client_lr=0.05, local_steps=1)) for own in options)
+        far, near = (
+            problem.error(run(self.rounds, **own, client_lr=0.05, work=Steps(1, batch_size=None))) for own in options
+        )
         where = f"for {self.option}={self.values[0]:g}"
         _require_shrinking("the error", (far, where), (near, f"for {self.values[1]:g}"), 3)
         _require(far > 1e-8, f"the error {where} is {far:.2e}, no distance at all")
@@ -233,7 +240,7 @@ class DoubledStrength(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless equal clients reach the solution for twice the strength."""
-        gap = problem.gap(run(150, equal=True, client_lr=0.3, local_steps=1), equal=True, factor=2.0)
+        gap = problem.gap(run(150, equal=True, client_lr=0.3, work=Steps(1, batch_size=None)), equal=True, factor=2.0)
         _require_gap("on the problem with twice the strength", gap)
 
 
@@ -250,7 +257,7 @@ class NearDoubledStrength(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless equal clients approach the solution for twice the strength with the rate."""
         coarse, fine = (
-            problem.gap(run(rounds, equal=True, client_lr=rate, local_steps=1), equal=True, factor=2.0)
+            problem.gap(run(rounds, equal=True, client_lr=rate, work=Steps(1, batch_size=None)), equal=True, factor=2.0)
             for rounds, rate in ((100, 0.3), (500, 0.03))
         )
         what = "the certified gap of the problem with twice the strength"
@@ -266,8 +273,8 @@ class Subgradient(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless the error shrinks with the rate."""
-        coarse = problem.error(run(400, client_lr=0.1, local_steps=1))
-        fine = problem.error(run(1000, client_lr=0.01, local_steps=1))
+        coarse = problem.error(run(400, client_lr=0.1, work=Steps(1, batch_size=None)))
+        fine = problem.error(run(1000, client_lr=0.01, work=Steps(1, batch_size=None)))
         _require_shrinking("the error", (coarse, "at rate 0.1"), (fine, "at 0.01"), 3)
 
 
@@ -280,5 +287,5 @@ class ToZero(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless all coefficients that psi acts on are zero after 300 rounds."""
-        support = problem.support(run(300, client_lr=0.3, local_steps=1))
+        support = problem.support(run(300, client_lr=0.3, work=Steps(1, batch_size=None)))
         _require(support == 0, f"the last model has {support} non-zero weights")

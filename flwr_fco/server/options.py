@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
@@ -19,18 +19,32 @@ from weakref import WeakKeyDictionary
 
 from flwr.app import MetricRecord, RecordDict
 
-from flwr_fco.algorithms.contract.choices import LARGEST_WEIGHT, Average, Bounds, Density, Trimmed
-from flwr_fco.core.layout import PASS_THROUGH
+from flwr_fco.algorithms.contract.choices import (
+    AT_LEAST_ONE,
+    FRACTION,
+    LARGEST_WEIGHT,
+    NATURAL,
+    POSITIVE,
+    Arrays,
+    Average,
+    Bounds,
+    Density,
+    Everyone,
+    Last,
+    Ledger,
+    Participation,
+    Trimmed,
+    Unmodified,
+    Wire,
+)
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import Regularizer, Zero
-from flwr_fco.regularizers.base import Scope
 from flwr_fco.topology import Mixing
 from flwr_fco.wire.metrics import average_metrics
-from flwr_fco.wire.protocol import Node
-from flwr_fco.work import FirstOrder, Minimise, Work
+from flwr_fco.work import Epochs, FirstOrder, Minimise, Work
 
 #: Value of an option that is chosen from the clients' reports about their losses.
 AUTO = "auto"
@@ -38,22 +52,14 @@ AUTO = "auto"
 AUTOMATIC = {"client_lr": 0.1, "server_lr": 1.0, "anchor_weight": 10.0, "smoothness": 10.0, "nu": 0.01, "rho": 0.0}
 #: A number, a function of Flower's round (from 1), or ``"auto"``: the theory's value for these losses.
 Rate = float | Callable[[int], float] | Literal["auto"]
-EngineName = Literal["auto", "aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg", "exact", "dual-ascent"]
 #: Averages the metrics of a round's replies; as in Flower's ``FedAvg``.
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
-#: Chooses the connected nodes that take part in a round.
-ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
-
-#: Ranges, as the metadata of a field: a check of the number, and its description.
-AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
-POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
-_FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
-_NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
-_SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
 _MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
 _DENSITY = {
     "range": (lambda value: isinstance(value, Density) or 0.0 < value < 1.0, "a number between 0 and 1, or a Density")
 }
+_SOME = {"range": (lambda value: isinstance(value, Participation), "a Participation")}
+_ALL = {"range": (lambda value: isinstance(value, Everyone), "an Everyone, for the method needs every client")}
 _NONE_IS_DEFAULT = ("regularizer", "mirror_map", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "an integer from 0 to 2**32 - 1")}
 
@@ -87,8 +93,6 @@ class CommonOptions:
         for each partition, in the place of what clients report; a client whose partition is missing is left out.
     seed : int, default 0
         Seed of node sampling and of all minibatches; 0 <= seed < 2**32.
-    min_replies : int, default 1
-        Minimum number of good replies; a round with fewer is skipped, and the state does not change.
     on_divergence : {"raise", "rollback", "warn"}, default "raise"
         What ``start`` does when the model diverges. ``"raise"``: raise :class:`DivergedError`, which holds the result
         so far and the last good model, and says what to do (``"stop"`` is the older name). ``"rollback"``: keep a copy
@@ -98,41 +102,28 @@ class CommonOptions:
         Number of rounds between two certificates: ``start`` asks all clients how far the model is from the optimum, and
         adds ``duality-gap``, or ``residual`` if there is no gap, to the round's metrics; see
         :mod:`flwr_fco.certificates`.
-    apply_to : str or sequence of str, optional
-        Shell patterns of the arrays that psi acts on; see :meth:`Layout.from_arrays`.
-    pass_through : str or sequence of str
-        Shell patterns of floating-point arrays that are averaged but not optimised (default: running statistics).
-    scope : {"each", "joint"}, default "each"
-        Whether psi acts on each array separately or on all of them as one vector.
-    output : "last" or Average, default "last"
+    output : "last", Last or Average, default "last"
         The primal point that evaluation and the user see: the last one, or ``Average()`` of all rounds, or
-        ``Average(window=100)`` of the last ones. An average is neither sparse nor of low rank.
-    sparsity : int, optional
-        Number of entries of the output to keep, the largest in absolute value; the others are set to zero. The state
-        does not change. By default all entries are kept.
-    wire_dtype : {"float64", "float32", "auto"}, optional
-        Precision of the vectors in messages. ``"float32"``: for the uplink only, which halves it but loses digits,
-        because the dual grows with the rounds while the model is its small difference from a threshold (an error of
-        1e-4 at t * strength = 5e4). ``"auto"``: float32 in both directions for a float32 model as long as the rounding
-        does not matter, and float64 otherwise; see ``Algorithm.short_wire``. By default ``"auto"`` for
-        PyTorch models in float32 (arrays called ``weight``, as in ``state_dict()``), else ``"float64"``.
-    node_timeout : float, default 600.0
-        Seconds to wait for enough nodes to connect.
+        ``Average(window=100)`` of the last ones. An average is neither sparse nor of low rank; ``Average(nonzeros=16)``
+        and ``Last(nonzeros=16)`` keep only the largest entries.
     aggregation : {"mean", "median", "geometric-median"} or Trimmed, default "mean"
         How the server combines the clients' increments. All choices but the mean bound the influence of a minority; see
         :mod:`flwr_fco.algorithms.contract.means`. Methods that need the mean refuse them.
     bounds : Bounds, default Bounds()
         What the server accepts of a reply: :class:`flwr_fco.strategies.Bounds`.
-    choose_nodes : callable, optional
-        ``(round, nodes) -> nodes``: chooses the nodes of a training round, instead of random sampling. It gets all
-        connected nodes, sorted by partition id, and returns some of them.
+    arrays : Arrays, default Arrays()
+        Which arrays psi acts on, and which are not optimised: :class:`flwr_fco.strategies.Arrays`.
+    wire : Wire, default Wire()
+        Precision and form of the vectors in messages: :class:`flwr_fco.strategies.Wire`.
+    participation : Participation, default Participation()
+        Who takes part in a round, and how long the server waits: :class:`flwr_fco.strategies.Participation`.
     """
 
-    fraction_train: float = field(default=1.0, metadata=_FRACTION)
-    fraction_evaluate: float = field(default=1.0, metadata=_FRACTION)
-    min_train_nodes: int = field(default=2, metadata=_NATURAL)
-    min_evaluate_nodes: int = field(default=2, metadata=_NATURAL)
-    min_available_nodes: int = field(default=2, metadata=_NATURAL)
+    fraction_train: float = field(default=1.0, metadata=FRACTION)
+    fraction_evaluate: float = field(default=1.0, metadata=FRACTION)
+    min_train_nodes: int = field(default=2, metadata=NATURAL)
+    min_evaluate_nodes: int = field(default=2, metadata=NATURAL)
+    min_available_nodes: int = field(default=2, metadata=NATURAL)
     weighted_by_key: str = "num-examples"
     arrayrecord_key: str = "arrays"
     configrecord_key: str = "config"
@@ -143,19 +134,14 @@ class CommonOptions:
     mirror_map: MirrorMap = Euclidean()
     weighting: Literal["examples", "uniform"] | Mapping[int, float] = "examples"
     seed: int = field(default=0, metadata=_SEED)
-    min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
     on_divergence: Literal["raise", "rollback", "warn", "stop"] = "raise"
     certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    apply_to: str | Sequence[str] | None = None
-    pass_through: str | Sequence[str] = PASS_THROUGH
-    scope: Scope = "each"
-    output: Literal["last"] | Average = "last"
-    sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    wire_dtype: Literal["float64", "float32", "auto"] | None = None
-    node_timeout: float = field(default=600.0, metadata=_SECONDS)
+    output: Literal["last"] | Last | Average = "last"
     aggregation: Literal["mean", "median", "geometric-median"] | Trimmed = "mean"
     bounds: Bounds = field(default=Bounds())
-    choose_nodes: ChooseNodes | None = None
+    arrays: Arrays = field(default=Arrays())
+    wire: Wire = field(default=Wire())
+    participation: Participation | Everyone = field(default=Participation(), metadata=_SOME)
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -193,27 +179,16 @@ class WorkOptions:
 
     Parameters
     ----------
-    local_epochs : int, optional
-        Passes over a client's data per round. Default 1 if `local_steps` is not given.
-    local_steps : int, optional
-        Minibatches per round, K, instead of `local_epochs`.
-    batch_size : int or None, default 32
-        Rows in a minibatch; None: full batches, without randomness.
+    work : FirstOrder, default Epochs(1, batch_size=32)
+        What a client does in a round: ``Epochs(5, batch_size=10)``, passes over its data, or
+        ``Steps(10, batch_size=None)``, K minibatches; a batch size of None means full batches, without randomness.
     normalize_local_work : bool, default True
         Scale the increment and the elapsed time of each client to the round's mean elapsed time, so that clients that
         take more steps do not count more than their weight. With equal work the result is bit-identical.
-    own_loops : bool, default False
-        Whether the clients run their own training loops (:class:`flwr_fco.torch.LocalTraining`), with their own
-        schedules, epochs and batches: then their numbers of steps and `elapsed` are compared with the other clients'
-        (at most ten times as much, in total or relative to the number of examples). Otherwise a client takes at most
-        the requested steps, of the requested size.
     """
 
-    local_epochs: int | None = None
-    local_steps: int | None = None
-    batch_size: int | None = 32
+    work: FirstOrder = field(default=Epochs())
     normalize_local_work: bool = True
-    own_loops: bool = False
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -242,21 +217,16 @@ class MemoryOptions:
 
     Parameters
     ----------
-    client_state : {"ledger", "reset"}, optional
+    client_state : "ledger", "reset" or Ledger, default Ledger()
         ``"ledger"``: the server keeps a copy of every client's memory and restores lost memories. ``"reset"``: a lost
-        memory, or a client that leaves for good, starts a new epoch, in which all memories are zero. By default a
-        ledger if it fits into `ledger_bytes`. In both cases a client's weight is the number of examples in its first
-        reply that counts, or its entry in `weighting`: a later reply with another number of examples, or with
-        none, is left out. Until every client has replied, a client without a reply counts as the mean of those with
-        one.
-    ledger_bytes : int, default 256 MiB
-        Maximum size of the default ledger: 8 bytes for each client, vector and coordinate. With sparse features a
-        client takes 12 bytes for each of its columns; the ledger is then started, and given up if it would exceed the
-        limit.
+        memory, or a client that leaves for good, starts a new epoch, in which all memories are zero.
+        ``Ledger(max_bytes=...)``: a ledger if it fits, else a reset. In all cases a client's weight is the number of
+        examples in its first reply that counts, or its entry in `weighting`: a later reply with another number of
+        examples, or with none, is left out. Until every client has replied, a client without a reply counts as the mean
+        of those with one.
     """
 
-    client_state: Literal["ledger", "reset"] | None = None
-    ledger_bytes: int = field(default=256 * 2**20, metadata=_NATURAL)
+    client_state: Literal["ledger", "reset"] | Ledger = field(default=Ledger())
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -265,23 +235,13 @@ class MinimiseOptions:
 
     Parameters
     ----------
-    engine : str, default "auto"
-        ``"aogm"`` (the optimised gradient method with adaptive restart), ``"lbfgs"`` (SciPy's),
-        ``"preconditioned-lbfgs"``, ``"newton-cg"``, ``"exact"`` (quadratics), ``"dual-ascent"`` (the hinge loss), or
-        ``"auto"``: the fastest that a client's objective allows.
-    tolerance : float, default 1e-10
-        Threshold of the stopping rule.
-    rule : {"gradient", "energy", "gap"}, default "gradient"
-        Quantity that is compared with `tolerance`: the norm of the gradient, the relative change of the value, or a
-        certified primal-dual gap.
-    max_iterations : int, default 10000
-        Limit for the engine. Clients that reach it are counted in the round's metric ``num-capped``, and logged.
+    work : Minimise, default Minimise()
+        Engine, tolerance, stopping rule and largest number of iterations of a client's minimisation:
+        :class:`flwr_fco.work.Minimise`. Clients that reach this number are counted in the round's metric
+        ``num-capped``, and logged.
     """
 
-    engine: EngineName = "auto"
-    tolerance: float = field(default=1e-10, metadata=POSITIVE)
-    rule: Literal["gradient", "energy", "gap"] = "gradient"
-    max_iterations: int = field(default=10_000, metadata=AT_LEAST_ONE)
+    work: Minimise = field(default=Minimise())
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -290,19 +250,11 @@ class EveryoneOptions:
 
     Parameters
     ----------
-    evict_after : int, default 3
-        Number of rounds in a row after which a client that is silent, disconnected or bad (an error, NaN, garbage) is
-        given up. In each of these rounds it is asked three times; the server waits up to `node_timeout` seconds each
-        time for a client that is not connected. The rounds are skipped.
-    on_missing : {"error", "reset"}, default "error"
-        What happens then. ``"error"``: the run ends with a ConfigurationError that names the client. ``"reset"``: the
-        run continues without it, towards the optimum of the remaining clients: the model does not change, and all
-        memories restart.
+    participation : Everyone, default Everyone()
+        How long the server waits for a client, and what happens then: :class:`flwr_fco.strategies.Everyone`.
     """
 
-    choose_nodes: ChooseNodes | None = field(init=False, default=None)
-    evict_after: int = field(default=3, metadata=AT_LEAST_ONE)
-    on_missing: Literal["error", "reset"] = "error"
+    participation: Participation | Everyone = field(default=Everyone(), metadata=_ALL)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -373,18 +325,14 @@ class UnmodifiedOptions:
 
     Parameters
     ----------
-    client : {"composite", "unmodified"}, default "composite"
+    client : "composite", "unmodified" or Unmodified, default "composite"
         ``"composite"``: the clients run :func:`flwr_fco.client_apps.client_app`. ``"unmodified"``: any FedAvg ClientApp
         that returns its new model (Euclidean geometry only). The server then takes dual += server_lr mean(w_K - w) and
-        needs to know how fast the weight of psi grows, from one of `density`, `threshold_per_round` and `local_steps`;
-        a constraint has no weight and needs none of them. With `local_steps`, elapsed += client_lr * local_steps, where
-        `client_lr` is the clients' own learning rate (``local-steps`` or ``elapsed`` in a client's MetricRecord take
-        precedence). Exact for one local step; the error grows with the local work, faster than that of the full method,
-        because local steps ignore psi.
-    threshold_per_round : float, optional
-        For unmodified clients: growth of the weight of psi, elapsed times its strength, in a round. It is the product
-        strength * server_lr * client_lr * local_steps; only this product matters, except for the effect of server_lr on
-        the dual. Without a regularizer it means ``L1(1.0)``.
+        needs to know how fast the weight of psi grows: from `density`, ``Unmodified(threshold_per_round=...)`` or
+        ``work=Steps(...)``; a constraint has no weight and needs none of them. With ``Steps(K)``,
+        elapsed += client_lr * K, where `client_lr` is the clients' own learning rate (``local-steps`` or ``elapsed`` in
+        a client's MetricRecord take precedence). Exact for one local step; the error grows with the local work, faster
+        than that of the full method, because local steps ignore psi.
     density : float or Density, optional
         Fraction of the regularized entries that are non-zero in the end, for clients of either kind; a number, or
         :class:`flwr_fco.strategies.Density` with the scope and the number of rounds. psi is then the indicator of a
@@ -394,8 +342,7 @@ class UnmodifiedOptions:
         ``HardSparsity(density=...)`` gives it its own density. The strength of an l1 norm has no effect.
     """
 
-    client: Literal["composite", "unmodified"] = "composite"
-    threshold_per_round: float | None = field(default=None, metadata=POSITIVE)
+    client: Literal["composite", "unmodified"] | Unmodified = "composite"
     density: float | Density | None = field(default=None, metadata=_DENSITY)
 
 
@@ -437,6 +384,8 @@ def check_options(options: CommonOptions) -> None:
         options.weighting = _checked_weights(options.weighting)
     if options.on_divergence == "stop":
         options.on_divergence = "raise"
+    if isinstance(options, UnmodifiedOptions) and options.client == "unmodified":
+        options.client = Unmodified()
 
 
 def _checked_weights(weighting: Mapping[int, float]) -> dict[int, float]:
@@ -500,16 +449,16 @@ def check_local_points(options: CommonOptions) -> None:
             f"{where} is the mean of the clients' duals in each local step, which server_momentum="
             f"{own.server_momentum:g} leaves; take output=Average(), or no momentum"
         )
-    if getattr(own, "client", "") == "unmodified":
+    if serves_unmodified(own):
         raise ConfigurationError(f'{where} needs the clients\' {steps} steps; client="unmodified" has none')
     if own.aggregation != "mean":
         raise ConfigurationError(
             f"{where} averages {steps} steps; aggregation={own.aggregation!r} has no form for them"
         )
-    if own.local_steps is None:
+    if own.work.steps is None:
         raise ConfigurationError(
-            f"{where} averages over the {steps} steps, so all clients must take the same number: "
-            "give local_steps instead of local_epochs"
+            f"{where} averages over the {steps} steps, so all clients must take the same number: work=Steps(...) "
+            f"instead of {own.work!r}"
         )
 
 
@@ -521,12 +470,19 @@ def work_of(options: CommonOptions) -> Work | None:
     options : CommonOptions
         The strategy, whose options these are.
     """
-    own: Any = options
-    if isinstance(options, WorkOptions):
-        return FirstOrder(own.local_steps, own.local_epochs, own.batch_size)
-    if isinstance(options, MinimiseOptions):
-        return Minimise(own.engine, own.tolerance, own.rule, own.max_iterations)
-    return None
+    work: Work | None = getattr(options, "work", None)
+    return work
+
+
+def serves_unmodified(options: object) -> bool:
+    """Whether a strategy's clients are FedAvg ClientApps, which do not know psi.
+
+    Parameters
+    ----------
+    options : CommonOptions
+        Of the strategy.
+    """
+    return isinstance(getattr(options, "client", None), Unmodified)
 
 
 def rates_of(options: CommonOptions) -> tuple[str, ...]:
@@ -625,9 +581,6 @@ _ELSEWHERE = {
     "learning_rate": "client_lr",
     "client_learning_rate": "client_lr",
     "server_learning_rate": "server_lr",
-    "epochs": "local_epochs",
-    "num_epochs": "local_epochs",
-    "steps": "local_steps",
     "penalty": "regularizer",
     "fraction_fit": "fraction_train",
     "min_fit_clients": "min_train_nodes",
@@ -637,7 +590,20 @@ _ELSEWHERE = {
 #: Names that an option object has as its own.
 _IN_AN_OBJECT = {
     **dict.fromkeys(("max_examples", "max_ratio", "max_increment_norm"), "bounds=Bounds({name}={value!r})"),
+    "own_loops": "bounds=Bounds({name}={value!r})",
     **dict.fromkeys(("window", "output_window"), "output=Average(window={value!r})"),
+    **dict.fromkeys(("local_steps", "steps"), "work=Steps({value!r}, batch_size=32)"),
+    **dict.fromkeys(("local_epochs", "epochs", "num_epochs"), "work=Epochs({value!r}, batch_size=32)"),
+    **dict.fromkeys(("engine", "tolerance", "rule", "max_iterations"), "work=Minimise({name}={value!r})"),
+    **dict.fromkeys(("apply_to", "pass_through", "scope"), "arrays=Arrays({name}={value!r})"),
+    **dict.fromkeys(("min_replies", "node_timeout", "choose_nodes"), "participation=Participation({name}={value!r})"),
+    **dict.fromkeys(("evict_after", "on_missing"), "participation=Everyone({name}={value!r})"),
+    "batch_size": "work=Epochs(1, batch_size={value!r})",
+    "sparsity": "output=Last(nonzeros={value!r})",
+    "wire_dtype": "wire=Wire(dtype={value!r})",
+    "sparse_wire": "wire=Wire(sparse={value!r})",
+    "threshold_per_round": "client=Unmodified(threshold_per_round={value!r})",
+    "ledger_bytes": "client_state=Ledger(max_bytes={value!r})",
     "trim": "aggregation=Trimmed({value!r})",
     "client_weights": "weighting={value!r}",
     "density_scope": "density=Density(..., scope={value!r})",

@@ -33,6 +33,7 @@ from flwr_fco.server.options import (
     number_at,
     rate_text,
     rates_of,
+    serves_unmodified,
     weights_of,
     work_of,
 )
@@ -53,6 +54,7 @@ from flwr_fco.wire.envelope import addressed
 from flwr_fco.wire.metrics import joined_metrics
 from flwr_fco.wire.model import layout_of, primal_request, primal_vector, same_arrays, shared_arrays
 from flwr_fco.wire.protocol import Node, Plan, Uplink
+from flwr_fco.work import FirstOrder
 
 _TRAIN_SAMPLE, _EVALUATE_SAMPLE = 2, 3
 #: Key of the current run in a saved state, next to the parts.
@@ -291,7 +293,9 @@ class Run:
             if private is not None and self.private_mean is not None:
                 self.private_mean.released_rounds = private.released_rounds
         try:
-            layout = layout_of(initial_arrays, apply_to=options.apply_to, pass_through=options.pass_through)
+            layout = layout_of(
+                initial_arrays, apply_to=options.arrays.apply_to, pass_through=options.arrays.pass_through
+            )
             primal, self.mail.pass_through_arrays = primal_vector(layout, initial_arrays)
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
@@ -322,10 +326,10 @@ class Run:
             layout=layout,
             regularizer=setting.regularizer,
             mirror_map=setting.mirror_map,
-            scope=options.scope,
+            scope=options.arrays.scope,
             work=setting.work,
             seed=options.seed,
-            wire_dtype=options.wire_dtype or ("auto" if layout.single_network else "float64"),
+            wire_dtype=options.wire.dtype or ("auto" if layout.single_network else "float64"),
             options=self.algorithm.options(self._constants()),
         )
 
@@ -528,8 +532,9 @@ class Run:
             self._problem = mail.open(server_round, [], config, self.problem, self.state)
             return []
         nodes = self._sample(grid, server_round, _TRAIN_SAMPLE, options.fraction_train, options.min_train_nodes)
-        if options.choose_nodes is not None:
-            nodes = self.nodes.chosen(options.choose_nodes, server_round)
+        choose = options.participation.choose_nodes
+        if choose is not None:
+            nodes = self.nodes.chosen(choose, server_round)
         asked: Sequence[Node] = nodes
         for part in self._acting["before_round"]:
             asked = part.before_round(self, asked)
@@ -580,7 +585,7 @@ class Run:
 
     def _concluded(self, good: Sequence[Reply[Uplink]]) -> tuple[ArrayRecord, MetricRecord]:
         current = self.current
-        least = len(current.nodes) if self.algorithm.everyone else self.strategy.min_replies
+        least = len(current.nodes) if self.algorithm.everyone else self.strategy.participation.min_replies
         if self.private_mean is not None:
             return self._released(self.private_mean.release(self.mail.weighted(good)))
         uplinks = self.mail.weighted(good)
@@ -817,7 +822,7 @@ class Run:
         normalized = ", local work normalised" if getattr(options, "normalize_local_work", False) else ""
         weights = "given by partition" if weights_of(options) else options.weighting
         return [
-            ("Regularizer", f"{options.regularizer}{where} (scope: {options.scope})"),
+            ("Regularizer", f"{options.regularizer}{where} (scope: {options.arrays.scope})"),
             ("Mirror map", f"{options.mirror_map}"),
             *self._lines_of_work(),
             ("Weights", f"{weights}{normalized}"),
@@ -825,18 +830,18 @@ class Run:
             ("Seed", f"{options.seed}"),
             *self.algorithm.describe(self.state),
             *(line for part in self.parts.values() for line in part.describe()),
-            ("Minimum replies", f"{options.min_replies}"),
+            ("Minimum replies", f"{options.participation.min_replies}"),
         ]
 
     def _lines_of_work(self) -> list[tuple[str, str]]:
         options: Any = self.strategy
-        unmodified = getattr(options, "client", "") == "unmodified"
+        unmodified = serves_unmodified(options)
         planned = work_of(options) if self._setting is None else self._setting.work
         work = "the clients' own" if unmodified else "the method's" if planned is None else f"{planned}"
         if not isinstance(options, RateOptions):
             return [("Local work", work)]
-        # Unmodified clients ignore it; with `local_steps` it sets how fast the weight of psi grows.
-        theirs = unmodified and getattr(options, "local_steps", None) is None
+        # Unmodified clients ignore it; with a number of steps it sets how fast the weight of psi grows.
+        theirs = unmodified and isinstance(planned, FirstOrder) and planned.steps is None
         client_lr = "the clients' own" if theirs else rate_text(options.client_lr)
         rates = f"client ({client_lr}) | server ({rate_text(options.server_lr)})"
         return [("Learning rates", rates), ("Local work", work)]

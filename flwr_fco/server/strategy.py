@@ -19,7 +19,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Result
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.method import declare
-from flwr_fco.server.options import CommonOptions, check_options, work_of
+from flwr_fco.server.options import CommonOptions, check_options, serves_unmodified, work_of
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
@@ -172,7 +172,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
         """Return the messages of a training round, as in ``FedAvg``, with separate records for every node."""
         run = self._fco
         if run.state is None or server_round == 1:
-            unmodified = getattr(self, "client", "") == "unmodified"
+            unmodified = serves_unmodified(self)
             refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""), unmodified=unmodified)
         return run.mail.post(run.open_round(server_round, arrays, config, grid))
 

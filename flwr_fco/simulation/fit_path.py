@@ -67,12 +67,12 @@ def fit_path(
 
     Examples
     --------
-    >>> from flwr_fco import L1, FedDualAvg, LeastSquares, client_app
+    >>> from flwr_fco import L1, Epochs, FedDualAvg, LeastSquares, client_app
     >>> def load(context, shift=0):
     ...     features = np.random.default_rng(shift + context.node_config["partition-id"]).standard_normal((30, 4))
     ...     return LeastSquares(features, features @ np.array([1.0, -1.0, 0.0, 0.0]))
     >>> path = fit_path(
-    ...     FedDualAvg(regularizer=L1(1.0), client_lr="auto", batch_size=None, fraction_evaluate=0.0),
+    ...     FedDualAvg(regularizer=L1(1.0), client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0),
     ...     client_app(load, load_evaluation_objective=lambda context: load(context, 100)),
     ...     num_nodes=3,
     ...     num_rounds=50,

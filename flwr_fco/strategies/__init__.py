@@ -1,6 +1,18 @@
 """Strategies: the server half of every algorithm, subclasses of Flower's ``FedAvg``."""
 
-from flwr_fco.algorithms.contract.choices import Average, Bounds, Density, Trimmed
+from flwr_fco.algorithms.contract.choices import (
+    Arrays,
+    Average,
+    Bounds,
+    Density,
+    Everyone,
+    Last,
+    Ledger,
+    Participation,
+    Trimmed,
+    Unmodified,
+    Wire,
+)
 from flwr_fco.algorithms.fast_dual_averaging import ModelStage
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stages
 from flwr_fco.server.convergence import Biased, Exact, Limit, ShiftedBy, Subgradient
@@ -40,9 +52,11 @@ from flwr_fco.strategies.rivals import (
     FiveGCS,
     ScaffoldS,
 )
+from flwr_fco.work import Epochs, Minimise, Steps
 
 __all__ = [
     "APDAInexact",
+    "Arrays",
     "Average",
     "Biased",
     "Bounds",
@@ -56,6 +70,8 @@ __all__ = [
     "Density",
     "DistributedPGDA",
     "DualFL",
+    "Epochs",
+    "Everyone",
     "EveryoneOptions",
     "Exact",
     "ExtraStepLocalSGD",
@@ -78,13 +94,17 @@ __all__ = [
     "FedSAM",
     "FiveGCS",
     "GraphOptions",
+    "Last",
+    "Ledger",
     "Limit",
     "LocalSGD",
     "MCFedDA",
     "MemoryOptions",
+    "Minimise",
     "MinimiseOptions",
     "ModelStage",
     "MultistepReFedDAGT",
+    "Participation",
     "RateOptions",
     "ReFedDAGT",
     "Scaffnew",
@@ -92,9 +112,12 @@ __all__ = [
     "ScaffoldS",
     "ShiftedBy",
     "Stage",
+    "Steps",
     "Subgradient",
     "TrackerOptions",
     "Trimmed",
+    "Unmodified",
+    "Wire",
     "WorkOptions",
     "method_of",
     "run_of",

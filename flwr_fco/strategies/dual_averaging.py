@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr_fco.algorithms.contract.choices import Average
+from flwr_fco.algorithms.contract.choices import POSITIVE, Average, Last
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.fast_dual_averaging import (
     ConstrainedFastDualAveraging,
@@ -17,7 +17,6 @@ from flwr_fco.algorithms.fast_dual_averaging import (
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.convergence import Biased, Shifted, ToZero, Vanishing
 from flwr_fco.server.options import (
-    POSITIVE,
     GraphOptions,
     MomentumOptions,
     PrivacyOptions,
@@ -46,17 +45,11 @@ class FedDualAvg(
 
     Parameters
     ----------
-    client_prox : bool, default True
-        Whether psi acts in the local steps; False is :class:`FedDualAvgOSP`.
-    sparse_wire : {"auto", False}, default "auto"
-        ``"auto"``: a client with sparse features sends only the coordinates that occur in its rows when that takes
-        fewer bytes, which tells the server which features the client has. False: whole vectors, whose form does not
-        reveal this (their zeros still do; see docs/sparse.md).
-    output : {"last", "shadow"} or Average, default "last"
+    output : {"last", "shadow"}, Last or Average, default "last"
         The primal point that evaluation and the user see: the last one, or the mean of points of all
         rounds or the last ones (an average is neither sparse nor of low rank). ``"shadow"``: the mean over rounds r and
         local steps k of retrieve(mean_m z_{r,k}^m, t_r + client_lr k), which the theory analyses. For research: the
-        uplink holds all local steps, so it needs `local_steps`.
+        uplink holds all local steps, so it needs ``work=Steps(K)``.
 
     References
     ----------
@@ -70,9 +63,9 @@ class FedDualAvg(
     0.01
     """
 
-    client_prox: bool = True
-    sparse_wire: Literal["auto", False] = "auto"
-    output: Literal["last", "shadow"] | Average = "last"  # type: ignore[assignment]
+    #: Whether psi acts in the local steps.
+    client_prox: bool = field(init=False, default=True)
+    output: Literal["last", "shadow"] | Last | Average = "last"  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,9 +107,10 @@ class FedDA(FedDualAvg, limit=Biased("as `FedDualAvg`, which it is"), source="[2
 
     Examples
     --------
+    >>> from flwr_fco.strategies import Steps
     >>> from flwr_fco.mirror_maps import PNorm
-    >>> FedDA(mirror_map=PNorm(12.0), client_lr=0.1, local_steps=10, batch_size=10).client_prox
-    True
+    >>> FedDA(mirror_map=PNorm(12.0), client_lr=0.1, work=Steps(10, batch_size=10)).work.steps
+    10
     """
 
 
@@ -158,7 +152,8 @@ class FastFedDA(
 
     Examples
     --------
-    >>> FastFedDA(convexity=0.1, anchor_weight=550.0, local_steps=10).variant
+    >>> from flwr_fco.strategies import Steps
+    >>> FastFedDA(convexity=0.1, anchor_weight=550.0, work=Steps(10)).variant
     'bao'
     """
 
@@ -175,9 +170,9 @@ class FastFedDA(
         super().__post_init__()
         if self.variant == "bao" and self.mixing is not None:
             raise ConfigurationError('variant="bao" has no form on a graph; take variant="liang", or mixing=None')
-        if self.variant == "liang" and self.local_steps is None:
+        if self.variant == "liang" and self.work.steps is None:
             raise ConfigurationError(
-                'variant="liang" counts its steps, so all clients must take the same number: give local_steps'
+                'variant="liang" counts its steps, so all clients must take the same number: work=Steps(...)'
             )
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from flwr_fco.algorithms.contract.choices import AT_LEAST_ONE
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,
     DecentralizedGradientTracking,
@@ -24,7 +25,6 @@ from flwr_fco.algorithms.restricted_gradient_tracking import (
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.convergence import Biased, DoubledStrength, Exact
 from flwr_fco.server.options import (
-    AT_LEAST_ONE,
     GraphOptions,
     MemoryOptions,
     RateOptions,
@@ -49,12 +49,6 @@ class FedDAGT(
 ):
     """Federated dual averaging with gradient tracking: no bias from unequal clients, at FedAvg's traffic.
 
-    Parameters
-    ----------
-    sparse_wire : {"auto", False}, default "auto"
-        As in :class:`FedDualAvg`: whether a client with sparse features sends, and stores, only the coordinates that
-        occur in its rows.
-
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1 with U = 11'/M, and
@@ -62,13 +56,12 @@ class FedDAGT(
 
     Examples
     --------
+    >>> from flwr_fco.strategies import Steps
     >>> from flwr_fco.mirror_maps import PNorm
-    >>> strategy = FedDAGT(mirror_map=PNorm(12.0), client_lr=0.1, local_steps=10, batch_size=10)
+    >>> strategy = FedDAGT(mirror_map=PNorm(12.0), client_lr=0.1, work=Steps(10, batch_size=10))
     >>> strategy.tracker_start
     'gradient'
     """
-
-    sparse_wire: Literal["auto", False] = "auto"
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -92,7 +85,8 @@ class Scaffold(
 
     Examples
     --------
-    >>> Scaffold(client_lr=0.1, local_steps=5).variate
+    >>> from flwr_fco.strategies import Steps
+    >>> Scaffold(client_lr=0.1, work=Steps(5)).variate
     'average'
     """
 
@@ -105,7 +99,7 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
     """Restricted FedDA-GT, algorithm 2: around the start point, within a ball of the map's norm.
 
     The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``. The paper's output is
-    ``output=Average(), sparsity=s``: the s largest entries of the mean over the rounds r = 0 .. R-1 of their initial
+    ``output=Average(nonzeros=s)``: the s largest entries of the mean over the rounds r = 0 .. R-1 of their initial
     primals.
 
     Parameters
@@ -121,7 +115,7 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
     --------
     >>> from flwr_fco.mirror_maps import PNorm
     >>> from flwr_fco.strategies import Average
-    >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output=Average(), sparsity=16).tracker_start
+    >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output=Average(nonzeros=16)).tracker_start
     'zero'
     """
 
@@ -148,7 +142,7 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     radius_squared : float, optional
         Q_0, the first radius; without it and without radii in the stages there is no ball.
     sparsity : int, optional
-        s: number of entries kept in a reference and in an averaged output; ``output="last"`` keeps all entries.
+        s: number of entries kept in a reference; by default all of them.
     restart_window : int, optional
         Number of last rounds of a stage that the reference averages. By default all rounds of the stage, or the
         window of ``output=Average(window=...)``. The authors' experiments use 100.
@@ -170,6 +164,7 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     """
 
     stages: Sequence[Stage] | None = None
+    sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
     restart_window: int | None = field(default=None, metadata=AT_LEAST_ONE)
     restart_newest: bool = False
 
@@ -202,9 +197,10 @@ class DFedDA(
 
     Examples
     --------
+    >>> from flwr_fco.strategies import Steps
     >>> from flwr_fco.mirror_maps import PNorm
     >>> from flwr_fco.topology import chain
-    >>> DFedDA(mixing=chain(16), mirror_map=PNorm(12.0), client_lr=0.1, local_steps=10).mixing.num_nodes
+    >>> DFedDA(mixing=chain(16), mirror_map=PNorm(12.0), client_lr=0.1, work=Steps(10)).mixing.num_nodes
     16
     """
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flwr_fco.algorithms.contract.choices import AT_LEAST_ONE, POSITIVE
 from flwr_fco.algorithms.dual_fl import DualAcceleration, next_momentum
 from flwr_fco.algorithms.fed_dr import DouglasRachford
 from flwr_fco.algorithms.fed_dyn import DynamicRegularization
@@ -13,10 +14,8 @@ from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.scaffnew import ShiftedSteps
 from flwr_fco.server.convergence import Exact, ShiftedBy
 from flwr_fco.server.options import (
-    AT_LEAST_ONE,
     AUTO,
     AUTOMATIC,
-    POSITIVE,
     EveryoneOptions,
     MemoryOptions,
     MinimiseOptions,

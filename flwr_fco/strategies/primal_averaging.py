@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr_fco.algorithms.contract.choices import Average
+from flwr_fco.algorithms.contract.choices import Average, Last
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import GradientSteps, SubgradientSteps
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
@@ -39,8 +39,9 @@ class LocalSGD(
 
     Examples
     --------
-    >>> LocalSGD(client_lr=0.1, local_epochs=5)
-    LocalSGD(local_epochs=5)
+    >>> from flwr_fco.strategies import Epochs
+    >>> LocalSGD(client_lr=0.1, work=Epochs(5))
+    LocalSGD(work=Epochs(5, batch_size=32))
     """
 
 
@@ -70,7 +71,7 @@ class FedAvgSubgradient(
     Examples
     --------
     >>> from flwr_fco.regularizers import L1
-    >>> FedAvgSubgradient(regularizer=L1(0.01), client_lr=0.1, local_epochs=1).regularizer.strength
+    >>> FedAvgSubgradient(regularizer=L1(0.01), client_lr=0.1).regularizer.strength
     0.01
     """
 
@@ -145,12 +146,12 @@ class FeDualEx(
 
     Parameters
     ----------
-    output : {"last", "ergodic"} or Average, default "last"
+    output : {"last", "ergodic"}, Last or Average, default "last"
         The primal point that evaluation and the user see: the last one, or the mean of points of all rounds or the last
         ones (an average is neither sparse nor of low rank). ``"ergodic"``: the mean over rounds r and
         local steps k of retrieve(mean_m omega_{r,k+1/2}^m, t_r + client_lr (k + 1)), which the theorems are about. For
         research: clients also send the duals of all half steps, so the uplink is K + 1 times as large and the server
-        computes K more proximal maps a round. It needs `local_steps`.
+        computes K more proximal maps a round. It needs ``work=Steps(K)``.
 
     References
     ----------
@@ -158,13 +159,14 @@ class FeDualEx(
 
     Examples
     --------
+    >>> from flwr_fco.strategies import Steps
     >>> from flwr_fco.regularizers import L1, PerParameter
     >>> psi = PerParameter({"x": L1(0.1, bound=0.05), "y": L1(0.1, bound=0.05)})
-    >>> FeDualEx(regularizer=psi, client_lr=0.1, server_lr=0.1, local_steps=10, batch_size=1).output
+    >>> FeDualEx(regularizer=psi, client_lr=0.1, server_lr=0.1, work=Steps(10, batch_size=1)).output
     'last'
     """
 
-    output: Literal["last", "ergodic"] | Average = "last"  # type: ignore[assignment]
+    output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,10 +190,10 @@ class FedMiP(
     server_prox : bool, default True
         Whether psi also acts in the server's step. If so, as printed in the paper, psi counts twice: the limit is near
         the solution for 2 * strength.
-    output : {"last", "ergodic"} or Average, default "last"
+    output : {"last", "ergodic"}, Last or Average, default "last"
         The primal point that evaluation and the user see: the last one, or the mean of points of all
         rounds or the last ones. ``"ergodic"``: the mean over rounds, local steps and clients of the half steps. For
-        research: the uplink is K + 1 times as large, and `local_steps` is required.
+        research: the uplink is K + 1 times as large, and ``work=Steps(K)`` is required.
 
     References
     ----------
@@ -205,7 +207,7 @@ class FedMiP(
     """
 
     server_prox: bool = True
-    output: Literal["last", "ergodic"] | Average = "last"  # type: ignore[assignment]
+    output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         super().__post_init__()

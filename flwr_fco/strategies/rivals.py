@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from flwr_fco.algorithms.contract.choices import AT_LEAST_ONE, POSITIVE
 from flwr_fco.algorithms.rivals.apda_inexact import APDA
 from flwr_fco.algorithms.rivals.client_momentum import ClientMomentum
 from flwr_fco.algorithms.rivals.fed_pd import PrimalDual
@@ -13,8 +14,6 @@ from flwr_fco.algorithms.rivals.sharpness_aware import SharpnessAware
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.convergence import Biased, Exact, ShiftedBy
 from flwr_fco.server.options import (
-    AT_LEAST_ONE,
-    POSITIVE,
     EveryoneOptions,
     MemoryOptions,
     MinimiseOptions,
@@ -197,8 +196,9 @@ class FedCM(
 
     Examples
     --------
-    >>> FedCM(mix=0.2, client_lr=0.1, local_steps=5)
-    FedCM(local_steps=5, mix=0.2)
+    >>> from flwr_fco.strategies import Steps
+    >>> FedCM(mix=0.2, client_lr=0.1, work=Steps(5))
+    FedCM(work=Steps(5, batch_size=32), mix=0.2)
     """
 
     mix: float = field(default=0.1, metadata={"range": (lambda alpha: 0.0 < alpha <= 1.0, "0 < mix <= 1")})
@@ -233,8 +233,9 @@ class FedSAM(
 
     Examples
     --------
-    >>> FedSAM(radius=0.1, client_lr=0.1, local_steps=5)
-    FedSAM(local_steps=5, radius=0.1)
+    >>> from flwr_fco.strategies import Steps
+    >>> FedSAM(radius=0.1, client_lr=0.1, work=Steps(5))
+    FedSAM(work=Steps(5, batch_size=32), radius=0.1)
     """
 
     radius: float = field(default=0.05, metadata={"range": (lambda r: 0.0 <= r < 1e308, "a finite number >= 0")})
@@ -251,7 +252,8 @@ class ExtraStepLocalSGD(FedAvgSubgradient, algorithm=ExtraStep, source="Beznosik
 
     Examples
     --------
-    >>> ExtraStepLocalSGD(client_lr=0.1, local_steps=5).local_steps
+    >>> from flwr_fco.strategies import Steps
+    >>> ExtraStepLocalSGD(client_lr=0.1, work=Steps(5)).work.steps
     5
     """
 
@@ -266,7 +268,8 @@ class FedAvgS(FedAvgSubgradient, algorithm=DescentAscent, source="Hou and others
 
     Examples
     --------
-    >>> FedAvgS(client_lr=0.1, local_steps=5).local_steps
+    >>> from flwr_fco.strategies import Steps
+    >>> FedAvgS(client_lr=0.1, work=Steps(5)).work.steps
     5
     """
 
@@ -291,7 +294,8 @@ class DistributedPGDA(FedAvgSubgradient, algorithm=DescentAscent, source="Shafah
 
     Examples
     --------
-    >>> DistributedPGDA(client_lr=0.1, ascent_lr=0.05, sign_ascent=True, local_steps=5).alternating
+    >>> from flwr_fco.strategies import Steps
+    >>> DistributedPGDA(client_lr=0.1, ascent_lr=0.05, sign_ascent=True, work=Steps(5)).alternating
     True
     """
 
@@ -310,6 +314,7 @@ class ScaffoldS(Scaffold, source="Hou and others 2021"):
 
     Examples
     --------
-    >>> ScaffoldS(client_lr=0.1, local_steps=5).variate
+    >>> from flwr_fco.strategies import Steps
+    >>> ScaffoldS(client_lr=0.1, work=Steps(5)).variate
     'average'
     """

@@ -26,7 +26,7 @@ from flwr_fco.server.strategy import CompositeStrategy, run_of
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.testing.objectives import require
 from flwr_fco.wire import flower as _flower
-from flwr_fco.work import Minimise
+from flwr_fco.work import Epochs, Minimise
 
 _STRENGTH = 0.3
 _CLIENTS = 4
@@ -104,7 +104,7 @@ def _simulated(strategy: CompositeStrategy, objectives: list[LeastSquares], roun
 def _run(
     make: MakeStrategy, objectives: list[LeastSquares], rounds: int, **options: Any
 ) -> tuple[Vector, CompositeStrategy]:
-    settings: dict[str, Any] = {"regularizer": L1(_STRENGTH), "batch_size": None, "min_evaluate_nodes": 1}
+    settings: dict[str, Any] = {"regularizer": L1(_STRENGTH), **_batches(None), "min_evaluate_nodes": 1}
     # A diverging run is measured like any other, so the check fails with its error.
     settings["on_divergence"] = "warn"
     settings.update(options)
@@ -117,12 +117,22 @@ def _run(
 
 def _with_known_options(make: MakeStrategy) -> MakeStrategy:
     """Return a function that omits options that the strategy does not have."""
-    names = {field.name for field in fields(make()) if field.init}
+    like = make()
+    names = {field.name for field in fields(like) if field.init}
 
     def build(**options: Any) -> CompositeStrategy:
-        return make(**{name: value for name, value in options.items() if name in names})
+        known = {name: value for name, value in options.items() if name in names}
+        if isinstance(work_of(like), Minimise) and "work" in known:
+            # Another number of rows is another number of iterations.
+            known["work"] = Minimise(max_iterations=10_000 + (known["work"].batch_size or 0))
+        return make(**known)
 
     return build
+
+
+def _batches(size: int | None) -> dict[str, Any]:
+    """Return the options of one pass over the data in batches, by both names that strategies have for them."""
+    return {"work": Epochs(1, batch_size=size), "batch_size": size}
 
 
 def _limit_of(make: MakeStrategy) -> Limit:
@@ -204,10 +214,10 @@ def _check_answers(make: MakeStrategy) -> None:
 
 def _check_state(make: MakeStrategy) -> None:
     objectives = _problem()
-    _, strategy = _run(make, objectives, 2, client_lr=0.1, batch_size=7)
+    _, strategy = _run(make, objectives, 2, client_lr=0.1, **_batches(7))
     before = strategy.state
     require(before.round == 2, f"after two rounds the state says round {before.round}")
-    later = _run(make, objectives, 4, client_lr=0.1, batch_size=7)[1].state
+    later = _run(make, objectives, 4, client_lr=0.1, **_batches(7))[1].state
     for name, value in before._asdict().items():
         if isinstance(value, np.ndarray):
             require(value.dtype == np.float64, f"state.{name} is {value.dtype}, expected float64")
@@ -216,7 +226,7 @@ def _check_state(make: MakeStrategy) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.npz"
         run_of(strategy).save(path)
-        restored = make(regularizer=L1(_STRENGTH), client_lr=0.1, batch_size=7, min_evaluate_nodes=1)
+        restored = make(regularizer=L1(_STRENGTH), client_lr=0.1, **_batches(7), min_evaluate_nodes=1)
         restored.fraction_evaluate = 0.0
         layout = objectives[0].layout
         arrays = {name: Array(array) for name, array in layout.unflatten(np.zeros(layout.size)).items()}
@@ -228,7 +238,7 @@ def _check_state(make: MakeStrategy) -> None:
                 all(np.array_equal(a, b) for a, b in zip(*following, strict=True)),
                 f"round {number} after saving and loading the state differs from round {number} without",
             )
-        other = make(regularizer=L1(_STRENGTH), client_lr=0.1, batch_size=8, max_iterations=9)
+        other = make(regularizer=L1(_STRENGTH), client_lr=0.1, **_batches(8))
         run_of(other).prepare(ArrayRecord(arrays))
         try:
             run_of(other).load(path)
@@ -247,7 +257,7 @@ def _next_round(strategy: CompositeStrategy, objectives: list[LeastSquares], num
 
 
 def _check_repeatable(make: MakeStrategy) -> None:
-    options: dict[str, Any] = {"client_lr": 0.1, "batch_size": 7, "min_train_nodes": 1, "seed": 3}
+    options: dict[str, Any] = {"client_lr": 0.1, **_batches(7), "min_train_nodes": 1, "seed": 3}
     minimises, everyone = isinstance(work_of(make()), Minimise), algorithm_class(make()).everyone
     if minimises and not everyone:
         # Without minibatches, only the sampling of clients is random.

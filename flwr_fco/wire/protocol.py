@@ -278,6 +278,11 @@ class Plan:
             return kernel
         return kernel._replace(thresholds=NOTHING)
 
+    @property
+    def steps(self) -> int:
+        """The number of a client's minibatches in a round, K; 0 if it is not known."""
+        return (self.work.steps or 0) if isinstance(self.work, FirstOrder) else 0
+
     def point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
         """Return h.retrieve(z, t, psi), which without psi costs no more than h.conjugate_gradient(z).
 

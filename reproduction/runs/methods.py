@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass, replace
 from inspect import signature
 from typing import Any
 
 from flwr.serverapp.strategy import FedAvg
 
+from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.strategies import (
     STRATEGIES,
+    Arrays,
     Average,
-    Bounds,
     CompositeStrategy,
     FastFedDA,
+    Last,
     ModelStage,
     Stage,
     Trimmed,
@@ -28,20 +30,19 @@ from reproduction.problems.baselines import BASELINES
 _DECIDED = frozenset(
     {
         *signature(FedAvg).parameters,
-        *("client_lr", "server_lr", "local_epochs", "local_steps", "batch_size", "stages", "seed", "privacy"),
-        *("regularizer", "mirror_map", "apply_to", "certificate_every"),
-        *("client", "threshold_per_round", "density", "bounds"),
-        *("pass_through", "node_timeout", "choose_nodes", "on_divergence"),
+        *("client_lr", "server_lr", "work", "batch_size", "stages", "seed", "privacy"),
+        *("regularizer", "mirror_map", "arrays", "certificate_every"),
+        *("client", "density", "bounds", "participation", "on_divergence", "wire"),
     }
 )
 _PRIVACY = "privacy_"
+#: Objects that the run sets, or that are no options of a command line.
+_OTHERS: tuple[type, ...] = (Arrays, FirstOrder)
+#: Objects that replace a word, by the option; of other options the default says which object it is.
+_FOR_WORDS: Mapping[str, type] = {"output": Average, "aggregation": Trimmed}
+#: Keys of a command line for fields whose own name says too little.
+_KEYS = {("aggregation", "share"): "trim", ("wire", "dtype"): "wire_dtype", ("wire", "sparse"): "wire_sparse"}
 #: The fields of :class:`GaussianDP` as options, except the number of rounds, which the run sets.
-#: Fields of option objects that are options of a command line by themselves.
-_OF_OBJECTS = {
-    "output": ("window",),
-    "aggregation": ("trim",),
-    "bounds": tuple(own.name for own in fields(Bounds)),
-}
 PRIVACY_OPTIONS = tuple(_PRIVACY + own.name for own in fields(GaussianDP) if own.name != "rounds")
 
 
@@ -62,8 +63,18 @@ def option_names(strategy: str) -> list[str]:
         return ["client", "tol"] if strategy == "local" else ["tol"]
     known = _arguments(STRATEGIES[strategy])
     own = [name for name in known if name not in _DECIDED]
-    objects = [field for option, names in _OF_OBJECTS.items() if option in known for field in names]
-    return [*own, *objects, *(PRIVACY_OPTIONS if "privacy" in known else ())]
+    return [*own, *_of_objects(STRATEGIES[strategy]), *(PRIVACY_OPTIONS if "privacy" in known else ())]
+
+
+def _of_objects(kind: type[CompositeStrategy]) -> dict[str, tuple[str, str]]:
+    """Return the option and the field that each key of a command line for a field of an option object stands for."""
+    found: dict[str, tuple[str, str]] = {}
+    for name, option in signature(kind).parameters.items():
+        like = _FOR_WORDS.get(name, type(option.default))
+        if is_dataclass(like) and like not in _OTHERS:
+            fields_of = [own.name for own in fields(like) if own.name not in ("choose_nodes", "own_loops")]
+            found |= {_KEYS.get((name, field), field): (name, field) for field in fields_of}
+    return found
 
 
 def is_private(options: Mapping[str, Any]) -> bool:
@@ -94,7 +105,7 @@ def needs_everyone(strategy: str) -> bool:
     >>> needs_everyone("DualFL"), needs_everyone("FedDualAvg"), needs_everyone("centralized")
     (True, False, False)
     """
-    return strategy not in BASELINES and "evict_after" in _arguments(STRATEGIES[strategy])
+    return strategy not in BASELINES and "evict_after" in _of_objects(STRATEGIES[strategy])
 
 
 def automatic_options(strategy: str) -> list[str]:
@@ -165,20 +176,32 @@ def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, A
         # Defaults that the accounting needs; other values are refused with the reason.
         needed = {"weighting": "uniform", "normalize_local_work": False}
         options = {**needed, **rest, "privacy": GaussianDP(**private)}
-    return kind(**{key: value for key, value in decided.items() if key in known}, **_with_objects(options))
+    parameters = signature(kind).parameters
+    # A method that minimises does no steps.
+    mine = {key: value for key, value in decided.items() if key in known}
+    if "work" in mine and type(mine["work"]) is not type(parameters["work"].default):
+        del mine["work"]
+    return kind(**_with_objects(kind, {**mine, **options}))
 
 
-def _with_objects(options: Mapping[str, Any]) -> dict[str, Any]:
+def _with_objects(kind: type[CompositeStrategy], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options with objects in the place of the words and numbers that a command line has for them."""
-    own = {name: value for name, value in options.items() if not any(name in names for names in _OF_OBJECTS.values())}
-    if own.get("output") == "average":
-        own["output"] = Average()
-    if own.get("output") == "moving-average":
-        own["output"] = Average(options.get("window", 100))
-    if own.get("aggregation") == "trimmed":
-        own["aggregation"] = Trimmed(options.get("trim", 0.2))
-    bounds = {own.name: options[own.name] for own in fields(Bounds) if own.name in options}
-    return {**own, "bounds": Bounds(**bounds)} if bounds else own
+    keys, parameters = _of_objects(kind), signature(kind).parameters
+    own = {name: value for name, value in options.items() if name not in keys}
+    words = {"average": Average(), "moving-average": Average(100), "trimmed": Trimmed()}
+    own |= {name: words[own[name]] for name in _FOR_WORDS if own.get(name) in words}
+    given: dict[str, dict[str, Any]] = {}
+    for key, (name, field) in keys.items():
+        if key in options:
+            given.setdefault(name, {})[field] = options[key]
+    for name, values in given.items():
+        start = own.get(name, parameters[name].default)
+        start = Last() if start == "last" else start
+        if not is_dataclass(start):
+            key = next(key for key in keys if key in options and keys[key][0] == name)
+            raise ConfigurationError(f"{key.replace('_', '-')}={options[key]!r} has no effect with {name}={start!r}")
+        own[name] = replace(start, **values)  # type: ignore[type-var]
+    return own
 
 
 def equal_stages(length: int, num_rounds: int) -> list[Stage]:

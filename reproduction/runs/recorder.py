@@ -17,7 +17,7 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.strategies import CompositeStrategy, Stage, run_of, theorem_stages
+from flwr_fco.strategies import Arrays, CompositeStrategy, Epochs, Stage, Steps, run_of, theorem_stages
 from reproduction.problems.mirror_maps import named_map
 from reproduction.problems.tasks import Task
 from reproduction.runs.methods import is_private, make_stages, make_strategy, needs_everyone
@@ -298,14 +298,18 @@ def build_strategy(
             "every round"
         )
     layout, private = settings.load().layout, is_private(settings.strategy_options)
+    batch_size = settings.batch_size * settings.stretch or None
     decided: dict[str, Any] = {
         "regularizer": regularizer,
         "mirror_map": named_map(settings.mirror_map, layout.size),
         # A perturbation is a vector next to a matrix: by their shapes the server would regularize only the matrix.
-        "apply_to": layout.regularized_names,
+        "arrays": Arrays(apply_to=layout.regularized_names),
         "client_lr": settings.client_lr if plateau is None else plateau.rate(float(settings.client_lr)),
         "server_lr": settings.server_lr if plateau is None else plateau.rate(float(settings.server_lr)),
-        "batch_size": settings.batch_size * settings.stretch or None,
+        "batch_size": batch_size,
+        "work": Steps(settings.local_steps, batch_size)
+        if settings.local_steps
+        else Epochs(settings.local_epochs, batch_size),
         # The sample is int(nodes * fraction); the half keeps rounding from losing a client. Privacy is accounted for
         # by the fraction itself.
         "fraction_train": min(1.0, (clients + 0.5 * (not private)) / num_clients),
@@ -316,8 +320,6 @@ def build_strategy(
         "on_divergence": "warn",
         "seed": settings.seed,
     }
-    work = "local_steps" if settings.local_steps else "local_epochs"
-    decided[work] = getattr(settings, work)
     if settings.stage_rounds:
         length = max(1, settings.stage_rounds // settings.stretch)
         decided["stages"] = make_stages(settings.strategy, length, settings.exchanges, settings.strategy_options)

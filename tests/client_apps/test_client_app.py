@@ -16,14 +16,20 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, FedMidOSP
+from flwr_fco.strategies import Epochs, FedDualAvg, FedMidOSP, Steps
 from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
 
 def strategy(**options):
     return FedDualAvg(
-        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, **options}
+        **{
+            "regularizer": L1(0.3),
+            "client_lr": 0.02,
+            "work": Epochs(1, batch_size=5),
+            "fraction_evaluate": 0.0,
+            **options,
+        }
     )
 
 
@@ -221,7 +227,7 @@ def test_a_solver_of_ones_own():
 
     own = solved_by(FedMidOSP, "one step of a test", one_step)
     ours = run(own(regularizer=L1(0.3), client_lr=0.05), clients(), 5)
-    theirs = run(FedMidOSP(regularizer=L1(0.3), client_lr=0.05, local_steps=1, batch_size=None), clients(), 5)
+    theirs = run(FedMidOSP(regularizer=L1(0.3), client_lr=0.05, work=Steps(1, batch_size=None)), clients(), 5)
     np.testing.assert_allclose(
         ours.arrays["coefficients"].numpy(), theirs.arrays["coefficients"].numpy(), rtol=0, atol=1e-15
     )

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from fitting import fitting
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import CONSTANTS, FEATURES, SADDLE, app_of, clients, start_arrays
 from quadratics import quadratics
@@ -26,7 +27,18 @@ from flwr_fco.objectives import Hinge, LeastSquares, Logistic, QuadraticSaddle
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import STRATEGIES as ALL_STRATEGIES
-from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid, FedProx, method_of, run_of
+from flwr_fco.strategies import (
+    Epochs,
+    FastFedDA,
+    FedDAGT,
+    FedDualAvg,
+    FedMid,
+    FedProx,
+    Minimise,
+    Steps,
+    method_of,
+    run_of,
+)
 from flwr_fco.wire import flower as _flower
 from flwr_fco.work import FirstOrder
 
@@ -375,10 +387,10 @@ def numbers_of(hostile, **numbers):
 
 
 STRATEGIES = {
-    "FedDualAvg": (lambda: FedDualAvg(regularizer=L1(0.3), client_lr=0.02, batch_size=5, local_steps=3), FED_DUAL_AVG),
-    "FedDAGT": (lambda: FedDAGT(regularizer=L1(0.3), client_lr=0.02, batch_size=5), TRACKING),
-    "FastFedDA": (lambda: FastFedDA(regularizer=L1(0.3), batch_size=5, local_steps=3), MODELS),
-    "FedMid": (lambda: FedMid(regularizer=L1(0.3), client_lr=0.02, batch_size=5), MIRROR_DESCENT),
+    "FedDualAvg": (lambda: FedDualAvg(regularizer=L1(0.3), client_lr=0.02, work=Steps(3, batch_size=5)), FED_DUAL_AVG),
+    "FedDAGT": (lambda: FedDAGT(regularizer=L1(0.3), client_lr=0.02, work=Epochs(1, batch_size=5)), TRACKING),
+    "FastFedDA": (lambda: FastFedDA(regularizer=L1(0.3), work=Steps(3, batch_size=5)), MODELS),
+    "FedMid": (lambda: FedMid(regularizer=L1(0.3), client_lr=0.02, work=Epochs(1, batch_size=5)), MIRROR_DESCENT),
 }
 CASES = [(strategy, case) for strategy, (_, cases) in STRATEGIES.items() for case in cases]
 
@@ -594,16 +606,18 @@ def held_to_the_limit(strategy, make_objective, clock, **work):
 def made(name):
     kind = ALL_STRATEGIES[name]
     # The engines have tests of their own; this one takes more than a step for any problem.
-    options = {"client_lr": 0.01, "batch_size": 5, "local_steps": 4, "engine": "newton-cg", "tolerance": 1e-12}
+    options = {"client_lr": 0.01, "batch_size": 5}
+    options["work"] = (Steps(4, batch_size=5), Minimise("newton-cg", tolerance=1e-12))
     options |= CONSTANTS.get(name, {})
     if name == "Scaffnew":
         # Long rounds: there must be time to be stopped in.
         options |= {"probability": 0.001, "client_lr": 0.01}
-    return kind(**{key: value for key, value in options.items() if key in kind.__dataclass_fields__})
+    return kind(**fitting(kind, options))
 
 
 def works_in_steps(name):
-    return "batch_size" in ALL_STRATEGIES[name].__dataclass_fields__
+    known = ALL_STRATEGIES[name].__dataclass_fields__
+    return "batch_size" in known or isinstance(known["work"].default, FirstOrder)
 
 
 def test_every_local_solver_belongs_to_a_strategy_that_the_time_is_tested_with():
@@ -640,7 +654,7 @@ RUNS = [
 
 
 def minimising(engine):
-    return FedProx(engine=engine, tolerance=1e-15, penalty=1e-3, max_iterations=50)
+    return FedProx(work=Minimise(engine=engine, tolerance=1e-15, max_iterations=50), penalty=1e-3)
 
 
 def test_every_engine_is_stopped_on_some_problem():

@@ -236,7 +236,7 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ("batches", _drops_last, "last partial"),
         ("batches", _draws_with_replacement, "exactly once"),
         ("batches", _ignores_per_step, "per_step=2"),
-        ("batches", _one_step_less, "steps="),
+        ("batches", _one_step_less, r"Steps\("),
         ("batches", _draws_from_elsewhere, "equal generators"),
         ("buffers", lambda self: {"count": np.array(0)}, "not optimised"),
         ("load_buffers", lambda self, buffers: None, "load_buffers takes a name"),

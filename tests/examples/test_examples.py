@@ -14,7 +14,7 @@ from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDR, LocalSGD, Scaffold
+from flwr_fco.strategies import FedDR, LocalSGD, Minimise, Scaffold, Steps
 from flwr_fco.wire import flower as _flower
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -156,9 +156,9 @@ def test_ten_hospitals_get_the_pooled_solution(example, capsys):
         )
         return len(distances), distances[-1]
 
-    split = FedDR(step=3.0, relaxation=1.95, tolerance=1e-11, fraction_evaluate=0.0)
+    split = FedDR(step=3.0, relaxation=1.95, work=Minimise(tolerance=1e-11), fraction_evaluate=0.0)
     assert 24 <= rounds_of(split, 40)[0] <= 26  # the README says 25
-    options = {"local_steps": 10, "batch_size": None, "fraction_evaluate": 0.0}
+    options = {"work": Steps(10, batch_size=None), "fraction_evaluate": 0.0}
     assert 46 <= rounds_of(Scaffold(client_lr=0.3, **options), 60)[0] <= 50  # the README says 48
-    count, distance = rounds_of(LocalSGD(client_lr=0.1, **{**options, "local_steps": 5}), 100)
+    count, distance = rounds_of(LocalSGD(client_lr=0.1, **{**options, "work": Steps(5, batch_size=None)}), 100)
     assert (count, distance > 1e-4) == (100, True)

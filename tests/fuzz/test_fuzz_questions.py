@@ -18,7 +18,7 @@ from flwr_fco.regularizers import L1, ElasticNet, L2Ball
 from flwr_fco.server.questions.certifying import Certifier
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.simulation.strength_path import held_out_loss, strength_max
-from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, run_of
+from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.envelope import QUESTION, addressed
 from flwr_fco.wire.queries import question_records
@@ -265,8 +265,8 @@ def test_answers_that_rates_are_made_of(data):
     objectives = DATA[data.draw(st.sampled_from([*KINDS, Own]))]
     smooth = objectives[0].smooth
     kinds = [
-        lambda: FedDualAvg(client_lr="auto", local_steps=3, batch_size=4),
-        lambda: FedDAGT(client_lr="auto", local_steps=3),
+        lambda: FedDualAvg(client_lr="auto", work=Steps(3, batch_size=4)),
+        lambda: FedDAGT(client_lr="auto", work=Steps(3)),
         lambda: DualFL(nu="auto", rho="auto") if smooth else FedDualAvg(client_lr="auto"),
     ]
     strategy = prepared(data.draw(st.sampled_from(kinds))(), objectives[0].layout)
@@ -295,7 +295,7 @@ def test_answers_that_strengths_are_made_of(data):
 def test_a_run_goes_on_whatever_is_answered(data):
     objectives = DATA[data.draw(st.sampled_from(KINDS))]
     strategy = FedDualAvg(
-        regularizer=L1(0.1), client_lr=0.01, local_steps=2, batch_size=None, certificate_every=1, min_evaluate_nodes=1
+        regularizer=L1(0.1), client_lr=0.01, work=Steps(2, batch_size=None), certificate_every=1, min_evaluate_nodes=1
     )
     alter = data.draw(lies())
     grid = Lying(objectives, None, data.draw(LIARS))

@@ -11,31 +11,30 @@ from problems import app_of, clients, flat, run, start_arrays
 from flwr_fco import GaussianDP
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg, FedMid, run_of
+from flwr_fco.strategies import Epochs, FedDualAvg, FedMid, Steps, run_of
 
 pytestmark = pytest.mark.flower
 
 ray = pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")
 
 # Flower's simulation may begin the first round before all nodes have come.
-COMMON = {"batch_size": 5, "seed": 11, "fraction_evaluate": 0.0, "min_available_nodes": 4}
+COMMON = {"work": Epochs(1, batch_size=5), "seed": 11, "fraction_evaluate": 0.0, "min_available_nodes": 4}
 
 
 def composite(kind, **options):
     # Weights as arrays travel with the plan; unequal sizes make the order of sums matter.
-    return kind(regularizer=L1(0.3, weights=np.linspace(0.5, 1.5, 6)), server_lr=0.9, **COMMON, **options)
+    return kind(regularizer=L1(0.3, weights=np.linspace(0.5, 1.5, 6)), server_lr=0.9, **COMMON | options)
 
 
 def private(noise_seed, noise):
     return FedDualAvg(
         regularizer=L1(0.1),
         client_lr=0.02,
-        local_steps=3,
         fraction_train=0.5,
         weighting="uniform",
         normalize_local_work=False,
         privacy=GaussianDP(clip=0.5, noise_multiplier=1.0, delta=1e-3, noise=noise, noise_seed=noise_seed),
-        **COMMON,
+        **COMMON | {"work": Steps(3, batch_size=5)},
     )
 
 

@@ -9,11 +9,11 @@ from flwr_fco.datasets import digits
 from flwr_fco.pooled import composite_objective, density, sklearn_solution, support_scores
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, run_of
+from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, Steps, run_of
 
 STRENGTH = 2e-3
 #: Of pyproject.toml.
-OPTIONS = {"regularizer": L1(STRENGTH), "local_steps": 6, "batch_size": 32, "fraction_evaluate": 0.0}
+OPTIONS = {"regularizer": L1(STRENGTH), "work": Steps(6), "fraction_evaluate": 0.0}
 DATA = digits(num_clients=10, alpha=0.3, train_fraction=0.75, seed=0)
 CLIENTS = DATA.objectives()
 BLOCK = CLIENTS[0].layout["coefficients"].block

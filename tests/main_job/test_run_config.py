@@ -7,7 +7,7 @@ from together import together
 
 from flwr_fco import regularizers, strategies
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
-from flwr_fco.strategies import STRATEGIES, method_of, run_of
+from flwr_fco.strategies import STRATEGIES, Steps, method_of, run_of
 from main_job.run_config import KEYS, checked_config
 from main_job.task import PROBLEMS, REGULARIZERS, Task
 
@@ -27,7 +27,7 @@ def test_the_defaults_of_pyproject_are_the_main_job():
     assert (task.config["num-server-rounds"], task.config["seed"], task.config["evaluate-every"]) == (300, 0, 1)
     strategy = task.strategy()
     assert type(strategy) is strategies.FedDualAvg
-    assert (strategy.client_lr, strategy.server_lr, strategy.batch_size, strategy.local_steps) == (0.1, 10.0, 32, 6)
+    assert (strategy.client_lr, strategy.server_lr, strategy.work) == (0.1, 10.0, Steps(6))
     assert (strategy.min_train_nodes, strategy.min_available_nodes, strategy.fraction_train) == (10, 10, 1.0)
 
 

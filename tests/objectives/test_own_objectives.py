@@ -9,7 +9,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares, Objective
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, FeDualEx
+from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, FeDualEx, Steps
 from flwr_fco.testing import check_objective
 from flwr_fco.work import FirstOrder
 
@@ -158,13 +158,13 @@ def _train(objective, strategy):
 @together("change", [np.sum, lambda g: g[:1], lambda g: g[:, None], lambda g: None])
 def test_a_gradient_of_another_shape_is_refused_and_not_stretched(make, change):
     with pytest.raises(ClientError, match=r"ConfigurationError .* the gradient has shape .*; expected \(3,\)"):
-        _train(Centre(change=change), make(client_lr=0.1, local_steps=2, fraction_evaluate=0.0))
+        _train(Centre(change=change), make(client_lr=0.1, work=Steps(2), fraction_evaluate=0.0))
 
 
 @together("count", [0, -1, 2.5, None, True, "3"])
 @together("batch_size", [None, 4])
 def test_a_client_without_examples_is_named_and_does_not_go_on_for_ever(count, batch_size):
-    strategy = FedDualAvg(client_lr=0.1, local_steps=2, batch_size=batch_size, fraction_evaluate=0.0)
+    strategy = FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=batch_size), fraction_evaluate=0.0)
     with pytest.raises(ClientError, match=rf"num_examples={count!r}; expected a whole number >= 1"):
         _train(Centre(count), strategy)
 
@@ -176,7 +176,7 @@ def test_minibatches_of_no_rows_are_an_error():
 
 def test_a_float32_gradient_counts_in_every_round_of_gradient_tracking():
     """In the round of first gradients too, whose replies were left out for their dtype."""
-    options = {"client_lr": 0.1, "local_steps": 2, "fraction_evaluate": 0.0}
+    options = {"client_lr": 0.1, "work": Steps(2), "fraction_evaluate": 0.0}
     results = [
         _train(Centre(change=change), FedDAGT(**options))
         for change in (lambda g: g.astype(np.float32), lambda g: g.astype(np.float32).astype(np.float64))

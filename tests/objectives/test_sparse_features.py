@@ -1,9 +1,8 @@
 """Sparse features against the same features dense: every form of them, objective, method, engine and strategy."""
 
-import dataclasses
-
 import numpy as np
 import pytest
+from fitting import fitting
 from numpy.testing import assert_allclose, assert_array_equal
 from representatives import by_class
 from scipy import sparse
@@ -21,7 +20,7 @@ from flwr_fco.pooled import centralized_solution, sklearn_solution
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
-from flwr_fco.strategies import method_of, run_of
+from flwr_fco.strategies import Epochs, Steps, method_of, run_of
 from flwr_fco.wire.questions import SLOPES
 from flwr_fco.work import Minimise
 
@@ -216,10 +215,14 @@ CONSTANTS = {
 def make_strategy(name, **given):
     cls = strategies.STRATEGIES[name]
     regularizer = Zero() if method_of(cls).limit.problem == "smooth" else L1(0.01)
-    options = {"client_lr": 0.05, "local_epochs": 2, "batch_size": 5, "regularizer": regularizer, "seed": 4}
-    options |= {"fraction_evaluate": 0.0, "tolerance": 1e-12, **CONSTANTS.get(name, {}), **given}
-    fields = {field.name for field in dataclasses.fields(cls) if field.init}
-    return cls(**{key: value for key, value in options.items() if key in fields})
+    options = {
+        "client_lr": 0.05,
+        "work": (Epochs(2, batch_size=5), Minimise(tolerance=1e-12)),
+        "regularizer": regularizer,
+        "seed": 4,
+    }
+    options |= {"fraction_evaluate": 0.0, "batch_size": 5, **CONSTANTS.get(name, {}), **given}
+    return cls(**fitting(cls, options))
 
 
 def trained(strategy, objectives, rounds=4):
@@ -279,7 +282,7 @@ def test_federated_training_reaches_what_liblinear_and_cvxpy_find():
     strength, n = 0.01, 60
     found = trained(
         strategies.FedDualAvg(
-            regularizer=L1(strength), client_lr=8.0, local_steps=1, batch_size=None, fraction_evaluate=0.0
+            regularizer=L1(strength), client_lr=8.0, work=Steps(1, batch_size=None), fraction_evaluate=0.0
         ),
         objectives,
         rounds=1500,

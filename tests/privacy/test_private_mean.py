@@ -12,7 +12,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.privacy.noise import square_root_coefficients
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import FedDualAvg, Steps, run_of
 from flwr_fco.wire.protocol import Node, Uplink
 
 pytest.importorskip("dp_accounting")
@@ -25,7 +25,7 @@ def make(privacy, fraction_train=1.0, rounds=6):
         fraction_evaluate=0.0,
         weighting="uniform",
         normalize_local_work=False,
-        local_steps=1,
+        work=Steps(1),
         privacy=privacy,
     )
     run_of(strategy).num_rounds = rounds
@@ -36,7 +36,7 @@ def host(num_nodes, size=DIMENSION):
     layout = Layout.from_arrays({"w": np.zeros(size)})
     nodes = [Node(100 + m, m) for m in range(num_nodes)]
     return SimpleNamespace(
-        plan=SimpleNamespace(layout=layout),
+        plan=SimpleNamespace(layout=layout, steps=1),
         nodes=SimpleNamespace(ordered=nodes),
         problem=SimpleNamespace(client_lr=0.1),
     )

@@ -17,7 +17,7 @@ from flwr_fco.errors import ConfigurationError, DivergedError, UnknownOptionErro
 from flwr_fco.regularizers import L1
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Bounds, DualFL, run_of
+from flwr_fco.strategies import Arrays, Bounds, DualFL, Epochs, Participation, Steps, run_of
 from flwr_fco.wire import flower
 
 pytest.importorskip("dp_accounting")
@@ -31,8 +31,7 @@ def make(cls=FedDualAvg, **options):
     chosen = {
         "regularizer": L1(0.1),
         "client_lr": 0.02,
-        "local_steps": 3,
-        "batch_size": 4,
+        "work": Steps(3, batch_size=4),
         "weighting": "uniform",
         "normalize_local_work": False,
         "fraction_train": 0.4,
@@ -90,15 +89,15 @@ REFUSED = {
     "weighting": ({"weighting": "examples"}, "weighting"),
     "weights": ({"weighting": {0: 2.0, 1: 1.0}}, "weighting"),
     "normalised": ({"normalize_local_work": True}, "normalize_local_work"),
-    "epochs": ({"local_steps": None, "local_epochs": 1}, "local_steps"),
+    "epochs": ({"work": Epochs(1)}, "work=Steps"),
     "evaluation": ({"fraction_evaluate": 0.5}, "fraction_evaluate"),
     "auto rates": ({"client_lr": "auto"}, "client_lr"),
     "extrapolation": ({"server_lr": "auto"}, "server_lr"),
     "function of the round": ({"server_lr": lambda server_round: 1.0}, "server_lr"),
     "certificates": ({"certificate_every": 1}, "certificate"),
     "median": ({"aggregation": "median"}, "aggregation"),
-    "choice": ({"choose_nodes": lambda number, nodes: nodes}, "choose_nodes"),
-    "least": ({"min_replies": 2}, "min_replies"),
+    "choice": ({"participation": Participation(choose_nodes=lambda number, nodes: nodes)}, "choose_nodes"),
+    "least": ({"participation": Participation(min_replies=2)}, "min_replies"),
     "rollback": ({"on_divergence": "rollback"}, "on_divergence"),
     "nobody": ({"fraction_train": 0.0}, "fraction_train"),
     "shadow": ({"output": "shadow"}, "output"),
@@ -114,9 +113,7 @@ def test_what_the_accounting_cannot_have_is_refused(options, word):
 
 
 def test_all_objections_come_at_once_and_again_if_an_option_is_set_afterwards():
-    with pytest.raises(
-        ConfigurationError, match=r"(?s)weighting.*normalize_local_work.*local_steps.*fraction_evaluate"
-    ):
+    with pytest.raises(ConfigurationError, match=r"(?s)weighting.*normalize_local_work.*work=Steps.*fraction_evaluate"):
         FedDualAvg(privacy=privacy())
     strategy = make()
     strategy.bounds = Bounds(max_ratio=10.0)
@@ -152,7 +149,7 @@ def test_questions_and_buffers_are_refused():
     with pytest.raises(ConfigurationError, match="no noise"):
         fit_path(make(), app_of(objectives), validate=False, **options)
     with pytest.raises(ConfigurationError, match="without noise"):
-        play(make(pass_through="intercept"))
+        play(make(arrays=Arrays(pass_through="intercept")))
 
 
 def test_a_second_run_of_a_strategy_is_refused():

@@ -22,9 +22,11 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, L1Ball, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
+    Bounds,
     CFedDA,
     DFedDAGT,
     DFedMid,
+    Epochs,
     FedDA,
     FedDAGT,
     FedDualAvg,
@@ -35,6 +37,8 @@ from flwr_fco.strategies import (
     FeDualEx,
     ReFedDAGT,
     Scaffold,
+    Steps,
+    Wire,
 )
 from flwr_fco.topology import ring
 from flwr_fco.torch import ClientApp, TorchObjective, local_training
@@ -85,7 +89,13 @@ def our_app(objectives):
     return client_app(lambda context: objectives[int(context.node_config["partition-id"])])
 
 
-OPTIONS = {"regularizer": L1(0.05), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, "own_loops": True}
+OPTIONS = {
+    "regularizer": L1(0.05),
+    "client_lr": 0.02,
+    "work": Epochs(1, batch_size=5),
+    "fraction_evaluate": 0.0,
+    "bounds": Bounds(own_loops=True),
+}
 STRATEGIES = {
     "FedDualAvg": lambda: FedDualAvg(**OPTIONS),
     "FedDualAvg, some": lambda: FedDualAvg(**OPTIONS, fraction_train=0.5),
@@ -93,16 +103,16 @@ STRATEGIES = {
     "FedMid": lambda: FedMid(**OPTIONS),
     "FedMidOSP": lambda: FedMidOSP(**OPTIONS),
     "FedDA": lambda: FedDA(**OPTIONS, mirror_map=PNorm(4.0)),
-    "FedDAGT": lambda: FedDAGT(**OPTIONS, local_steps=4),
-    "FedDAGT, some": lambda: FedDAGT(**OPTIONS, local_steps=4, fraction_train=0.5),
+    "FedDAGT": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}),
+    "FedDAGT, some": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, fraction_train=0.5),
     "ReFedDAGT": lambda: ReFedDAGT(
-        **{**OPTIONS, "regularizer": Zero()}, local_steps=4, radius_squared=4.0, mirror_map=PNorm(4.0)
+        **OPTIONS | {"regularizer": Zero(), "work": Steps(4, batch_size=5)}, radius_squared=4.0, mirror_map=PNorm(4.0)
     ),
-    "Scaffold": lambda: Scaffold(**OPTIONS, local_steps=4),
-    "DFedDAGT": lambda: DFedDAGT(**OPTIONS, local_steps=4, mixing=ring(NODES)),
+    "Scaffold": lambda: Scaffold(**OPTIONS | {"work": Steps(4, batch_size=5)}),
+    "DFedDAGT": lambda: DFedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
     # What a client remembers is what was sent, rounded.
-    "FedDAGT, float32": lambda: FedDAGT(**OPTIONS, local_steps=4, wire_dtype="float32"),
-    "DFedMid": lambda: DFedMid(**OPTIONS, local_steps=4, mixing=ring(NODES)),
+    "FedDAGT, float32": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, wire=Wire(dtype="float32")),
+    "DFedMid": lambda: DFedMid(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
 }
 
 
@@ -138,7 +148,7 @@ def test_a_half_step_that_is_not_completed_is_taken_back(kind):
 
         app, objectives = ClientApp(), clients()
         app.train()(follow)
-        return go(kind(regularizer=L1(0.05), client_lr=0.02, local_steps=2, fraction_evaluate=0.0), app, 3).arrays
+        return go(kind(regularizer=L1(0.05), client_lr=0.02, work=Steps(2), fraction_evaluate=0.0), app, 3).arrays
 
     odd, even = train(5), train(4)
     for name in even:
@@ -149,7 +159,7 @@ def test_a_half_step_that_is_not_completed_is_taken_back(kind):
 def test_elapsed_is_what_the_schedule_made_of_the_rate():
     """A rate that halves after the first step, against our client with the same steps by hand."""
     objectives = [LeastSquares(np.eye(FEATURES), np.arange(1.0, FEATURES + 1.0)) for _ in range(NODES)]
-    strategy = FedDualAvg(**{**OPTIONS, "batch_size": None, "local_steps": 3, "client_lr": 0.4})
+    strategy = FedDualAvg(**{**OPTIONS, "work": Steps(3, batch_size=None), "client_lr": 0.4})
     halving = torch_app(objectives, scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.5))
     result = go(strategy, halving, rounds=1)
     z, t, f = np.zeros(FEATURES + 1), 0.0, objectives[0]
@@ -226,7 +236,7 @@ def test_a_loop_of_ones_own_keeps_to_the_owners_limits(limits, message):
         return ClientApp(limits=limits)
 
     with pytest.raises(ClientError) as caught:
-        go(FedDualAvg(**{**OPTIONS, "local_steps": 3}), torch_app(clients(), app=app), rounds=1)
+        go(FedDualAvg(**{**OPTIONS, "work": Steps(3, batch_size=5)}), torch_app(clients(), app=app), rounds=1)
     assert isinstance(caught.value.__cause__, ConfigurationError)
     assert message in str(caught.value.__cause__)
 
@@ -295,7 +305,10 @@ def test_the_same_seed_gives_the_same_bits_also_with_a_shuffling_loader():
             lambda: CFedDA(regularizer=L1(0.1), smoothness=1.0, convexity=1.0),
             "method 'fast_dual_averaging' has no",
         ),
-        (lambda: FedDualAvg(**{**OPTIONS, "output": "shadow", "local_steps": 2}), "asks for all local points"),
+        (
+            lambda: FedDualAvg(**{**OPTIONS, "output": "shadow", "work": Steps(2, batch_size=5)}),
+            "asks for all local points",
+        ),
         (
             lambda: FedDualAvg(**{**OPTIONS, "regularizer": L1Ball(1.0)}, mirror_map=PNorm(4.0)),
             "PNorm has no closed form",
@@ -404,7 +417,7 @@ def _objective_app():
 
 
 def _buffered(app, **options):
-    strategy = FedDualAvg(regularizer=L1(0.01), client_lr=0.1, local_steps=2, batch_size=None, **options)
+    strategy = FedDualAvg(regularizer=L1(0.01), client_lr=0.1, work=Steps(2, batch_size=None), **options)
     return go(strategy, app, rounds=3, start=ArrayRecord(_network().state_dict()))
 
 

@@ -31,7 +31,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import Bounds, Epochs, FedDualAvg, Steps, Wire, run_of
 from flwr_fco.torch import ClientApp
 
 STEPS = TRAIN // NODES // BATCH
@@ -42,11 +42,11 @@ def unmodified(**options):
 
 
 def composite(**options):
-    return FedDualAvg(regularizer=L1(2e-3), client_lr=0.2, batch_size=BATCH, **options)
+    return FedDualAvg(regularizer=L1(2e-3), client_lr=0.2, work=Epochs(1, batch_size=BATCH), **options)
 
 
 def with_loops(**options):
-    return composite(own_loops=True, **options)
+    return composite(bounds=Bounds(own_loops=True), **options)
 
 
 WAYS = {
@@ -220,7 +220,7 @@ def test_elapsed_is_what_the_clients_schedule_made_of_the_rate():
 
 def test_an_unmodified_client_with_a_schedule_may_say_what_it_summed():
     """Its MetricRecord's ``elapsed`` is believed, in place of client_lr * local_steps."""
-    options = {"client": "unmodified", "regularizer": L1(1e-3), "client_lr": 0.2, "local_steps": STEPS, **OFF}
+    options = {"client": "unmodified", "regularizer": L1(1e-3), "client_lr": 0.2, "work": Steps(STEPS), **OFF}
     silent, telling = FedDualAvg(**options), FedDualAvg(**options)
     run(silent, unmodified_app(), 2)
     run(telling, unmodified_app(metrics={"elapsed": 0.7}), 2)
@@ -284,4 +284,4 @@ def test_no_more_bytes_than_fedavg():
         assert max(own_up) <= max(up)
         assert own_total <= total
     # Twice as many bytes in float64.
-    assert weigh(with_loops(**OFF, wire_dtype="float64"), loop_app())[2] > 1.5 * total
+    assert weigh(with_loops(**OFF, wire=Wire(dtype="float64")), loop_app())[2] > 1.5 * total

@@ -10,7 +10,7 @@ import torch
 from flwr.app import Array, MetricRecord
 from networks import accuracy, load, loop_app, run, unmodified_app
 
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import Bounds, Epochs, FedDualAvg, Steps
 
 ROUNDS, LIAR = 3, 1
 
@@ -56,9 +56,9 @@ def counter(metrics, arrays):
 
 def strategy(client, **options):
     more = (
-        {"local_steps": 8, "client_lr": 0.2}
+        {"work": Steps(8), "client_lr": 0.2}
         if client == "unmodified"
-        else {"client_lr": 0.2, "batch_size": 25, "own_loops": True}
+        else {"client_lr": 0.2, "work": Epochs(1, batch_size=25), "bounds": Bounds(own_loops=True)}
     )
     return FedDualAvg(client=client, fraction_evaluate=0.0, **more, **options)
 

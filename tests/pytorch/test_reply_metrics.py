@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from flwr_fco.strategies import Bounds
+
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 import torch
 from problems import clients
@@ -28,7 +30,7 @@ def test_a_metric_that_is_no_number_is_named(value):
         return training.reply({"num-examples": 4, "loss": torch.tensor(0.5), "histogram": value})
 
     start = {"weight": np.zeros((1, clients()[0].features.shape[1])), "bias": np.zeros(1)}
-    strategy = FedDualAvg(client_lr=0.1, own_loops=True, fraction_evaluate=0.0)
+    strategy = FedDualAvg(client_lr=0.1, bounds=Bounds(own_loops=True), fraction_evaluate=0.0)
     with pytest.raises(ClientError, match=r"the metric 'histogram' is a .*'histogram-0'") as caught:
         simulate(strategy, app, num_nodes=2, num_rounds=1, initial_arrays=start)
     assert isinstance(caught.value.__cause__, ConfigurationError)

@@ -15,7 +15,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.regularizers import L1, Nuclear, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg
+from flwr_fco.strategies import Bounds, FedDAGT, FedDualAvg
 from flwr_fco.torch import ClientApp, DualAveraging, local_training
 from flwr_fco.torch.optim import IncrementFirst
 from flwr_fco.wire.uplink import read_unmodified
@@ -142,7 +142,7 @@ def test_an_own_loop_keeps_its_momentum():
         model.load_state_dict(result.arrays.to_torch_state_dict())
         return float(F.cross_entropy(model(x), y))
 
-    options = {"client_lr": 0.02, "own_loops": True, "fraction_evaluate": 0.0}
+    options = {"client_lr": 0.02, "bounds": Bounds(own_loops=True), "fraction_evaluate": 0.0}
     slow, fast = (run(momentum, FedDualAvg(**options)) for momentum in (0.0, 0.9))
     assert fast < slow
     assert set(kinds) == {IncrementFirst}

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, Steps, Unmodified
 
 NODES, ROUNDS = 4, 16
 
@@ -141,7 +141,7 @@ def test_without_psi_it_is_flowers_fedavg():
 
 def test_the_statistics_are_averaged_and_not_optimised():
     """They are not cut by the threshold, and the server's rate does not reach them."""
-    net, _ = run(FedDualAvg(client="unmodified", threshold_per_round=10.0, server_lr=0.5, fraction_evaluate=0.0), 2)
+    net, _ = run(FedDualAvg(client=Unmodified(threshold_per_round=10.0), server_lr=0.5, fraction_evaluate=0.0), 2)
     assert density(net) == 0.0
     assert torch.count_nonzero(net.norm1.running_var) == 8
     assert int(net.norm1.num_batches_tracked) == 2 * 2 * 8
@@ -152,7 +152,7 @@ def test_only_the_product_of_strength_rate_and_steps_matters():
 
     def train(strength, client_lr, local_steps):
         psi = L1(strength)
-        options = {"regularizer": psi, "client_lr": client_lr, "local_steps": local_steps, "fraction_evaluate": 0.0}
+        options = {"regularizer": psi, "client_lr": client_lr, "work": Steps(local_steps), "fraction_evaluate": 0.0}
         return run(FedDualAvg(client="unmodified", **options), rounds=2)
 
     net, result = train(2e-3, 0.05, 16)
@@ -160,7 +160,7 @@ def test_only_the_product_of_strength_rate_and_steps_matters():
         _, same = train(*other)
         for name in result.arrays:
             np.testing.assert_array_equal(same.arrays[name].numpy(), result.arrays[name].numpy(), err_msg=name)
-    _, threshold = run(FedDualAvg(client="unmodified", threshold_per_round=1.6e-3, fraction_evaluate=0.0), rounds=2)
+    _, threshold = run(FedDualAvg(client=Unmodified(threshold_per_round=1.6e-3), fraction_evaluate=0.0), rounds=2)
     np.testing.assert_allclose(threshold.arrays["fc1.weight"].numpy(), result.arrays["fc1.weight"].numpy(), atol=1e-6)
     assert 0.5 < density(net) < 1.0
 
@@ -170,7 +170,7 @@ def test_a_factor_of_three_too_much_leaves_nothing():
     """Which is why `density=` takes the place of the product: the threshold outruns the gradients."""
 
     def train(threshold):
-        strategy = FedDualAvg(client="unmodified", threshold_per_round=threshold, fraction_evaluate=0.0)
+        strategy = FedDualAvg(client=Unmodified(threshold_per_round=threshold), fraction_evaluate=0.0)
         net, _ = run(strategy, rounds=12)
         return density(net), test_fn(net)
 

@@ -12,7 +12,7 @@ from flwr_fco.errors import ConfigurationError, SpecError
 from flwr_fco.server.convergence import Exact
 from flwr_fco.server.options import MemoryOptions
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import CompositeStrategy, FedDualAvg, run_of
+from flwr_fco.strategies import CompositeStrategy, Epochs, FedDualAvg, Steps, run_of
 from flwr_fco.wire.protocol import Downlink
 from flwr_fco.work import FirstOrder, Minimise, work_from_header
 
@@ -30,9 +30,9 @@ class RandomSteps(FedDualAvg, algorithm=GrowingWork):
 
 
 def test_a_message_can_override_the_work_of_the_plan():
-    result = run(RandomSteps(client_lr=0.02, local_epochs=1), clients(), 3)
+    result = run(RandomSteps(client_lr=0.02, work=Epochs(1)), clients(), 3)
     assert [result.train_metrics_clientapp[r]["local-steps"] for r in (1, 2, 3)] == [1, 2, 3]
-    plain = run(FedDualAvg(client_lr=0.02, local_steps=1, batch_size=None), clients(), 1)
+    plain = run(FedDualAvg(client_lr=0.02, work=Steps(1, batch_size=None)), clients(), 1)
     varying = run(RandomSteps(client_lr=0.02), clients(), 1)
     assert flat(plain.arrays).tobytes() == flat(varying.arrays).tobytes()
 

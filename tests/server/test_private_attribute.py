@@ -10,7 +10,7 @@ from together import together
 
 from flwr_fco.algorithms import Algorithm
 from flwr_fco.server.run import Run
-from flwr_fco.strategies import STRATEGIES, FedDAGT, FedDualAvg
+from flwr_fco.strategies import STRATEGIES, FedDAGT, FedDualAvg, Steps
 
 READ = {"state", "memories", "result", "summary", "describe"}
 
@@ -35,7 +35,7 @@ def test_a_subclass_may_use_every_other_name(kind):
     names = free_names(kind)
     assert {"plan", "aggregate", "mail", "retrieve", "problem", "prepare"} <= set(names)
     mine = type("Mine", (kind,), dict.fromkeys(names, "mine"))
-    options = {"client_lr": 0.05, "local_steps": 2, "batch_size": None, "fraction_evaluate": 0.0}
+    options = {"client_lr": 0.05, "work": Steps(2, batch_size=None), "fraction_evaluate": 0.0}
     strategy = mine(**options)
     for name in names:
         setattr(strategy, name, "mine")

@@ -14,7 +14,7 @@ from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.errors import ClientError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid, run_of
+from flwr_fco.strategies import Epochs, Everyone, FedAvgSubgradient, FedDualAvg, FedMid, Steps, Wire, run_of
 from flwr_fco.wire import flower
 from tests.fault_bars import STRATEGIES, make, problem_of
 from tests.problems import app_of, clients, solved_by, start_arrays
@@ -70,10 +70,12 @@ def test_every_strategy_gives_the_same_bits_and_metrics(name):
     assert direct == by_messages
 
 
-@pytest.mark.parametrize("options", [{"output": "shadow", "local_steps": 3}, {"seed": 5, "fraction_train": 0.5}])
+@pytest.mark.parametrize(
+    "options", [{"output": "shadow", "work": Steps(3, batch_size=4)}, {"seed": 5, "fraction_train": 0.5}]
+)
 def test_options_give_the_same_bits_and_metrics(options):
     def strategy():
-        more = {"batch_size": 4, "min_train_nodes": 2, **options}
+        more = {"work": Epochs(1, batch_size=4), "min_train_nodes": 2, **options}
         return FedDualAvg(regularizer=L1(0.1), client_lr=0.02, fraction_evaluate=0.0, **more)
 
     direct, by_messages = both_ways(strategy, clients(), start_arrays(), rounds=6)
@@ -88,7 +90,7 @@ def strategy(**options):
     ("chosen", "expected"),
     [
         (strategy, 0),
-        (lambda: strategy(wire_dtype="float32"), 12),
+        (lambda: strategy(wire=Wire(dtype="float32")), 12),
         (lambda: strategy(train_metrics_aggr_fn=lambda contents, key: MetricRecord({"n": len(contents)})), 12),
     ],
     ids=["plain", "float32", "metrics of one's own"],
@@ -182,7 +184,10 @@ def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
         first = clients()
         found.append(
             outcome(
-                grid(app_of(first), 4), STRATEGIES["FedPD"](fraction_evaluate=0.0, evict_after=9), start_arrays(), 2
+                grid(app_of(first), 4),
+                STRATEGIES["FedPD"](fraction_evaluate=0.0, participation=Everyone(evict_after=9)),
+                start_arrays(),
+                2,
             )
         )
     assert found[0] == found[1]

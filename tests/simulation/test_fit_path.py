@@ -17,11 +17,11 @@ from flwr_fco.objectives.scales import sklearn_strength, strength_of_sklearn
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
 from flwr_fco.results import Result
 from flwr_fco.simulation.fit_path import PathPoint, PathResult, StrengthPath, fit_path, plot_path
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, Steps
 
 SIZES = (20, 25, 35)
 #: 1/(4 L) on the clients and four times that on the server: gradient steps of about 1/L.
-FAST = {"client_lr": "auto", "server_lr": 4.0, "batch_size": None, "local_steps": 1, "fraction_evaluate": 0.0}
+FAST = {"client_lr": "auto", "server_lr": 4.0, "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
 
 
 def data(kind, shift=0, sizes=SIZES):

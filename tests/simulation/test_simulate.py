@@ -17,7 +17,7 @@ from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import DFedDA, FedDualAvg
+from flwr_fco.strategies import DFedDA, Epochs, FedDualAvg, Steps, Wire
 from flwr_fco.topology import ring
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Uplink
@@ -27,7 +27,13 @@ OBJECTIVES = clients()
 
 def strategy(**options):
     return FedDualAvg(
-        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, **options}
+        **{
+            "regularizer": L1(0.3),
+            "client_lr": 0.02,
+            "work": Epochs(1, batch_size=5),
+            "fraction_evaluate": 0.0,
+            **options,
+        }
     )
 
 
@@ -309,7 +315,7 @@ def test_float32_models_come_back_in_float32():
 
 def test_a_float32_wire_is_half_the_traffic_and_close():
     exact = run(strategy(), clients(), 20)
-    rounded = run(strategy(wire_dtype="float32"), clients(), 20)
+    rounded = run(strategy(wire=Wire(dtype="float32")), clients(), 20)
     difference = np.abs(flat(exact.arrays) - flat(rounded.arrays)).max()
     assert 0 < difference < 1e-5
     header = 128
@@ -464,7 +470,7 @@ def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype)
 
     model = start_arrays(np.float32 if wire_dtype == "auto" else np.float64)
     strategy = solved_by(FedDualAvg, "greedy", greedy)(
-        client_lr=0.1, local_steps=1, wire_dtype=wire_dtype, fraction_evaluate=0.0
+        client_lr=0.1, work=Steps(1), wire=Wire(dtype=wire_dtype), fraction_evaluate=0.0
     )
     simulate(strategy, app_of(clients()), num_nodes=4, num_rounds=2, initial_arrays=model, progress=False)
     assert [(round(total, 6), writeable, numbers) for total, writeable, numbers in seen] == [

@@ -6,7 +6,18 @@ from problems import FEATURES, clients, flat, run
 
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.regularizers import L1, L1Ball, Zero
-from flwr_fco.strategies import Average, FedAvgSubgradient, FedDualAvg, FedDualAvgOSP, FedMid, FedMidOSP, run_of
+from flwr_fco.strategies import (
+    Arrays,
+    Average,
+    Epochs,
+    FedAvgSubgradient,
+    FedDualAvg,
+    FedDualAvgOSP,
+    FedMid,
+    FedMidOSP,
+    Steps,
+    run_of,
+)
 
 ROUNDS, ETA_C, ETA_S, LAMBDA, SEED = 7, 0.02, 0.7, 0.4, 5
 START = np.linspace(-1.0, 1.0, FEATURES + 1)
@@ -80,8 +91,7 @@ def test_strategy_is_the_papers_box(strategy, weighting, normalize):
             regularizer=L1(LAMBDA),
             client_lr=ETA_C,
             server_lr=ETA_S,
-            local_epochs=2,
-            batch_size=5,
+            work=Epochs(2, batch_size=5),
             seed=SEED,
             weighting=weighting,
             normalize_local_work=normalize,
@@ -106,7 +116,11 @@ def test_worked_example_of_dual_averaging():
 
     objectives = [LeastSquares(np.ones((1, 1)), np.array([y]), intercept=False) for y in (1.0, 3.0)]
     strategy = FedDualAvg(
-        regularizer=L1(1.0), client_lr=0.25, local_steps=1, batch_size=None, apply_to="*", fraction_evaluate=0.0
+        regularizer=L1(1.0),
+        client_lr=0.25,
+        work=Steps(1, batch_size=None),
+        arrays=Arrays(apply_to="*"),
+        fraction_evaluate=0.0,
     )
     seen = []
     simulate(
@@ -124,7 +138,7 @@ def test_worked_example_of_dual_averaging():
 
 
 def test_elapsed_is_the_papers_product_for_equal_work():
-    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.01, server_lr=3.0, local_steps=4, batch_size=5)
+    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.01, server_lr=3.0, work=Steps(4, batch_size=5))
     run(strategy, clients(), 6)
     assert strategy.state.elapsed == pytest.approx(3.0 * 0.01 * 6 * 4, rel=1e-14)
 
@@ -132,7 +146,7 @@ def test_elapsed_is_the_papers_product_for_equal_work():
 def test_changing_rates_keep_psi_in_proportion():
     """t is the sum of server_lr times the step sizes, whatever the schedules."""
     strategy = FedDualAvg(
-        regularizer=L1(0.1), client_lr=lambda r: 0.1 / r, server_lr=lambda r: float(r), local_steps=2, batch_size=5
+        regularizer=L1(0.1), client_lr=lambda r: 0.1 / r, server_lr=lambda r: float(r), work=Steps(2, batch_size=5)
     )
     run(strategy, clients(), 4)
     assert strategy.state.elapsed == pytest.approx(sum(r * 2 * 0.1 / r for r in range(1, 5)), rel=1e-14)
@@ -140,12 +154,12 @@ def test_changing_rates_keep_psi_in_proportion():
 
 def test_a_schedule_that_leaves_the_positive_numbers_is_an_error():
     with pytest.raises(ValueError, match=r"client_lr\(2\)=0.0"):
-        run(FedDualAvg(client_lr=lambda r: 2.0 - r, batch_size=5), clients(), 3)
+        run(FedDualAvg(client_lr=lambda r: 2.0 - r, work=Epochs(1, batch_size=5)), clients(), 3)
 
 
 def test_average_is_the_mean_of_the_rounds_primals():
     seen = []
-    options = {"regularizer": L1(0.4), "client_lr": 0.02, "batch_size": 5, "seed": 1}
+    options = {"regularizer": L1(0.4), "client_lr": 0.02, "work": Epochs(1, batch_size=5), "seed": 1}
     run(
         FedDualAvg(**options),
         clients(),
@@ -163,8 +177,7 @@ def test_shadow_is_the_mean_of_the_retrieved_mean_duals():
             output="shadow",
             regularizer=L1(LAMBDA),
             client_lr=ETA_C,
-            local_steps=3,
-            batch_size=5,
+            work=Steps(3, batch_size=5),
             seed=SEED,
             weighting="uniform",
         ),
@@ -194,7 +207,7 @@ def test_shadow_is_the_mean_of_the_retrieved_mean_duals():
 def test_a_constraint_holds_from_the_first_round_on(strategy):
     sums = []
     run(
-        strategy(regularizer=L1Ball(1.5), client_lr=0.02, batch_size=5),
+        strategy(regularizer=L1Ball(1.5), client_lr=0.02, work=Epochs(1, batch_size=5)),
         clients(),
         8,
         start=np.full(FEATURES + 1, 3.0),
@@ -234,7 +247,9 @@ def test_without_psi_and_with_server_rate_one_it_is_flowers_fedavg():
         progress=False,
     )
     ours = run(
-        FedDualAvg(regularizer=Zero(), client_lr=ETA_C, batch_size=5, seed=SEED, normalize_local_work=False),
+        FedDualAvg(
+            regularizer=Zero(), client_lr=ETA_C, work=Epochs(1, batch_size=5), seed=SEED, normalize_local_work=False
+        ),
         objectives,
         10,
     )
@@ -249,7 +264,9 @@ def test_unequal_sizes_reach_the_pooled_optimum_only_with_normalised_work():
     errors = {}
     for normalize in (True, False):
         result = run(
-            FedDualAvg(regularizer=L1(0.1), client_lr=0.001, batch_size=10, normalize_local_work=normalize),
+            FedDualAvg(
+                regularizer=L1(0.1), client_lr=0.001, work=Epochs(1, batch_size=10), normalize_local_work=normalize
+            ),
             objectives,
             750,
         )
@@ -262,7 +279,9 @@ def test_partial_participation_draws_from_seed_and_round():
     samples = []
     for _ in range(2):
         seen = []
-        strategy = FedDualAvg(regularizer=L1(0.1), fraction_train=0.5, client_lr=0.01, batch_size=5, seed=9)
+        strategy = FedDualAvg(
+            regularizer=L1(0.1), fraction_train=0.5, client_lr=0.01, work=Epochs(1, batch_size=5), seed=9
+        )
         run(
             strategy,
             clients(),

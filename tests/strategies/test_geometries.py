@@ -11,7 +11,7 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, NonNegative, Nuclear, Simplex
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, FedMid
+from flwr_fco.strategies import Arrays, FedDualAvg, FedMid, Steps
 
 D = FEATURES + 1
 
@@ -34,7 +34,7 @@ def objectives(truth, sizes=(12, 25, 7, 16), intercept=True):
 def test_one_step_reaches_the_sparse_optimum_in_every_geometry(mirror_map):
     clients = objectives(np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]))
     chosen = FedDualAvg(
-        regularizer=L1(0.2), mirror_map=mirror_map, client_lr=0.2, local_steps=1, batch_size=None, min_train_nodes=4
+        regularizer=L1(0.2), mirror_map=mirror_map, client_lr=0.2, work=Steps(1, batch_size=None), min_train_nodes=4
     )
     result = run(chosen, clients, 700, start=np.full(D, 0.1))
     optimum = centralized_solution(clients, L1(0.2), tol=1e-12)
@@ -50,8 +50,7 @@ def test_fed_mid_adds_the_primal_increment_to_the_dual_as_printed():
         mirror_map=DiagonalMetric(d),
         client_lr=0.1,
         server_lr=0.7,
-        local_steps=2,
-        batch_size=None,
+        work=Steps(2, batch_size=None),
         weighting="uniform",
     )
     start = np.linspace(-1.0, 1.0, D)
@@ -76,7 +75,7 @@ def test_fed_mid_adds_the_primal_increment_to_the_dual_as_printed():
 def test_simplex_entropy_reaches_the_optimum_on_the_simplex():
     clients = objectives(np.array([0.4, 0.3, 0.2, 0.1, 0.0, 0.0]), intercept=False)
     chosen = FedDualAvg(
-        mirror_map=SimplexEntropy(), client_lr=0.5, local_steps=1, batch_size=None, fraction_evaluate=0.0
+        mirror_map=SimplexEntropy(), client_lr=0.5, work=Steps(1, batch_size=None), fraction_evaluate=0.0
     )
     start = ArrayRecord({"coefficients": Array(np.full(FEATURES, 1 / FEATURES))})
     result = simulate(chosen, app_of(clients), num_nodes=4, num_rounds=1400, initial_arrays=start, progress=False)
@@ -91,8 +90,7 @@ def test_orthant_entropy_for_the_weights_and_euclid_for_the_intercept():
     chosen = FedDualAvg(
         mirror_map=Product({"coefficients": OrthantEntropy(), "intercept": DiagonalMetric(np.ones(1))}),
         client_lr=0.1,
-        local_steps=1,
-        batch_size=None,
+        work=Steps(1, batch_size=None),
     )
     result = run(chosen, clients, 1200, start=np.ones(D))
     optimum = centralized_solution(clients, NonNegative(), tol=1e-12)
@@ -102,7 +100,7 @@ def test_orthant_entropy_for_the_weights_and_euclid_for_the_intercept():
 def test_a_start_where_the_gradient_does_not_exist_is_an_error():
     clients = objectives(np.ones(FEATURES))
     with pytest.raises(ConfigurationError, match="start"):
-        run(FedDualAvg(mirror_map=OrthantEntropy(), apply_to="*"), clients, 1, start=np.zeros(D))
+        run(FedDualAvg(mirror_map=OrthantEntropy(), arrays=Arrays(apply_to="*")), clients, 1, start=np.zeros(D))
 
 
 def test_an_unsupported_pair_is_refused_before_any_message():

@@ -12,7 +12,7 @@ from problems import FEATURES, app_of, clients, flat, start_arrays
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import Arrays, FedDualAvg, Participation, Steps
 
 EVERY_ROUND = {"rounds": (1, 2, 3), "nodes": range(10)}
 
@@ -31,7 +31,7 @@ def test_a_run_in_which_no_round_counted_is_an_error_with_its_reason_and_result(
 
 def test_too_few_replies_in_every_round_are_that_error_too():
     with pytest.raises(NothingTrainedError, match="4 good replies in the first one; lower min_replies"):
-        start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(min_replies=5))
+        start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(participation=Participation(min_replies=5)))
 
 
 def test_a_clients_traceback_stays_in_left_out():
@@ -99,8 +99,8 @@ def test_the_log_does_not_speak_of_rates_and_batches_that_unmodified_clients_ign
 
     with caplog.at_level(logging.INFO, "flwr"):
         theirs = logged(client="unmodified", density=0.1)
-        told = logged(client="unmodified", local_steps=3, client_lr=0.25)
-        ours = logged(local_steps=3, client_lr=0.25)
+        told = logged(client="unmodified", work=Steps(3), client_lr=0.25)
+        ours = logged(work=Steps(3), client_lr=0.25)
     assert "client (the clients' own) | server (1)" in theirs
     assert "Local work: the clients' own" in theirs
     assert "client (0.25)" in told
@@ -120,7 +120,7 @@ def test_models_and_running_statistics_in_another_float_dtype_count():
         records = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 3})}
         return Message(RecordDict(records), reply_to=message)
 
-    own = FedDualAvg(client="unmodified", fraction_evaluate=0.0, pass_through=["running_mean"])
+    own = FedDualAvg(client="unmodified", fraction_evaluate=0.0, arrays=Arrays(pass_through=["running_mean"]))
     start = {"w": np.zeros((2, 2), np.float32), "running_mean": np.zeros(2, np.float32)}
     result = simulate(own, app, num_nodes=3, num_rounds=2, initial_arrays=start)
     for name, array in result.arrays.items():

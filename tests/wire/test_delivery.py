@@ -8,7 +8,7 @@ from problems import app_of, problem, start_arrays
 
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DualFL, FedDualAvg, run_of
+from flwr_fco.strategies import DualFL, Everyone, FedDualAvg, run_of
 from flwr_fco.wire import delivery
 from flwr_fco.wire import flower as _flower
 
@@ -141,7 +141,7 @@ def test_a_strategy_never_uses_the_naps_of_the_grid(clock):
 
 def test_a_dead_node_is_not_asked_again_in_its_round(clock, caplog):
     grid = PollingGrid(app_of(problem()), 5, clock=clock)
-    strategy = DualFL(nu=0.5, smoothness=1.0, evict_after=2, on_missing="reset")
+    strategy = DualFL(nu=0.5, smoothness=1.0, participation=Everyone(evict_after=2, on_missing="reset"))
     with grid.identity(), caplog.at_level(logging.WARNING, "flwr"):
         run_of(strategy).prepare(start_arrays())
         for number in (1, 2, 3):

@@ -13,10 +13,10 @@ from flwr_fco.algorithms.dual_averaging import FLOAT32_LIMIT
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDA, FedDAGT, FedDualAvg, run_of
+from flwr_fco.strategies import Epochs, FedDA, FedDAGT, FedDualAvg, Steps, Wire, run_of
 from flwr_fco.wire.envelope import count_bytes
 
-OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.05, "batch_size": None, "fraction_evaluate": 0.0}
+OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.05, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
 START = np.full(FEATURES + 1, 0.5)
 
 
@@ -69,7 +69,7 @@ def traffic(strategy, app):
 
 
 def test_no_more_bytes_than_fedavg():
-    down, up = traffic(FedDualAvg(**OPTIONS, wire_dtype="auto"), app_of(clients()))
+    down, up = traffic(FedDualAvg(**OPTIONS, wire=Wire(dtype="auto")), app_of(clients()))
     fedavg_down, fedavg_up = traffic(FedAvg(fraction_evaluate=0.0), echo_app())
     assert 0 < down <= fedavg_down
     assert 0 < up <= fedavg_up
@@ -79,7 +79,7 @@ def test_no_more_bytes_than_fedavg():
 
 
 def test_the_model_is_that_of_float64_messages():
-    strategy = FedDualAvg(**OPTIONS, wire_dtype="auto")
+    strategy = FedDualAvg(**OPTIONS, wire=Wire(dtype="auto"))
     short, full = go(strategy), go(FedDualAvg(**OPTIONS))
     assert strategy.state.dual.dtype == np.float64
     assert not np.array_equal(strategy.state.dual, strategy.state.dual.astype(np.float32))
@@ -91,13 +91,13 @@ def test_the_model_is_that_of_float64_messages():
     ("strategy", "dtype"),
     [
         (lambda **o: FedDualAvg(**OPTIONS, **o), np.float64),
-        (lambda **o: FedDAGT(**OPTIONS, local_steps=3, **o), np.float32),
+        (lambda **o: FedDAGT(**OPTIONS | {"work": Steps(3, batch_size=None)}, **o), np.float32),
         (lambda **o: FedDA(**OPTIONS, mirror_map=PNorm(3.0), **o), np.float32),
     ],
 )
 def test_all_digits_where_they_are_needed(strategy, dtype):
     """float64 models, clients that remember, and other geometries: bit by bit what float64 gives."""
-    auto, full = go(strategy(wire_dtype="auto"), 6, dtype), go(strategy(), 6, dtype)
+    auto, full = go(strategy(wire=Wire(dtype="auto")), 6, dtype), go(strategy(), 6, dtype)
     np.testing.assert_array_equal(flat(auto.arrays), flat(full.arrays))
     for number in range(1, 7):
         for name in ("bytes-up", "bytes-down"):
@@ -106,7 +106,9 @@ def test_all_digits_where_they_are_needed(strategy, dtype):
 
 def test_float64_once_the_threshold_is_far_above_the_weights(caplog):
     """The threshold grows by 15 a round, and the weights are about .5. A round's bytes say which precision it had."""
-    strategy = FedDualAvg(**OPTIONS | {"regularizer": L1(3.0)}, wire_dtype="auto", local_steps=100)
+    strategy = FedDualAvg(
+        **OPTIONS | {"regularizer": L1(3.0), "work": Steps(100, batch_size=None)}, wire=Wire(dtype="auto")
+    )
     with caplog.at_level(logging.INFO, logger="flwr"):
         result = go(strategy, 60, verbose=True)
     sizes = [result.train_metrics_clientapp[number]["bytes-down"] for number in range(1, 61)]
@@ -122,7 +124,7 @@ def test_float64_once_the_threshold_is_far_above_the_weights(caplog):
 
 def test_the_limit():
     """Half a unit of float32 at 1,000 times the weights is 6e-5 of them."""
-    strategy = FedDualAvg(**OPTIONS, wire_dtype="auto")
+    strategy = FedDualAvg(**OPTIONS, wire=Wire(dtype="auto"))
     run_of(strategy).prepare(start_arrays(dtype=np.float32))
     state = strategy.state._replace(dual=np.array([3.0 + 900.0, 0, 0, 0, 0, 0, 3.0]), elapsed=900.0 / 0.3)
     assert np.count_nonzero(run_of(strategy).algorithm.retrieve(run_of(strategy).problem, state)) == 2
@@ -146,7 +148,7 @@ def test_a_client_may_answer_in_another_precision():
         metrics = MetricRecord({"num-examples": 1, "local-steps": 1, "elapsed": OPTIONS["client_lr"]})
         return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
-    strategy = FedDualAvg(**OPTIONS, wire_dtype="auto")
+    strategy = FedDualAvg(**OPTIONS, wire=Wire(dtype="auto"))
     result = simulate(
         strategy,
         app,

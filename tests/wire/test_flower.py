@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from problems import clients, flat, run
 
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import Epochs, FedDualAvg
 from flwr_fco.wire import flower as _flower
 
 
@@ -287,7 +287,7 @@ def test_a_release_whose_numbers_can_be_set_has_them_set(later):
 
 def test_a_run_the_public_way_ends_in_the_same_bits(monkeypatch):
     def final():
-        strategy = FedDualAvg(regularizer=L1(0.3), client_lr=0.02, batch_size=5, seed=3)
+        strategy = FedDualAvg(regularizer=L1(0.3), client_lr=0.02, work=Epochs(1, batch_size=5), seed=3)
         return flat(run(strategy, clients(), 3).arrays).tobytes()
 
     expected = final()

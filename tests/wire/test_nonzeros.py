@@ -14,6 +14,7 @@ from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies import mail
 from flwr_fco.simulation import simulate
+from flwr_fco.strategies import Epochs, Wire
 from flwr_fco.wire.protocol import ReceivedVectors
 
 D = 600
@@ -61,7 +62,7 @@ def run(form, *, kind=FedDualAvg, messages=False, **options):
     strategy = kind(
         regularizer=L1(0.001),
         client_lr=0.5,
-        batch_size=4,
+        work=Epochs(1, batch_size=4),
         fraction_train=0.4,
         min_train_nodes=2,
         fraction_evaluate=0.0,
@@ -74,13 +75,15 @@ def run(form, *, kind=FedDualAvg, messages=False, **options):
 
 @pytest.mark.parametrize("form", ["sparse", "dense"])
 @pytest.mark.parametrize("messages", [False, True])
-@pytest.mark.parametrize("options", [{}, {"wire_dtype": "float32"}, {"sparse_wire": False}, {"kind": FedMid}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"wire": Wire(dtype="float32")}, {"wire": Wire(sparse=False)}, {"kind": FedMid}], ids=str
+)
 def test_the_bits_are_the_same_and_the_first_messages_are_short(form, messages, options, monkeypatch):
     expected, whole = run(form, messages=messages, **options)
     monkeypatch.setattr(mail, "LONG", 100)
     found, short = run(form, messages=messages, **options)
     assert_array_equal(found.view(np.int64), expected.view(np.int64))
-    if options.get("sparse_wire") is False:
+    if options.get("wire") == Wire(sparse=False):
         assert short == whole
     else:
         # The first dual is zero everywhere.

@@ -17,7 +17,7 @@ from flwr_fco.objectives import Logistic
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Average, Bounds, Trimmed
+from flwr_fco.strategies import Average, Bounds, Epochs, Participation, Steps, Trimmed, Wire
 from flwr_fco.wire.protocol import ReceivedVectors
 from flwr_fco.wire.uplink import read_uplink
 
@@ -93,9 +93,8 @@ def app(objectives, **options):
 
 
 def run(objectives, strategy=None, **options):
-    strategy = strategy or FedDualAvg(
-        regularizer=L1(0.001), client_lr=0.5, batch_size=4, fraction_evaluate=0.0, **options
-    )
+    own = {"regularizer": L1(0.001), "client_lr": 0.5, "work": Epochs(1, batch_size=4), "fraction_evaluate": 0.0}
+    strategy = strategy or FedDualAvg(**own | options)
     result = simulate(strategy, app(objectives), num_nodes=5, num_rounds=4, initial_arrays=START, progress=False)
     return strategy.state.dual, result
 
@@ -116,15 +115,15 @@ def dense_clients():
         {"server_momentum": 0.5},
         {"server_lr": "auto"},
         {"bounds": Bounds(max_increment_norm=1.0)},
-        {"sparse_wire": False},
-        {"wire_dtype": "float32"},
+        {"wire": Wire(sparse=False)},
+        {"wire": Wire(dtype="float32")},
         {"output": Average()},
     ],
 )
 def test_options_see_the_same_increments(options):
     expected, _ = run(dense_clients(), **options)
     found, result = run(clients(), **options)
-    tolerance = 1e-6 if "wire_dtype" in options else 1e-12
+    tolerance = 1e-6 if options.get("wire") == Wire(dtype="float32") else 1e-12
     assert_allclose(found, expected, rtol=0, atol=tolerance * np.abs(expected).max())
     assert len(result.left_out) == 0
 
@@ -134,7 +133,12 @@ def test_privacy_clips_the_whole_increment():
 
     def private(objectives):
         privacy = GaussianDP(clip=0.01, noise_multiplier=1e-9, delta=1e-5, noise_seed=3)
-        options = {"local_steps": 3, "weighting": "uniform", "normalize_local_work": False, "privacy": privacy}
+        options = {
+            "work": Steps(3, batch_size=4),
+            "weighting": "uniform",
+            "normalize_local_work": False,
+            "privacy": privacy,
+        }
         return run(objectives, **options)[0]
 
     assert_allclose(private(clients()), private(dense_clients()), rtol=0, atol=1e-9)
@@ -142,7 +146,7 @@ def test_privacy_clips_the_whole_increment():
 
 def test_bytes_are_those_of_what_travels():
     _, one = run(clients())
-    _, other = run(clients(), sparse_wire=False)
+    _, other = run(clients(), wire=Wire(sparse=False))
     sizes = [own.design.columns.size + 1 for own in clients()]
     up = one.train_metrics_clientapp[2]["bytes-up"]
     assert sum(12 * size for size in sizes) < up < sum(12 * size for size in sizes) + 5 * 2 * 160
@@ -164,9 +168,9 @@ def test_a_client_with_other_features_is_left_out_once():
     strategy = FedDualAvg(
         regularizer=L1(0.001),
         client_lr=0.5,
-        batch_size=4,
+        work=Epochs(1, batch_size=4),
         fraction_evaluate=0.0,
-        min_replies=1,
+        participation=Participation(min_replies=1),
         bounds=Bounds(max_ratio=None),
     )
     grid = InProcessGrid(app(objectives), 5, raise_errors=False)
@@ -213,7 +217,7 @@ def test_messages_give_the_same_bits():
 
     duals = []
     for kind in (InProcessGrid, Posted):
-        strategy = FedDualAvg(regularizer=L1(0.001), client_lr=0.5, batch_size=4, fraction_evaluate=0.0)
+        strategy = FedDualAvg(regularizer=L1(0.001), client_lr=0.5, work=Epochs(1, batch_size=4), fraction_evaluate=0.0)
         grid = kind(app(clients()), 5)
         strategy.start(grid, ArrayRecord({name: Array(array) for name, array in START.items()}), 3)
         duals.append(strategy.state.dual)
@@ -226,7 +230,9 @@ def test_a_strategy_of_ones_own_gets_whole_vectors():
         return own.aggregate(self, problem, state, replies)
 
     mine = changed(FedDualAvg, aggregate=aggregate)
-    found, _ = run(clients(), mine(regularizer=L1(0.001), client_lr=0.5, batch_size=4, fraction_evaluate=0.0))
+    found, _ = run(
+        clients(), mine(regularizer=L1(0.001), client_lr=0.5, work=Epochs(1, batch_size=4), fraction_evaluate=0.0)
+    )
     assert_array_equal(found, run(clients())[0])
 
 

@@ -7,6 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 from adversarial_cnn.task import Attacked, load_images, objective_on
 from flwr_fco import strategies
 from flwr_fco.regularizers import L1, PerParameter
+from flwr_fco.strategies import Arrays, Steps
 
 app = ServerApp()
 
@@ -20,11 +21,10 @@ def main(grid: Grid, context: Context) -> None:
     strategy = getattr(strategies, str(config["strategy"]))(
         # The penalty is the opponent's: it enters the game with a minus, and is written with a plus.
         regularizer=PerParameter({"perturbation": L1(float(config["strength"]), bound=bound)}),
-        apply_to="perturbation",
+        arrays=Arrays(apply_to="perturbation"),
         client_lr=float(config["client-lr"]),
         server_lr=float(config["server-lr"]),
-        local_steps=int(config["local-steps"]),
-        batch_size=int(config["batch-size"]),
+        work=Steps(int(config["local-steps"]), batch_size=int(config["batch-size"])),
         fraction_evaluate=0.0,
         seed=int(config["seed"]),
     )

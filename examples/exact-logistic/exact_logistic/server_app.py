@@ -29,7 +29,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = DualFL(
         nu=L2,
         rho=float(context.run_config["rho"]),
-        tolerance=1e-11,
+        work=Minimise(tolerance=1e-11),
         min_train_nodes=len(PATIENTS),
         min_available_nodes=len(PATIENTS),
         fraction_evaluate=0.0,

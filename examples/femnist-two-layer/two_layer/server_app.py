@@ -6,6 +6,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_fco import strategies
 from flwr_fco.regularizers import L1Ball
+from flwr_fco.strategies import Epochs
 from two_layer.task import Net, load_images, objective_on
 
 app = ServerApp()
@@ -22,8 +23,7 @@ def main(grid: Grid, context: Context) -> None:
         regularizer=L1Ball(float(config["radius"])),
         client_lr=float(config["client-lr"]),
         server_lr=float(config["server-lr"]),
-        local_epochs=int(config["local-epochs"]),
-        batch_size=int(config["batch-size"]),
+        work=Epochs(int(config["local-epochs"]), batch_size=int(config["batch-size"])),
         fraction_train=min(1.0, int(config["clients-per-round"]) / num_nodes),
         fraction_evaluate=0.0,
         seed=int(config["seed"]),

@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, Steps
 from one_line_sklearn.task import get_model, get_model_params, load_images, set_model_params
 
 app = ServerApp()
@@ -25,6 +25,6 @@ def main(grid: Grid, context: Context) -> None:
     arrays = ArrayRecord(get_model_params(get_model(context.run_config["local-epochs"])))
 
     # Flower's quickstart has `strategy = FedAvg()` here.
-    strategy = FedDualAvg(client="unmodified", regularizer=L1(0.1), client_lr=1.0, local_steps=1)
+    strategy = FedDualAvg(client="unmodified", regularizer=L1(0.1), client_lr=1.0, work=Steps(1))
 
     strategy.start(grid=grid, initial_arrays=arrays, num_rounds=num_rounds, evaluate_fn=central_evaluate)

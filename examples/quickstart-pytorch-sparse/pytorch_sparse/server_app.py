@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import Bounds, FedDualAvg
 from pytorch_sparse.task import Net, density, load_test, prune
 from pytorch_sparse.task import test as test_fn
 
@@ -21,7 +21,7 @@ def make_strategy(config):
         regularizer=L1(float(config["strength"])) if sparse else Zero(),
         client_lr=float(config["client-lr"]),
         server_lr=float(config["server-lr"]),
-        own_loops=True,
+        bounds=Bounds(own_loops=True),
         fraction_evaluate=float(config["fraction-evaluate"]),
         seed=int(config["seed"]),
     )

@@ -7,7 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, Product
 from flwr_fco.pooled import strongest_perturbation
 from flwr_fco.regularizers import L1, Box, PerParameter
-from flwr_fco.strategies import Average, CompositeStrategy, FedAvgS, FedMiP, FeDualEx
+from flwr_fco.strategies import Arrays, Average, CompositeStrategy, FedAvgS, FedMiP, FeDualEx, Steps
 from robust_logistic.task import initial_model, load_server
 
 app = ServerApp()
@@ -20,9 +20,8 @@ def main(grid: Grid, context: Context) -> None:
     penalty = L1(float(config["strength"]), bound=float(config["bound"]))
     shared = {
         "client_lr": float(config["client-lr"]),
-        "local_steps": int(config["local-steps"]),
-        "batch_size": int(config["batch-size"]),
-        "apply_to": ("coefficients", "perturbation"),
+        "work": Steps(int(config["local-steps"]), batch_size=int(config["batch-size"])),
+        "arrays": Arrays(apply_to=("coefficients", "perturbation")),
         "fraction_evaluate": 0.0,
     }
     # Small weights move fast: the opponent answers the model, which then has no time to lean on one attack.

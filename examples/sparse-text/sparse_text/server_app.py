@@ -5,7 +5,7 @@ from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import Epochs, FedDualAvg
 from sparse_text.task import initial_model, load_test
 
 app = ServerApp()
@@ -27,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = FedDualAvg(
         regularizer=L1(float(config["strength"])),
         client_lr=float(config["client-lr"]),
-        batch_size=10,
+        work=Epochs(1, batch_size=10),
         fraction_train=float(config["fraction-train"]),
         fraction_evaluate=0.0,
     )

@@ -3,27 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args, get_type_hints
 
+from flwr_fco.core.layout import PASS_THROUGH
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers.base import Scope
+from flwr_fco.wire.protocol import Node
+
+#: Chooses the connected nodes that take part in a round.
+ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
 
 #: Above it, sums of weights are no numbers.
 LARGEST_WEIGHT = 1e100
 
 
-def _keep(who: object, name: str, kind: object, fits: Callable[[Any], bool], text: str) -> None:
-    """Keep an option's value as the type that it is declared with, if it is in its range."""
-    value = checked(f"{type(who).__name__}({name})", getattr(who, name), kind)
-    if value is not None and not fits(value):
-        raise ConfigurationError(f"{type(who).__name__}({name}={value!r}); expected {text}")
-    object.__setattr__(who, name, value)
+#: Ranges, as the metadata of a field: a check of the number, and its description.
+AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
+NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
+POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
+FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
+_SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
+
+
+class Choice:
+    """A dataclass of values that are kept as the types that they are declared with, and are in their ranges."""
+
+    def __post_init__(self) -> None:
+        kinds, who = get_type_hints(type(self)), type(self).__name__
+        own: Any = self
+        for option in fields(own):
+            name = f"{who}.{option.name}"
+            value = checked(name, getattr(self, option.name), kinds[option.name])
+            if value is not None and "range" in option.metadata:
+                allowed, text = option.metadata["range"]
+                if not allowed(value):
+                    none = ", or None" if type(None) in get_args(kinds[option.name]) else ""
+                    raise ConfigurationError(f"{name}={value!r}; expected {text}{none}")
+            object.__setattr__(self, option.name, value)
 
 
 @dataclass(frozen=True)
-class Trimmed:
+class Trimmed(Choice):
     """The mean of each coordinate without the largest and the smallest values.
 
     Parameters
@@ -46,14 +69,37 @@ class Trimmed:
     0.1
     """
 
-    share: float = 0.2
-
-    def __post_init__(self) -> None:
-        _keep(self, "share", float, lambda share: 0.0 <= share < 0.5, "a number from 0 to 0.5, exclusive")
+    share: float = field(
+        default=0.2, metadata={"range": (lambda share: 0.0 <= share < 0.5, "a number from 0 to 0.5, exclusive")}
+    )
 
 
 @dataclass(frozen=True)
-class Average:
+class Last(Choice):
+    """The last model, as the output that evaluation and the user see.
+
+    Parameters
+    ----------
+    nonzeros : int, optional
+        Number of entries to keep, the largest in absolute value; the others are set to zero. The state does not change.
+        By default all entries are kept.
+
+    Raises
+    ------
+    ConfigurationError
+        If the number is no whole number >= 1.
+
+    Examples
+    --------
+    >>> Last(nonzeros=16)
+    Last(nonzeros=16)
+    """
+
+    nonzeros: int | None = field(default=None, metadata=AT_LEAST_ONE)
+
+
+@dataclass(frozen=True)
+class Average(Choice):
     """The mean of the model over rounds, as the output that evaluation and the user see.
 
     An average is neither sparse nor of low rank.
@@ -62,26 +108,26 @@ class Average:
     ----------
     window : int, optional
         Number of last rounds; by default all rounds.
+    nonzeros : int, optional
+        Number of entries of the mean to keep, the largest in absolute value; by default all of them.
 
     Raises
     ------
     ConfigurationError
-        If the window is no whole number >= 1.
+        If a value is no whole number >= 1.
 
     Examples
     --------
     >>> Average(window=100)
-    Average(window=100)
+    Average(window=100, nonzeros=None)
     """
 
-    window: int | None = None
-
-    def __post_init__(self) -> None:
-        _keep(self, "window", int | None, lambda window: window >= 1, "a whole number >= 1, or None")
+    window: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    nonzeros: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
 
 @dataclass(frozen=True)
-class Density:
+class Density(Choice):
     """The fraction of the regularized entries that are not 0 in the end.
 
     The density of a round is share ** (round / rounds), and `share` itself from round `rounds` on.
@@ -109,18 +155,13 @@ class Density:
     Density(share=0.1, scope='global', rounds=None)
     """
 
-    share: float
+    share: float = field(metadata={"range": (lambda share: 0.0 < share < 1.0, "a number between 0 and 1")})
     scope: Literal["layers", "global"] = "layers"
-    rounds: int | None = None
-
-    def __post_init__(self) -> None:
-        _keep(self, "share", float, lambda share: 0.0 < share < 1.0, "a number between 0 and 1")
-        _keep(self, "scope", Literal["layers", "global"], lambda scope: True, "")
-        _keep(self, "rounds", int | None, lambda rounds: rounds >= 1, "a whole number >= 1, or None")
+    rounds: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
 
 @dataclass(frozen=True)
-class Bounds:
+class Bounds(Choice):
     """What the server accepts of a reply; one that is beyond is left out, logged and counted.
 
     Parameters
@@ -135,6 +176,11 @@ class Bounds:
         median as usual. None disables these checks.
     max_increment_norm : float, optional
         Largest Euclidean norm of a vector, whatever the other clients send.
+    own_loops : bool, default False
+        Whether the clients run their own training loops (:class:`flwr_fco.torch.LocalTraining`), with their own
+        schedules, epochs and batches: then their numbers of steps and `elapsed` are compared with the other clients'
+        (at most ten times as much, in total or relative to the number of examples). Otherwise a client takes at most
+        the requested steps, of the requested size.
 
     Raises
     ------
@@ -147,14 +193,195 @@ class Bounds:
     1000000000000.0
     """
 
-    max_examples: float = 1e12
-    max_ratio: float | None = 1_000.0
-    max_increment_norm: float | None = None
+    max_examples: float = field(
+        default=1e12,
+        metadata={"range": (lambda most: 0.0 < most <= LARGEST_WEIGHT, "a finite number > 0, at most 1e100")},
+    )
+    max_ratio: float | None = field(
+        default=1_000.0, metadata={"range": (lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1")}
+    )
+    max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
+    own_loops: bool = False
 
-    def __post_init__(self) -> None:
-        text = "a finite number > 0, at most 1e100"
-        _keep(self, "max_examples", float, lambda most: 0.0 < most <= LARGEST_WEIGHT, text)
-        _keep(self, "max_ratio", float | None, lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1, or None")
-        _keep(
-            self, "max_increment_norm", float | None, lambda norm: 0.0 < norm < math.inf, "a finite number > 0, or None"
-        )
+
+@dataclass(frozen=True)
+class Arrays(Choice):
+    """Which of a model's arrays are optimised, and which of them psi acts on.
+
+    Parameters
+    ----------
+    apply_to : str or sequence of str, optional
+        Shell patterns of the arrays that psi acts on; see :meth:`Layout.from_arrays`.
+    pass_through : str or sequence of str
+        Shell patterns of floating-point arrays that are averaged but not optimised (default: running statistics).
+    scope : {"each", "joint"}, default "each"
+        Whether psi acts on each array separately or on all of them as one vector.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is of another type.
+
+    Examples
+    --------
+    >>> Arrays(apply_to="*.weight").scope
+    'each'
+    """
+
+    apply_to: str | Sequence[str] | None = None
+    pass_through: str | Sequence[str] = PASS_THROUGH
+    scope: Scope = "each"
+
+
+@dataclass(frozen=True)
+class Participation(Choice):
+    """Whom the server waits for, and which nodes take part in a round.
+
+    Parameters
+    ----------
+    min_replies : int, default 1
+        Minimum number of good replies; a round with fewer is skipped, and the state does not change.
+    node_timeout : float, default 600.0
+        Seconds to wait for enough nodes to connect.
+    choose_nodes : callable, optional
+        ``(round, nodes) -> nodes``: chooses the nodes of a training round, instead of random sampling. It gets all
+        connected nodes, sorted by partition id, and returns some of them.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> Participation(min_replies=3).node_timeout
+    600.0
+    """
+
+    min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
+    node_timeout: float = field(default=600.0, metadata=_SECONDS)
+    choose_nodes: ChooseNodes | None = None
+
+
+@dataclass(frozen=True)
+class Everyone(Choice):
+    """How long a method that needs every client in every round waits for one.
+
+    Parameters
+    ----------
+    evict_after : int, default 3
+        Number of rounds in a row after which a client that is silent, disconnected or bad (an error, NaN, garbage) is
+        given up. In each of these rounds it is asked three times; the server waits up to `node_timeout` seconds each
+        time for a client that is not connected. The rounds are skipped.
+    on_missing : {"error", "reset"}, default "error"
+        What happens then. ``"error"``: the run ends with a ConfigurationError that names the client. ``"reset"``: the
+        run continues without it, towards the optimum of the remaining clients: the model does not change, and all
+        memories restart.
+    node_timeout : float, default 600.0
+        Seconds to wait for nodes to connect.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> Everyone(on_missing="reset").evict_after
+    3
+    """
+
+    evict_after: int = field(default=3, metadata=AT_LEAST_ONE)
+    on_missing: Literal["error", "reset"] = "error"
+    node_timeout: float = field(default=600.0, metadata=_SECONDS)
+
+    @property
+    def min_replies(self) -> int:
+        """1; every reply is needed."""
+        return 1
+
+    @property
+    def choose_nodes(self) -> ChooseNodes | None:
+        """None: there is no choice."""
+        return None
+
+
+@dataclass(frozen=True)
+class Wire(Choice):
+    """The form of the vectors in messages.
+
+    Parameters
+    ----------
+    dtype : {"float64", "float32", "auto"}, optional
+        Precision. ``"float32"``: for the uplink only, which halves it but loses digits, because the dual grows with the
+        rounds while the model is its small difference from a threshold (an error of 1e-4 at t * strength = 5e4).
+        ``"auto"``: float32 in both directions for a float32 model as long as the rounding does not matter, and float64
+        otherwise; see ``Algorithm.short_wire``. By default ``"auto"`` for PyTorch models in float32 (arrays called
+        ``weight``, as in ``state_dict()``), else ``"float64"``.
+    sparse : bool, default True
+        Whether a client with sparse features sends only the coordinates that occur in its rows when that takes fewer
+        bytes and the method allows it, which tells the server which features the client has. False: whole vectors,
+        whose form does not reveal this (their zeros still do; see docs/sparse.md).
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is of another kind.
+
+    Examples
+    --------
+    >>> Wire("float32")
+    Wire(dtype='float32', sparse=True)
+    """
+
+    dtype: Literal["float64", "float32", "auto"] | None = None
+    sparse: bool = True
+
+
+@dataclass(frozen=True)
+class Unmodified(Choice):
+    """Clients whose code cannot be changed: any FedAvg ClientApp that returns its new model.
+
+    Parameters
+    ----------
+    threshold_per_round : float, optional
+        Growth of the weight of psi, elapsed times its strength, in a round. It is the product
+        strength * server_lr * client_lr * steps; only this product matters, except for the effect of server_lr on the
+        dual. Without a regularizer it means ``L1(1.0)``.
+
+    Raises
+    ------
+    ConfigurationError
+        If the threshold is no finite number > 0.
+
+    Examples
+    --------
+    >>> Unmodified(threshold_per_round=0.01)
+    Unmodified(threshold_per_round=0.01)
+    """
+
+    threshold_per_round: float | None = field(default=None, metadata=POSITIVE)
+
+
+@dataclass(frozen=True)
+class Ledger(Choice):
+    """A copy of every client's memory at the server, as long as it fits; else memories that are lost are reset.
+
+    Parameters
+    ----------
+    max_bytes : int, default 256 MiB
+        Maximum size: 8 bytes for each client, vector and coordinate. With sparse features a client takes 12 bytes for
+        each of its columns; the ledger is then started, and given up if it would exceed the limit.
+
+    Raises
+    ------
+    ConfigurationError
+        If the size is no whole number >= 0.
+
+    Examples
+    --------
+    >>> Ledger(max_bytes=2**30).max_bytes
+    1073741824
+    """
+
+    max_bytes: int = field(default=256 * 2**20, metadata=NATURAL)

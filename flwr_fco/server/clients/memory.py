@@ -7,6 +7,7 @@ A client's memory is a function of the uplinks that the server has seen, so the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from logging import INFO
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Change
+from flwr_fco.algorithms.contract.choices import Ledger
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, add_to
@@ -97,6 +99,9 @@ class Partitions(Set[Key]):
     __hash__ = None  # type: ignore[assignment]
 
 
+_LIMITS = {"ledger": math.inf, "reset": -math.inf}
+
+
 class ClientMemories:
     """The server's record of the clients' memories.
 
@@ -104,10 +109,8 @@ class ClientMemories:
     ----------
     names : tuple of str
         Names of the vectors that the ledger keeps for each client; all start at zero.
-    client_state : {"ledger", "reset"} or None
-        None means a ledger if it fits into `ledger_bytes`.
-    ledger_bytes : int
-        The most that a ledger may take.
+    client_state : {"ledger", "reset"} or Ledger
+        Whether the server keeps a copy of the memories; :class:`flwr_fco.strategies.Ledger` if it fits.
     weighting : {"examples", "uniform"} or mapping of int to float
         The clients' weights; a mapping has the user's, by partition.
     may_be_sparse : bool, default False
@@ -127,13 +130,14 @@ class ClientMemories:
         self,
         names: tuple[str, ...],
         *,
-        client_state: str | None,
-        ledger_bytes: int,
+        client_state: str | Ledger,
         weighting: str | Mapping[int, float],
         may_be_sparse: bool = False,
     ) -> None:
         self.names, self.weighting, self.may_be_sparse = names, weighting, may_be_sparse
-        self.client_state, self.ledger_bytes = client_state, ledger_bytes
+        self.client_state = client_state
+        #: The most bytes of a ledger.
+        self._limit = client_state.max_bytes if isinstance(client_state, Ledger) else _LIMITS[client_state]
         self.forget(0)
 
     def forget(self, size: int) -> None:
@@ -317,8 +321,7 @@ class ClientMemories:
         if self._keeps_ledger is None:
             size = 8 * len(present) * self.size * len(self.names)
             # For clients with sparse features this is known only after they have answered.
-            fits = size <= self.ledger_bytes or self.may_be_sparse
-            self._keeps_ledger = self.client_state == "ledger" or (self.client_state is None and fits)
+            self._keeps_ledger = size <= self._limit or (self.may_be_sparse and self._limit >= 0)
             most = "at most " if self.may_be_sparse else ""
             log(INFO, "The clients' memories: %s (%s%.1f MiB in a ledger)", self, most, size / 2**20)
         gone, self.present, changed = self.present - present, present, self.present != present
@@ -375,16 +378,16 @@ class ClientMemories:
 
     def _keep_within_limits(self) -> None:
         """Give up the ledger if it would become too large because clients have dense features."""
-        if not (self.ledger and self.client_state is None and self.may_be_sparse):
+        if not (self.ledger and self.may_be_sparse):
             return
         sizes = sorted(_bytes_of(member.memory) for member in self.members.values() if member.memory)
         # A single client that claims all features does not represent the others.
         usual = sizes[(len(sizes) - 1) // 2] if sizes else 0
-        if max(sum(sizes), usual * len(self.present)) > self.ledger_bytes:
+        if max(sum(sizes), usual * len(self.present)) > self._limit:
             self._keeps_ledger = False
             for member in self.members.values():
                 member.memory = None
-            log(INFO, "The clients' memories: reset, for a ledger would take more than ledger_bytes")
+            log(INFO, "The clients' memories: reset, for a ledger would take more than %s bytes", self._limit)
 
     def new_epoch(self, reason: str) -> Change:
         """Void all clients' memories, without a separate message."""
@@ -453,8 +456,8 @@ class ClientMemories:
             )
 
     def __str__(self) -> str:
-        if self._keeps_ledger is None and self.client_state is None:
-            return f"ledger up to {self.ledger_bytes / 2**20:.0f} MiB, else reset"
+        if self._keeps_ledger is None and isinstance(self.client_state, Ledger):
+            return f"ledger up to {self._limit / 2**20:.0f} MiB, else reset"
         return "ledger" if self.ledger or self.client_state == "ledger" else "reset"
 
 

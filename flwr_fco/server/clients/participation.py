@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract import choices
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
@@ -32,19 +33,13 @@ class Everyone(Part):
         Name of the strategy, for messages.
     remembering : Remembering
         The tracking of the clients' memories.
-    evict_after : int
-        Number of rounds in a row after which a missing client is given up.
-    on_missing : {"error", "reset"}
-        What happens then.
-    node_timeout : float
-        Seconds to wait for a client that is not connected.
+    patience : flwr_fco.strategies.Everyone
+        How long the server waits for a client, and what happens then.
     """
 
-    def __init__(
-        self, name: str, remembering: Remembering, *, evict_after: int, on_missing: str, node_timeout: float
-    ) -> None:
+    def __init__(self, name: str, remembering: Remembering, patience: choices.Everyone) -> None:
         self._name, self._remembering, self._memories = name, remembering, remembering.memories
-        self.evict_after, self.on_missing, self.node_timeout = evict_after, on_missing, node_timeout
+        self.patience = patience
         self.forget()
 
     def forget(self) -> None:
@@ -68,7 +63,7 @@ class Everyone(Part):
 
     def _wait_for_members(self, host: Host) -> set[Key]:
         """Return the keys of known clients that are not connected, once there is no more time to wait."""
-        deadline = time.monotonic() + self.node_timeout
+        deadline = time.monotonic() + self.patience.node_timeout
         while True:
             absent = set(self._memories.present) - {node.key for node in host.nodes.ordered}
             if not absent or time.monotonic() >= deadline:
@@ -109,19 +104,19 @@ class Everyone(Part):
                 _names(missing),
                 current.number,
                 max(self._failures.values()),
-                self.evict_after,
-                self.on_missing,
+                self.patience.evict_after,
+                self.patience.on_missing,
             )
-        self._give_up(host, {key for key, count in self._failures.items() if count >= self.evict_after})
+        self._give_up(host, {key for key, count in self._failures.items() if count >= self.patience.evict_after})
 
     def _give_up(self, host: Host, gone: set[Key]) -> None:
         """Continue without clients, or end the run."""
         if not gone:
             return
         names = _names(gone)
-        if self.on_missing == "error":
+        if self.patience.on_missing == "error":
             raise ConfigurationError(
-                f"{names} did not give a good answer in {self.evict_after} rounds in a row, and {self._name} "
+                f"{names} did not give a good answer in {self.patience.evict_after} rounds in a row, and {self._name} "
                 f"needs every client{_why(host, gone)}. Mend it, wait longer (timeout, node_timeout, evict_after), or "
                 'give on_missing="reset" to go on without it'
             )

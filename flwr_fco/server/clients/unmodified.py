@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flwr.app import ArrayRecord, RecordDict
 
+from flwr_fco.algorithms.contract.choices import Unmodified
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
@@ -39,32 +42,30 @@ def check_unmodified(options: UnmodifiedOptions) -> None:
     own: _Options = options  # type: ignore[assignment]
     if own.density is not None:
         _check_density(own)
-    if own.client == "composite":
-        if own.threshold_per_round is not None:
-            raise ConfigurationError(
-                "threshold_per_round is for client='unmodified': clients of ours say how large their steps were. Leave "
-                "it out and choose the regularizer's strength"
-            )
+    if not isinstance(own.client, Unmodified):
         return
-    given = [name for name in ("threshold_per_round", "density") if getattr(own, name) is not None]
-    if len(given) == 2 or (given and own.local_steps is not None):
-        names = ", ".join([*given, "local_steps"] if own.local_steps is not None else given)
-        raise ConfigurationError(f"{names}: each of them says how fast the weight of psi grows; give one of them")
-    if own.threshold_per_round is not None:
+    threshold, steps = own.client.threshold_per_round, own.work.steps
+    ways = {"threshold_per_round": threshold, "density": own.density, "work=Steps(...)": steps}
+    given = [name for name, value in ways.items() if value is not None]
+    if len(given) > 1:
+        raise ConfigurationError(
+            f"{', '.join(given)}: each of them says how fast the weight of psi grows; give one of them"
+        )
+    if threshold is not None:
         if isinstance(own.regularizer, Zero):
             own.regularizer = L1(1.0)
         if not getattr(own.regularizer, "strength", 0.0) > 0.0:
             raise ConfigurationError(
                 f"threshold_per_round needs a regularizer with one strength > 0; this is {own.regularizer!r}. Give it "
-                "another one, or give local_steps and the clients' learning rate as client_lr"
+                "another one, or give work=Steps(...) and the clients' learning rate as client_lr"
             )
     weightless = isinstance(own.regularizer, Zero) or own.regularizer.constraint
-    if not given and own.local_steps is None and not weightless:
+    if not given and not weightless:
         raise ConfigurationError(
             f"client='unmodified' with {own.regularizer!r}: it is not known how fast the weight of psi grows. Give "
-            "density=0.1 in its place (the share of weights that are not 0 in the end), or threshold_per_round=... "
-            "(how much the threshold grows in a round), or local_steps=... with the clients' learning rate as "
-            "client_lr"
+            "density=0.1 in its place (the share of weights that are not 0 in the end), or "
+            "client=Unmodified(threshold_per_round=...) (how much the threshold grows in a round), or work=Steps(...) "
+            "with the clients' learning rate as client_lr"
         )
     _check_choices(own)
 
@@ -78,15 +79,14 @@ def _check_density(own: _Options) -> None:
         if not marks and (alone or not psi.constraint):
             raise ConfigurationError(
                 f"density={own.density} keeps the largest entries as they are, which is a psi of its own; {psi!r} has "
-                "another form. Leave it out, or give its strength and threshold_per_round or local_steps in the place "
-                "of density; in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no "
-                "share in the density"
+                "another form. Leave it out, or take client=Unmodified(threshold_per_round=...) for density;"
+                " in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no share in it"
             )
     density = density_of(own)
     assert density is not None
     if density.scope == "global":
-        own.scope = "joint"
-    if own.scope == "joint" and isinstance(own.regularizer, PerParameter):
+        own.arrays = replace(own.arrays, scope="joint")
+    if own.arrays.scope == "joint" and isinstance(own.regularizer, PerParameter):
         raise ConfigurationError(
             "a density of all arrays together has no place for a regularizer of single arrays; take "
             'density=Density(..., scope="layers"), or leave PerParameter out'
@@ -146,13 +146,14 @@ class UnmodifiedClients(Part):
             mail.plan.layout,
             sent=self._sent_model(mail)[1],
             client_lr=problem.client_lr,
-            local_steps=1 if options.local_steps is None else options.local_steps,
+            local_steps=options.work.steps or 1,
             weighted_by_key=options.weighted_by_key,
         )
-        if options.threshold_per_round is None:
+        threshold = self._threshold
+        if threshold is None:
             return uplink if options.density is None else uplink._replace(elapsed=1.0)
         strength: float = getattr(options.regularizer, "strength")  # noqa: B009 (not every regularizer has one)
-        return uplink._replace(elapsed=options.threshold_per_round / strength / problem.server_lr)
+        return uplink._replace(elapsed=threshold / strength / problem.server_lr)
 
     def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
         """Check a client's claims against the server's knowledge; the client may have its own schedule.
@@ -167,8 +168,13 @@ class UnmodifiedClients(Part):
         check_steps(uplink.steps, 1_000 * planned)
         steps = uplink.steps if uplink.steps > 1 else planned
         # With a threshold or a density, the server sets how fast psi's weight grows.
-        if options.threshold_per_round is None and options.density is None:
+        if self._threshold is None and options.density is None:
             check_elapsed(uplink.step_sizes, steps, mail.step_size(), exact=False)
+
+    @property
+    def _threshold(self) -> float | None:
+        client = self._options.client
+        return client.threshold_per_round if isinstance(client, Unmodified) else None
 
     def _sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
         """Return the current model as records, and as a vector rounded to the user's dtypes."""

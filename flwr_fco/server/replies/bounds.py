@@ -42,7 +42,7 @@ _ROUNDING = 1e-9
 #: A client with its own schedule may use other step sizes than the server's.
 LARGEST_FACTOR = 1_000
 #: What the reason adds where a client did other work than the plan's: an honest loop of one's own may.
-OWN_LOOPS = "; if the clients train with flwr_fco.torch.local_training, give the strategy own_loops=True"
+OWN_LOOPS = "; if the clients train with flwr_fco.torch.local_training, give the strategy bounds=Bounds(own_loops=True)"
 _FIRST_EARLIER = "largest-"
 
 

@@ -194,7 +194,7 @@ class Mail(Part):
     def forget(self) -> None:
         """Return to the state before the first round."""
         options = self.options
-        self.nodes = Nodes(options.seed, options.node_timeout, asks=self.asks)
+        self.nodes = Nodes(options.seed, options.participation.node_timeout, asks=self.asks)
         self.current = Round(0)
         #: The user's weights by partition, read once a round.
         self._given = weights_of(options)
@@ -220,7 +220,7 @@ class Mail(Part):
     @property
     def own_loops(self) -> bool:
         """Whether the clients run their own training loops, as unmodified ones always do."""
-        return not self.asks or bool(getattr(self.options, "own_loops", False))
+        return not self.asks or self.options.bounds.own_loops
 
     @property
     def plan(self) -> Plan:

@@ -20,7 +20,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy.accounting import Accountant, library
 from flwr_fco.privacy.gaussian_dp import GaussianDP
 from flwr_fco.privacy.noise import BandedNoise, Draw, NoiseStream, TreeNoise, clipped, secure_normal
-from flwr_fco.server.options import CommonOptions
+from flwr_fco.server.options import CommonOptions, serves_unmodified
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.metrics import average_metrics
 from flwr_fco.wire.protocol import Node, Uplink
@@ -104,7 +104,7 @@ class PrivateMean(Part):
             names = ", ".join(entry.name for entry in plan.layout.passed_through)
             raise ConfigurationError(
                 f"privacy={privacy!r}: the arrays {names} are averaged as they are, without noise. Keep them out of "
-                "the model (freeze running statistics, use GroupNorm), or optimise them: pass_through=()"
+                "the model (freeze running statistics, use GroupNorm), or optimise them: arrays=Arrays(pass_through=())"
             )
         run = self._run or self._settle(host)
         if self.round >= run.rounds:
@@ -126,7 +126,7 @@ class PrivateMean(Part):
         else:
             separation = self.accountant.separation
             keys = list(run.order[self.round % separation :: separation])
-        steps = int(getattr(self._options, "local_steps", 1))
+        steps = plan.steps or 1
         clips = privacy.clips
         if isinstance(privacy.clip, Mapping):
             blocks = {entry.name: entry.block for entry in plan.layout.optimized}
@@ -295,9 +295,7 @@ def _check(options: CommonOptions) -> None:
         "normalize_local_work=False (what one client says of its work would change what others count)": own(
             "normalize_local_work"
         ),
-        "local_steps=... instead of local_epochs (psi's weight grows by what the server knows)": (
-            own("local_steps") is None
-        ),
+        "work=Steps(...) (psi's weight grows by what the server knows)": own("work").steps is None,
         f"fraction_evaluate=0.0 (federated evaluation {asks}; evaluate_fn is the server's own)": (
             options.fraction_evaluate != 0.0
         ),
@@ -308,15 +306,15 @@ def _check(options: CommonOptions) -> None:
             options.bounds.max_ratio is not None
         ),
         'aggregation="mean" (in another centre one client changes what others count)': options.aggregation != "mean",
-        "choose_nodes=None (the accounting needs its own schedule)": options.choose_nodes is not None,
-        "min_replies=1 (a round that is skipped says how many answered)": options.min_replies != 1,
+        "choose_nodes=None (the accounting needs its own schedule)": options.participation.choose_nodes is not None,
+        "min_replies=1 (a round that is skipped says how many answered)": options.participation.min_replies != 1,
         'on_divergence="raise" or "warn" (a round that is gone back on has been released all the same)': (
             options.on_divergence == "rollback"
         ),
         "fraction_train > 0": options.fraction_train == 0.0,
         'output="last" or Average() (others need the clients\' local steps)': (options.output in ("shadow", "ergodic")),
         'client="composite" (unmodified clients say themselves how far psi\'s weight grows)': (
-            own("client") == "unmodified"
+            serves_unmodified(options)
         ),
         "train_metrics_aggr_fn=None (the clients' metrics are withheld)": (
             options.train_metrics_aggr_fn is not average_metrics

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, RunInterrupted
 from flwr_fco.results import Number, Result, numbers_of
+from flwr_fco.server.options import serves_unmodified
 from flwr_fco.server.replies.bounds import TOO_LONG
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
@@ -158,7 +159,7 @@ def _why_nothing(run: Run, result: Result) -> str:
     # First line of the error only: a client's traceback follows it.
     reasons = Counter(entry.reason.partition("\n")[0][:200] for entry in result.left_out if entry.kind == "train")
     if not reasons:
-        replies, least = int(rounds[min(rounds)]["num-replies"]), run.strategy.min_replies  # type: ignore[arg-type]
+        replies, least = int(rounds[min(rounds)]["num-replies"]), run.strategy.participation.min_replies  # type: ignore[arg-type]
         if replies >= least and not run.overflowed:
             return f"{text}{replies} good replies in the first one, whose weights are all 0"
         return f"{text}{replies} good replies in the first one; lower min_replies or wait for more clients"
@@ -266,7 +267,7 @@ class _Watch:
 def _advice(run: Run, locally: bool) -> str:
     """Return the rate that was too large, and advice."""
     client_lr, server_lr = run.problem.client_lr, run.problem.server_lr
-    if getattr(run.strategy, "client", "") == "unmodified":
+    if serves_unmodified(run.strategy):
         return "The rate of the clients' own training is too large for these data, or that of the server; lower them."
     if math.isnan(client_lr):
         return "Its steps are too large for these data: lower its rates."

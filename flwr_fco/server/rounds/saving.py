@@ -38,14 +38,13 @@ MAY_CHANGE = frozenset(
         "min_replies",
         "on_divergence",
         "certificate_every",
-        "node_timeout",
         "bounds",
-        "own_loops",
         "output",
-        "sparsity",
+        # of option objects
+        "node_timeout",
         "evict_after",
         "on_missing",
-        "ledger_bytes",
+        "max_bytes",
     }
 )
 
@@ -143,7 +142,12 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return repr([_text(own) for own in value])
     if is_dataclass(value) and not isinstance(value, type):
-        return repr([type(value).__qualname__, *(_text(getattr(value, f.name)) for f in fields(value))])
+        return repr(
+            [
+                type(value).__qualname__,
+                *(_text(getattr(value, f.name)) for f in fields(value) if f.name not in MAY_CHANGE),
+            ]
+        )
     return "a function" if callable(value) else repr(value)
 
 

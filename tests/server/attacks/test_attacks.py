@@ -26,7 +26,7 @@ from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.bounds import IncrementBounds
 from flwr_fco.server.replies.checks import averaged_pass_through
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Average, FedDAGT, FedDualAvg, Trimmed, run_of
+from flwr_fco.strategies import Average, Epochs, FedDAGT, FedDualAvg, Participation, Steps, Trimmed, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Uplink
 
@@ -110,7 +110,7 @@ def unmodified(app, aggregation="mean", rounds=12, number=10):
         regularizer=L1(0.3),
         client="unmodified",
         client_lr=0.1,
-        local_steps=3,
+        work=Steps(3),
         aggregation=aggregation,
         fraction_evaluate=0.0,
     )
@@ -207,7 +207,7 @@ def test_a_heavy_client_with_a_long_increment_does_not_count(way, name):
 
 
 @together("aggregation", AGGREGATIONS)
-@together("work", [{"local_steps": 4}, {"local_steps": None, "local_epochs": 1, "batch_size": 10}])
+@together("work", [{"work": Steps(4, batch_size=None)}, {"work": Epochs(1, batch_size=10)}])
 def test_nor_in_any_centre(aggregation, work):
     same_as_missing("messages", "FedDualAvg", heavy, aggregation=aggregation, **work)
 
@@ -222,13 +222,13 @@ def test_an_epoch_of_more_examples_than_before_is_none():
         for vector in vectors.values():
             vector *= -900.0
 
-    same_as_missing("messages", "FedDualAvg", lie, local_steps=None, local_epochs=1, batch_size=10)
+    same_as_missing("messages", "FedDualAvg", lie, work=Epochs(1, batch_size=10))
 
 
 def test_raise_is_the_default_and_holds_the_result_and_the_last_sound_model():
     assert FedDualAvg().on_divergence == "raise"
     assert FedDualAvg(on_divergence="stop").on_divergence == "raise"
-    strategy = FedDualAvg(client_lr=30.0, local_steps=1, batch_size=None, fraction_evaluate=0.0)
+    strategy = FedDualAvg(client_lr=30.0, work=Steps(1, batch_size=None), fraction_evaluate=0.0)
     with pytest.raises(DivergedError) as caught:
         run(strategy, OBJECTIVES, 60)
     assert set(caught.value.result.train_metrics_clientapp) == set(range(1, caught.value.server_round + 1))
@@ -243,7 +243,7 @@ def exploding(rounds, base=FedDualAvg, **options):
         return following._replace(dual=following.dual * 1e9) if problem.round in rounds else following
 
     kind = changed(base, aggregate=aggregate)
-    return kind(client_lr=0.1, local_steps=4, batch_size=None, fraction_evaluate=0.0, **options)
+    return kind(client_lr=0.1, work=Steps(4, batch_size=None), fraction_evaluate=0.0, **options)
 
 
 @pytest.mark.parametrize("output", ["last", Average(), Average(window=4)], ids=str)
@@ -261,7 +261,7 @@ def test_rollback_restores_what_clients_remember():
     result = run(strategy, OBJECTIVES, 60)
     trackers = np.array(list(trackers_of(strategy).values()))
     assert np.abs(trackers.mean(axis=0)).max() < 1e-10
-    pooled = run(FedDAGT(client_lr=0.1, local_steps=4, batch_size=None, fraction_evaluate=0.0), OBJECTIVES, 59)
+    pooled = run(FedDAGT(client_lr=0.1, work=Steps(4, batch_size=None), fraction_evaluate=0.0), OBJECTIVES, 59)
     np.testing.assert_allclose(flat(result.arrays), flat(pooled.arrays), rtol=0, atol=1e-9)
 
 
@@ -304,7 +304,7 @@ def claiming(partition, liar=LIAR):
 @pytest.mark.parametrize("partition", [-1, 2**63 - 1, -(2**62)])
 @pytest.mark.parametrize("name", ["FedDAGT", "DFedDAGT", "FedDualAvg"])
 def test_a_partition_id_that_is_none_does_not_end_the_run(name, partition, tmp_path):
-    strategy = make(name, node_timeout=0.0)
+    strategy = make(name, participation=Participation(node_timeout=0.0))
     run(strategy, OBJECTIVES, 3, mods=[claiming(partition)], grid=Asking)
     run_of(strategy).save(tmp_path / "state.npz")
     run_of(strategy).load(tmp_path / "state.npz")
@@ -313,7 +313,9 @@ def test_a_partition_id_that_is_none_does_not_end_the_run(name, partition, tmp_p
 @pytest.mark.parametrize("name", ["FedDAGT", "FedDualAvg", "Scaffold"])
 def test_who_claims_anothers_partition_is_left_out_and_counted(name):
     """Node 3 has partition 1, and node 6 says that it does too."""
-    result = run(make(name, node_timeout=0.0), OBJECTIVES, 3, mods=[claiming(1)], grid=Asking)
+    result = run(
+        make(name, participation=Participation(node_timeout=0.0)), OBJECTIVES, 3, mods=[claiming(1)], grid=Asking
+    )
     rows = [row for row in result.left_out if row.round > 0]
     assert [(row.round, row.node_id) for row in rows] == [(1, LIAR + 2), (2, LIAR + 2), (3, LIAR + 2)]
     assert all("partition" in row.reason for row in rows)
@@ -381,7 +383,7 @@ def test_rounds_that_are_skipped_repeat_bytes_and_count():
             train = replies and replies[0].metadata.message_type == "train"
             return replies[:5] if train and 3 <= int(replies[0].metadata.group_id) <= 5 else replies
 
-    result = run(make("FedDualAvg", min_replies=8), OBJECTIVES, 8, grid=Half)
+    result = run(make("FedDualAvg", participation=Participation(min_replies=8)), OBJECTIVES, 8, grid=Half)
     assert {row.reason for row in result.left_out} == {"no reply"}
 
 
@@ -392,7 +394,7 @@ def test_gradients_that_are_zero_or_constant_count():
     hard = [Hinge(0.01 * rng.standard_normal((20, 1)), np.sign(rng.standard_normal(20)).astype(int)) for _ in range(2)]
     app = client_app(lambda context: [*easy, *hard][int(context.node_config["partition-id"])])
     start = {"coefficients": np.ones(1)}
-    strategy = FedDualAvg(client_lr=0.01, local_steps=2, batch_size=None, fraction_evaluate=0.0)
+    strategy = FedDualAvg(client_lr=0.01, work=Steps(2, batch_size=None), fraction_evaluate=0.0)
     result = simulate(strategy, app, num_nodes=4, num_rounds=30, initial_arrays=start, progress=False)
     assert result.left_out == []
 
@@ -498,7 +500,7 @@ def evaluating(change):
 
 
 def evaluated(mods, rounds=3, **options):
-    strategy = FedDualAvg(client_lr=0.1, local_steps=2, batch_size=None, **options)
+    strategy = FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=None), **options)
     app = client_app(lambda context: OBJECTIVES[int(context.node_config["partition-id"])], mods=list(mods))
     with _flower.quiet(50):
         return simulate(strategy, app, num_nodes=10, num_rounds=rounds, initial_arrays=start_arrays(), progress=False)
@@ -539,7 +541,7 @@ def test_evaluations_weigh_as_training_does():
 def test_early_stopping_does_not_follow_one_liar():
     stop = EarlyStopping(validation="evaluate/loss", patience=2)
     lie = evaluating(lambda metrics: metrics.update({"loss": -1e9}))
-    strategy = FedDualAvg(client_lr=0.1, local_steps=2, batch_size=None)
+    strategy = FedDualAvg(client_lr=0.1, work=Steps(2, batch_size=None))
     app = client_app(lambda context: OBJECTIVES[int(context.node_config["partition-id"])], mods=[lie])
     with _flower.quiet(50):
         simulate(

@@ -14,7 +14,7 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Bounds, FedDAGT, run_of
+from flwr_fco.strategies import Bounds, Epochs, FedDAGT, Ledger, run_of
 from flwr_fco.wire.client_state import uplink_digest, vectors_digest
 from flwr_fco.wire.envelope import HANDSHAKE
 
@@ -55,7 +55,7 @@ def app_with(lie):
 
 def run(lie, rounds=4, cls=FedDualAvg, **options):
     options = {"bounds": Bounds(max_ratio=None), **options} | ({"tracker_start": "zero"} if cls is FedDAGT else {})
-    strategy = cls(regularizer=L1(1e-3), client_lr=0.5, batch_size=4, fraction_evaluate=0.0, **options)
+    strategy = cls(regularizer=L1(1e-3), client_lr=0.5, work=Epochs(1, batch_size=4), fraction_evaluate=0.0, **options)
     grid = InProcessGrid(app_with(lie), NODES, raise_errors=False)
     start = {"coefficients": np.zeros(D), "intercept": np.zeros(1)}
     result = strategy.start(grid, ArrayRecord({name: Array(array) for name, array in start.items()}), rounds)
@@ -164,7 +164,7 @@ def test_what_one_says_of_its_features_neither_ends_the_ledger_nor_moves_the_tra
         return pair(np.full(3, 1e-9), np.array([number, number + 40, D], dtype=np.int32))
 
     # Whole vectors of all would not fit.
-    options = {"ledger_bytes": 8 * D * 3, "fraction_train": 0.6, "bounds": Bounds(max_ratio=1000.0)}
+    options = {"client_state": Ledger(max_bytes=8 * D * 3), "fraction_train": 0.6, "bounds": Bounds(max_ratio=1000.0)}
     strategy, result = run(said, rounds=12, cls=FedDAGT, **options)
     assert strategy.memories.ledger
     assert {row.partition_id for row in result.left_out} <= {LIAR}

@@ -9,7 +9,7 @@ from problems import flat, optimum, problem, start_arrays
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDAGT, Scaffold
+from flwr_fco.strategies import FedDAGT, Scaffold, Steps
 from flwr_fco.wire import flower as _flower
 
 
@@ -49,7 +49,7 @@ def tracked_run(chosen, objectives, rounds, mods, check=lambda strategy: None):
 @pytest.mark.parametrize("altered", [(1, 10**9), (3, 3)], ids=["every reply", "one round"])
 def test_what_alters_the_uplink_acts_on_a_tracker_without_breaking_it(cls, altered):
     objectives = problem()
-    chosen = cls(client_lr=0.1, local_steps=4, batch_size=None, client_state="ledger")
+    chosen = cls(client_lr=0.1, work=Steps(4, batch_size=None), client_state="ledger")
     result = tracked_run(chosen, objectives, 110, [altering(*altered)], invariant)
     weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
     assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
@@ -57,7 +57,7 @@ def test_what_alters_the_uplink_acts_on_a_tracker_without_breaking_it(cls, alter
 
 def test_with_reset_an_accident_is_mended_and_the_rule_is_an_error_that_names_the_ledger():
     objectives = problem()
-    options = {"client_lr": 0.1, "local_steps": 4, "batch_size": None, "client_state": "reset"}
+    options = {"client_lr": 0.1, "work": Steps(4, batch_size=None), "client_state": "reset"}
     result = tracked_run(FedDAGT(**options), objectives, 110, [altering(3, 3)])
     weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
     assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8

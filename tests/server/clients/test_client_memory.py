@@ -10,7 +10,7 @@ from together import together
 
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DFedDAGT, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage, run_of
+from flwr_fco.strategies import DFedDAGT, Epochs, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage, Steps, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.client_state import read_state, store_pending
 from flwr_fco.wire.envelope import StateMissingError
@@ -44,7 +44,7 @@ CENTRAL = {"FedDAGT": FedDAGT, "ReFedDAGT": ReFedDAGT, "Scaffold": Scaffold}
 @pytest.mark.parametrize("weighting", ["uniform", "examples"])
 def test_the_trackers_sum_to_zero_after_every_round(fault, client_state, weighting):
     strategy = FedDAGT(
-        client_state=client_state, weighting=weighting, client_lr=0.05, batch_size=8, local_epochs=1, seed=2
+        client_state=client_state, weighting=weighting, client_lr=0.05, work=Epochs(1, batch_size=8), seed=2
     )
     _, grid, result = faulty_run(strategy, FAULTS[fault], check=check_sums)
     assert len(grid.injected) >= 3
@@ -60,7 +60,7 @@ def test_the_trackers_sum_to_zero_after_every_round(fault, client_state, weighti
 @pytest.mark.parametrize("cls", by_class(CENTRAL))
 def test_the_run_still_reaches_the_optimum(fault, client_state, cls):
     objectives = problem()
-    strategy = CENTRAL[cls](client_state=client_state, client_lr=0.2, batch_size=None, local_steps=4)
+    strategy = CENTRAL[cls](client_state=client_state, client_lr=0.2, work=Steps(4, batch_size=None))
     w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=50, check=check_sums)
     assert len(grid.injected) >= 3
     assert np.abs(w - optimum(objectives, weights_of(strategy, grid))).max() <= 1e-8
@@ -70,7 +70,7 @@ def test_the_run_still_reaches_the_optimum(fault, client_state, cls):
 @together("client_state", ["ledger", "reset"])
 def test_sampled_clients_keep_the_sum_too(fault, client_state):
     strategy = FedDAGT(
-        fraction_train=0.6, client_state=client_state, client_lr=0.2, batch_size=None, local_steps=4, seed=1
+        fraction_train=0.6, client_state=client_state, client_lr=0.2, work=Steps(4, batch_size=None), seed=1
     )
     w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=range(1, 40), num_rounds=100, check=check_sums)
     assert len(grid.injected) >= 10
@@ -78,14 +78,14 @@ def test_sampled_clients_keep_the_sum_too(fault, client_state):
 
 
 def test_scaffold_option_1_keeps_the_sum_when_replies_are_lost():
-    strategy = Scaffold(variate="gradient", client_lr=0.2, batch_size=None, local_steps=4)
+    strategy = Scaffold(variate="gradient", client_lr=0.2, work=Steps(4, batch_size=None))
     w, grid, _ = faulty_run(strategy, "drop", num_rounds=50, check=check_sums)
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
 def test_a_lost_reply_does_not_change_what_the_client_goes_on_from():
     """Losing the reply or losing the message is the same to the bit: what is pending is discarded."""
-    options = {"client_lr": 0.05, "batch_size": 8, "local_epochs": 1}
+    options = {"client_lr": 0.05, "work": Epochs(1, batch_size=8)}
     a, _, _ = faulty_run(FedDAGT(**options), "drop")
     b, _, _ = faulty_run(FedDAGT(**options), "lose")
     assert np.array_equal(a, b)
@@ -93,7 +93,7 @@ def test_a_lost_reply_does_not_change_what_the_client_goes_on_from():
 
 def test_a_ledger_hides_a_restart():
     """Up to the rounding of the server's copy; without the ledger the run differs."""
-    options = {"client_lr": 0.05, "batch_size": 8, "local_epochs": 1}
+    options = {"client_lr": 0.05, "work": Epochs(1, batch_size=8)}
     a, _, _ = faulty_run(FedDAGT(**options), "restart")
     b, _, _ = faulty_run(FedDAGT(**options), "restart", rounds=())
     c, _, _ = faulty_run(FedDAGT(client_state="reset", **options), "restart")
@@ -106,7 +106,7 @@ def test_a_ledger_hides_a_restart():
 def test_a_node_that_leaves_for_good(client_state, fraction):
     objectives = problem()
     strategy = FedDAGT(
-        client_state=client_state, fraction_train=fraction, client_lr=0.15, batch_size=None, local_steps=4
+        client_state=client_state, fraction_train=fraction, client_lr=0.15, work=Steps(4, batch_size=None)
     )
 
     def check(strategy, grid, number, metrics):
@@ -138,7 +138,7 @@ def test_a_node_that_comes_later_and_one_that_comes_back_under_another_id(client
         if {m.node_id for m in run_of(strategy).nodes.ordered} == set(grid.contexts):
             check_sums(strategy, grid, number, metrics)
 
-    strategy = FedDAGT(client_state=client_state, client_lr=0.2, batch_size=None, local_steps=4)
+    strategy = FedDAGT(client_state=client_state, client_lr=0.2, work=Steps(4, batch_size=None))
     w, _, _ = faulty_run(strategy, None, rounds=(), num_rounds=60, check=check, before=before)
     assert np.abs(w - optimum(objectives, [f.num_examples for f in objectives])).max() <= 1e-8
 
@@ -148,14 +148,14 @@ def test_a_client_whose_first_reply_comes_late_and_with_another_weight_than_was_
         if number >= 5:  # until then its weight is unknown, and taken for the mean of the others
             check_sums(strategy, grid, number, metrics)
 
-    strategy = FedDAGT(client_lr=0.2, batch_size=None, local_steps=4)
+    strategy = FedDAGT(client_lr=0.2, work=Steps(4, batch_size=None))
     w, grid, _ = faulty_run(strategy, "lose", rounds=range(5), num_rounds=60, check=check)
     assert len(grid.injected) == 5
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
 def test_stages_survive_faults():
-    strategy = MultistepReFedDAGT(stages=[Stage(4), Stage(5), Stage(10)], client_lr=0.2, batch_size=None, local_steps=4)
+    strategy = MultistepReFedDAGT(stages=[Stage(4), Stage(5), Stage(10)], client_lr=0.2, work=Steps(4, batch_size=None))
     w, grid, _ = faulty_run(strategy, "restart", num_rounds=60, rounds=range(2, 12), check=check_sums)
     assert strategy.state.stage == 2
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
@@ -193,7 +193,7 @@ def test_pending_is_committed_or_discarded_by_the_next_stamp():
 @pytest.mark.parametrize("fraction", [1.0, 0.6])
 def test_resume_is_the_same_to_the_bit(cls, fraction, tmp_path):
     """Saved after round 6, loaded by a new server; the nodes have lost everything on both sides."""
-    options = {"client_lr": 0.05, "batch_size": 8, "fraction_train": fraction}
+    options = {"client_lr": 0.05, "work": Epochs(1, batch_size=8), "fraction_train": fraction}
     if cls is MultistepReFedDAGT:
         options["stages"] = [Stage(4), Stage(4), Stage(4)]
     objectives = problem()
@@ -218,7 +218,7 @@ def test_resume_is_the_same_to_the_bit(cls, fraction, tmp_path):
 
 
 def test_a_second_start_begins_anew():
-    strategy = FedDAGT(client_lr=0.05, batch_size=8)
+    strategy = FedDAGT(client_lr=0.05, work=Epochs(1, batch_size=8))
     a, _, _ = faulty_run(strategy, "drop")
     b, _, _ = faulty_run(strategy, "drop")
     assert np.array_equal(a, b)
@@ -227,7 +227,7 @@ def test_a_second_start_begins_anew():
 def test_the_same_nodes_serve_a_second_start():
     """Their contexts still hold the first run's memories, under the same round numbers."""
     grid = InProcessGrid(app_of(clients()), 4)
-    strategy = FedDAGT(client_lr=0.05, batch_size=8, fraction_train=0.5, fraction_evaluate=0.0)
+    strategy = FedDAGT(client_lr=0.05, work=Epochs(1, batch_size=8), fraction_train=0.5, fraction_evaluate=0.0)
     with _flower.identity(grid.run_id), _flower.quiet(), single_threaded_blas():
         a, b = (flat(strategy.start(grid, start_arrays(), 8).arrays) for _ in range(2))
     assert np.array_equal(a, b)

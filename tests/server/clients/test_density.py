@@ -15,7 +15,7 @@ from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, HardSparsity, L1Ball, PerParameter, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Density, FedDualAvg, run_of
+from flwr_fco.strategies import Density, FedDualAvg, Steps, run_of
 
 SHAPES = {"conv": (4, 2, 3, 3), "hidden": (20, 36), "bias": (20,), "head": (5, 20)}
 WEIGHTS = ("conv", "hidden", "head")
@@ -188,7 +188,7 @@ def test_clients_of_ours_feel_the_density_in_their_local_steps():
     """The plan of each round has its psi: clients and server agree on the support, and the model learns."""
     data = digits(num_clients=4, alpha=None)
     clients = client_app(lambda context: data.objective(context.node_config["partition-id"]))
-    strategy = FedDualAvg(density=0.25, client_lr=0.3, local_steps=5, fraction_evaluate=0.0)
+    strategy = FedDualAvg(density=0.25, client_lr=0.3, work=Steps(5), fraction_evaluate=0.0)
     zeros = ArrayRecord({"coefficients": Array(np.zeros((64, 10))), "intercept": Array(np.zeros(10))})
     result = simulate(strategy, clients, num_nodes=4, num_rounds=20, initial_arrays=zeros, progress=False)
     found = {name: array.numpy() for name, array in result.arrays.items()}

@@ -8,7 +8,7 @@ from problems import app_of, clients, flat, run, start_arrays
 from flwr_fco.algorithms import DualAveraging
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import Epochs, FedDualAvg
 
 
 class Whole(DualAveraging):
@@ -52,7 +52,7 @@ class Flaky(InProcessGrid):
 
 
 def options():
-    return {"client_lr": 0.02, "batch_size": None, "fraction_evaluate": 0.0}
+    return {"client_lr": 0.02, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
 
 
 def test_a_share_of_the_clients_is_refused_at_construction():

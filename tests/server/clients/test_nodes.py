@@ -9,13 +9,19 @@ from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDAGT, FedDualAvg, Scaffold, run_of
+from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, Scaffold, run_of
 from flwr_fco.wire import flower as _flower
 
 
 def strategy(**options):
     return FedDualAvg(
-        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, **options}
+        **{
+            "regularizer": L1(0.3),
+            "client_lr": 0.02,
+            "work": Epochs(1, batch_size=5),
+            "fraction_evaluate": 0.0,
+            **options,
+        }
     )
 
 

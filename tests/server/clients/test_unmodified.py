@@ -12,7 +12,7 @@ from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared, PerParameter, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Density, FedDualAvg, run_of
+from flwr_fco.strategies import Density, FedDualAvg, Steps, Unmodified, run_of
 
 STRENGTH = 0.3
 
@@ -51,20 +51,20 @@ def simulate_ordinary(objectives, rounds, steps, rate, dtype=np.float64, extra=N
 
 def test_one_step_is_exact():
     objectives = clients()
-    result, _ = simulate_ordinary(objectives, 350, 1, 0.05, local_steps=1)
+    result, _ = simulate_ordinary(objectives, 350, 1, 0.05, work=Steps(1))
     assert lasso_duality_gap(objectives, None, STRENGTH, flat(result.arrays)) <= 1e-8
 
 
 def test_one_step_equals_the_full_method():
     objectives = clients()
-    ordinary, _ = simulate_ordinary(objectives, 20, 1, 0.05, local_steps=1)
-    ours = run(FedDualAvg(regularizer=L1(STRENGTH), client_lr=0.05, local_steps=1, batch_size=None), objectives, 20)
+    ordinary, _ = simulate_ordinary(objectives, 20, 1, 0.05, work=Steps(1))
+    ours = run(FedDualAvg(regularizer=L1(STRENGTH), client_lr=0.05, work=Steps(1, batch_size=None)), objectives, 20)
     np.testing.assert_allclose(flat(ordinary.arrays), flat(ours.arrays), rtol=0, atol=1e-13)
 
 
 def test_the_clients_metrics_win_over_what_the_user_said():
     for extra, expected in (({"local-steps": 4}, 0.05 * 4), ({"elapsed": 0.125}, 0.125), ({}, 0.05 * 3)):
-        _, strategy = simulate_ordinary(clients(), 1, 3, 0.05, extra=extra, local_steps=3)
+        _, strategy = simulate_ordinary(clients(), 1, 3, 0.05, extra=extra, work=Steps(3))
         assert strategy.state.elapsed == pytest.approx(expected, rel=1e-15)
 
 
@@ -90,7 +90,7 @@ def test_a_constraint_has_no_weight_and_needs_nothing():
 
 def unmodified(rounds=20, *, rate=0.05, dtype=np.float64, **options):
     objectives = clients()
-    strategy = FedDualAvg(client="unmodified", fraction_evaluate=0.0, **options)
+    strategy = FedDualAvg(**{"client": "unmodified", "fraction_evaluate": 0.0, **options})
     result = simulate(
         strategy,
         ordinary_app(objectives, 4, rate, dtype=dtype),
@@ -104,24 +104,24 @@ def unmodified(rounds=20, *, rate=0.05, dtype=np.float64, **options):
 
 def test_only_the_product_of_strength_rate_and_steps_matters():
     """Bit by bit, when two of the three change against each other; threshold_per_round is the product."""
-    options = {"regularizer": L1(0.25), "client_lr": 0.05, "local_steps": 4}
+    options = {"regularizer": L1(0.25), "client_lr": 0.05, "work": Steps(4)}
     first, _, _ = unmodified(**options)
     assert 0 < np.count_nonzero(first[:FEATURES]) < FEATURES
     for changed in (
         {"regularizer": L1(0.5), "client_lr": 0.025},
-        {"regularizer": L1(0.5), "local_steps": 2},
-        {"client_lr": 0.1, "local_steps": 2},
+        {"regularizer": L1(0.5), "work": Steps(2)},
+        {"client_lr": 0.1, "work": Steps(2)},
     ):
         np.testing.assert_array_equal(unmodified(**options | changed)[0], first)
     for regularizer in ({}, {"regularizer": L1(0.5)}):
-        ours, strategy, _ = unmodified(threshold_per_round=0.05, **regularizer)
+        ours, strategy, _ = unmodified(client=Unmodified(threshold_per_round=0.05), **regularizer)
         np.testing.assert_allclose(ours, first, rtol=0, atol=1e-13)
         assert strategy.state.elapsed * strategy.regularizer.strength == pytest.approx(20 * 0.05, rel=1e-12)
-    assert np.abs(unmodified(threshold_per_round=0.06)[0] - first).max() > 1e-3
+    assert np.abs(unmodified(client=Unmodified(threshold_per_round=0.06))[0] - first).max() > 1e-3
 
 
 def test_the_threshold_grows_by_what_was_said_whatever_the_servers_rate():
-    _, strategy, _ = unmodified(7, threshold_per_round=0.01, server_lr=0.3)
+    _, strategy, _ = unmodified(7, client=Unmodified(threshold_per_round=0.01), server_lr=0.3)
     assert strategy.state.elapsed == pytest.approx(0.07, rel=1e-12)
 
 
@@ -178,18 +178,16 @@ def test_the_density_is_resumed(tmp_path):
 @together(
     ("options", "message"),
     [
-        ({"density": 0.1, "local_steps": 3}, "each of them says how fast"),
-        ({"density": 0.1, "threshold_per_round": 0.1}, "each of them says how fast"),
+        ({"density": 0.1, "work": Steps(3)}, "each of them says how fast"),
+        ({"density": 0.1, "client": Unmodified(threshold_per_round=0.1)}, "each of them says how fast"),
         ({"density": 0.1, "regularizer": L2Squared(1.0)}, "has another form"),
         ({"density": 0.1, "regularizer": L1(0.0)}, "has another form"),
         ({"density": 0.1, "regularizer": L1(1.0, np.ones(6))}, "has another form"),
         ({"density": 0.1, "regularizer": PerParameter({"*": L2Squared(1.0)})}, "has another form"),
         ({"density": Density(0.1, "global"), "regularizer": PerParameter({"*": Zero()})}, "take density=Density"),
-        ({"threshold_per_round": 0.1, "regularizer": L1Ball(1.0)}, "one strength > 0"),
+        ({"client": Unmodified(threshold_per_round=0.1), "regularizer": L1Ball(1.0)}, "one strength > 0"),
         ({"density": 1.0}, "between 0 and 1"),
         ({"density": 0.0}, "between 0 and 1"),
-        ({"threshold_per_round": -1.0}, "finite number > 0"),
-        ({"client": "composite", "threshold_per_round": 0.1}, "is for client='unmodified'"),
         ({"client": "composite", "density": 0.1, "mirror_map": SimplexEntropy()}, "cannot be combined"),
     ],
 )
@@ -219,7 +217,7 @@ def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
 
     # The ridge makes primal points that float32 cannot hold.
     strategy = FedDualAvg(
-        client="unmodified", regularizer=L2Squared(0.3), client_lr=0.1, local_steps=1, fraction_evaluate=0.0
+        client="unmodified", regularizer=L2Squared(0.3), client_lr=0.1, work=Steps(1), fraction_evaluate=0.0
     )
     start = np.full(FEATURES + 1, 1 / 3)
     simulate(
@@ -234,7 +232,7 @@ def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
 
 
 def test_float32_clients_end_exactly_sparse():
-    result, _ = simulate_ordinary(clients(), 300, 2, 0.05, dtype=np.float32, local_steps=2)
+    result, _ = simulate_ordinary(clients(), 300, 2, 0.05, dtype=np.float32, work=Steps(2))
     coefficients = result.arrays["coefficients"].numpy()
     assert coefficients.dtype == np.float32
     assert 0 < np.count_nonzero(coefficients) < FEATURES

@@ -7,17 +7,17 @@ from problems import app_of, clients, flat, optimum, problem
 
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.memory import ClientMemories
-from flwr_fco.strategies import FedDAGT, FedDualAvg
+from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, Steps
 from flwr_fco.wire.protocol import Node
 
-OPTIONS = {"client_lr": 0.02, "local_steps": 3, "fraction_evaluate": 0.0}
+OPTIONS = {"client_lr": 0.02, "work": Steps(3), "fraction_evaluate": 0.0}
 
 
 @pytest.mark.parametrize("lie", [0, 20_000])
 def test_another_number_than_the_first_is_left_out_and_the_limit_stays(lie):
     objectives = problem((30, 40, 20, 30, 25, 30, 30))
     fault = with_metrics(lambda m: {**m, "num-examples": lie})
-    chosen = FedDAGT(client_lr=0.05, local_steps=4, batch_size=None, client_state="ledger", fraction_evaluate=0.0)
+    chosen = FedDAGT(client_lr=0.05, work=Steps(4, batch_size=None), client_state="ledger", fraction_evaluate=0.0)
     grid = Faulty(app_of(objectives), len(objectives), fault, rounds=(3, 4))
     result = start_on(grid, chosen, rounds=150, callbacks=[lambda n, a, m: invariant(chosen)])
     assert chosen.memories.members[(0, 1)].examples == 40
@@ -27,7 +27,7 @@ def test_another_number_than_the_first_is_left_out_and_the_limit_stays(lie):
 
 
 def test_a_client_that_remembers_keeps_its_weight():
-    memories = ClientMemories(("own",), client_state="ledger", ledger_bytes=0, weighting="examples")
+    memories = ClientMemories(("own",), client_state="ledger", weighting="examples")
     memories.forget(2)
     node = Node(5, 0)
     memories.notice([node])
@@ -43,7 +43,7 @@ def test_weights_that_the_user_pins_win_and_strangers_are_left_out():
     lying = with_metrics(lambda m: {**m, "num-examples": 5000})
     weights = {m: float(size) for m, size in enumerate((12, 25, 7, 16))}
     for cls in (FedDualAvg, FedDAGT):
-        make = lambda cls=cls, **more: cls(client_lr=0.02, local_steps=3, fraction_evaluate=0.0, **more)  # noqa: E731
+        make = lambda cls=cls, **more: cls(client_lr=0.02, work=Steps(3), fraction_evaluate=0.0, **more)  # noqa: E731
         grid = Faulty(app_of(clients()), 4, lying, rounds=range(99))
         honest = start_on(Faulty(app_of(clients()), 4, None, rounds=()), make(), rounds=5)
         pinned = start_on(grid, make(weighting=weights), rounds=5)
@@ -67,7 +67,7 @@ def test_a_weight_that_the_user_gives_is_no_claim_of_the_client():
 
 def test_steps_follow_from_examples_also_where_another_number_is_the_weight():
     weighted = with_metrics(lambda m: {**m, "weight": 0.5})
-    make = FedDualAvg(client_lr=0.02, local_epochs=2, batch_size=5, weighted_by_key="weight", fraction_evaluate=0.0)
+    make = FedDualAvg(client_lr=0.02, work=Epochs(2, batch_size=5), weighted_by_key="weight", fraction_evaluate=0.0)
     result = start_on(Faulty(app_of(clients()), 4, weighted, rounds=range(99), nodes=(2, 3, 4, 5)), make, rounds=4)
     assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [4] * 4
 
@@ -88,7 +88,7 @@ def test_weights_set_between_two_runs_are_those_of_the_second():
 
 
 def test_members_that_cannot_come_back_are_forgotten():
-    memories = ClientMemories(("own",), client_state="ledger", ledger_bytes=0, weighting="examples")
+    memories = ClientMemories(("own",), client_state="ledger", weighting="examples")
     memories.forget(2)
     memories.members[(0, 3)] = type(memories.member(Node(1, 3)))()
     for number in range(50):

@@ -12,7 +12,7 @@ from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Tra
 from flwr_fco.pooled import certify, composite_objective
 from flwr_fco.regularizers import L1, HardSparsity, Nuclear
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import Epochs, FedDualAvg, Steps, Unmodified, run_of
 
 
 def objectives_of(kind, count=3):
@@ -34,7 +34,7 @@ def objectives_of(kind, count=3):
 
 
 def run(objectives, rounds=40, regularizer=None, callbacks=(), **options):
-    given = {"client_lr": "auto", "batch_size": None, "local_steps": 1, "fraction_evaluate": 0.0, **options}
+    given = {"client_lr": "auto", "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0, **options}
     strategy = FedDualAvg(regularizer=regularizer or L1(0.1), **given)
     layout = objectives[0].layout
     return run_from(
@@ -126,7 +126,7 @@ class Silent(InProcessGrid):
 
 def certified(objectives, silent, caplog):
     strategy = FedDualAvg(
-        regularizer=L1(0.1), client_lr=0.01, batch_size=None, fraction_evaluate=0.0, certificate_every=1
+        regularizer=L1(0.1), client_lr=0.01, work=Epochs(1, batch_size=None), fraction_evaluate=0.0, certificate_every=1
     )
     start = {name: Array(array) for name, array in objectives[0].layout.unflatten(np.zeros(5)).items()}
     result = strategy.start(Silent(objectives, silent), ArrayRecord(start), num_rounds=1)
@@ -196,7 +196,7 @@ def test_absurd_answers_make_no_certificate_and_the_run_goes_on(numbers, caplog)
 
 def test_clients_that_answer_nothing_have_no_certificate():
     with pytest.raises(ConfigurationError, match="certificate_every=5"):
-        FedDualAvg(client="unmodified", threshold_per_round=0.1, certificate_every=5)
+        FedDualAvg(client=Unmodified(threshold_per_round=0.1), certificate_every=5)
 
 
 def test_the_result_of_a_diverged_run_has_the_numbers_of_that_round():

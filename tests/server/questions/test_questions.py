@@ -27,12 +27,16 @@ from flwr_fco.strategies import (
     DFedDAGT,
     DReFedDAGT,
     DualFL,
+    Epochs,
     FedAvgSubgradient,
     FedDAGT,
     FedDualAvg,
     FeDualEx,
     LocalSGD,
+    Minimise,
     Scaffnew,
+    Steps,
+    Unmodified,
     run_of,
 )
 from flwr_fco.topology import chain
@@ -319,7 +323,7 @@ def full_batch_smoothness(objectives):
 )
 def test_the_rate_is_theorys(kind, options, constant):
     objectives = objectives_of()
-    strategy = kind(client_lr="auto", local_steps=5, batch_size=None, fraction_evaluate=0.0, **options)
+    strategy = kind(client_lr="auto", work=Steps(5, batch_size=None), fraction_evaluate=0.0, **options)
     run(strategy, objectives, 2)
     assert run_of(strategy).rates()[0] == pytest.approx(constant(full_batch_smoothness(objectives)))
     assert strategy.client_lr == "auto"
@@ -328,7 +332,7 @@ def test_the_rate_is_theorys(kind, options, constant):
 def test_methods_with_other_constants():
     objectives = objectives_of()
     large = full_batch_smoothness(objectives)
-    strategy = CFedDA(anchor_weight="auto", local_steps=5, batch_size=None, fraction_evaluate=0.0)
+    strategy = CFedDA(anchor_weight="auto", work=Steps(5, batch_size=None), fraction_evaluate=0.0)
     run(strategy, objectives, 2)
     assert run_of(strategy).plan.options["anchor-weight"] == pytest.approx(large)
     strategy = DualFL(nu="auto", rho="auto", alpha=0.5)
@@ -344,7 +348,7 @@ def test_methods_with_other_constants():
 def test_dual_fl_on_losses_that_are_not_smooth():
     objectives = [Hinge(np.random.default_rng(m).normal(size=(9, 3)), np.arange(9) % 2, l2=0.2) for m in range(3)]
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
-    strategy = DualFL(nu="auto", rho="auto", engine="dual-ascent", rule="gap", tolerance=1e-6)
+    strategy = DualFL(nu="auto", rho="auto", work=Minimise(engine="dual-ascent", rule="gap", tolerance=1e-6))
     start = {"coefficients": np.zeros(3)}
     simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
     assert run_of(strategy).number("nu") == pytest.approx(0.18)
@@ -366,10 +370,10 @@ def test_one_liar_cannot_set_the_rate():
         return reply
 
     objectives = objectives_of()
-    honest = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)
+    honest = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
     run(honest, objectives, 2)
     for claim in (1e12, 1e-12, -5.0):
-        strategy = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)
+        strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
         run(strategy, objectives, 2, mods=[liar])
         assert run_of(honest).rates()[0] / 10.0 <= run_of(strategy).rates()[0] <= run_of(honest).rates()[0] * 1.5
         assert ("1 said more than 10 times" in run_of(strategy).reasons["client_lr"]) == (claim > 1.0)
@@ -396,7 +400,7 @@ def test_flat_losses_have_no_rate():
 
 
 def test_the_summary_says_what_was_chosen_and_why(caplog):
-    strategy = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)
+    strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
     with caplog.at_level(logging.INFO, logger="flwr"):
         logging.getLogger("flwr").propagate = True
         run(strategy, objectives_of(), 2, verbose=True)
@@ -406,20 +410,22 @@ def test_the_summary_says_what_was_chosen_and_why(caplog):
 
 
 def test_a_second_start_chooses_anew_and_a_resumed_run_does_not(tmp_path):
-    strategy = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)
+    strategy = FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
     run(strategy, objectives_of(), 2)
     first = run_of(strategy).rates()[0]
     run_of(strategy).save(tmp_path / "state.npz")
     run(strategy, objectives_of(scales=[10.0] * 6), 2)
     assert run_of(strategy).rates()[0] < first / 50
-    other, _ = prepared(objectives_of(), FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0))
+    other, _ = prepared(
+        objectives_of(), FedDualAvg(client_lr="auto", work=Epochs(1, batch_size=None), fraction_evaluate=0.0)
+    )
     run_of(other).load(tmp_path / "state.npz")
     assert run_of(other).rates()[0] == first
     assert not run_of(other).inquiry.due
 
 
 def test_a_constant_in_the_plan_survives_a_resume(tmp_path):
-    options = {"anchor_weight": "auto", "local_steps": 2, "batch_size": None, "fraction_evaluate": 0.0}
+    options = {"anchor_weight": "auto", "work": Steps(2, batch_size=None), "fraction_evaluate": 0.0}
     strategy = CFedDA(**options)
     run(strategy, objectives_of(), 2)
     run_of(strategy).save(tmp_path / "state.npz")
@@ -432,7 +438,7 @@ def test_the_servers_rate_is_fedexps():
     """Two clients that pull apart: the mean is far shorter than the increments: the server goes further along it."""
     features = [np.diag([3.0, 0.1, 0.1]), np.diag([0.1, 3.0, 0.1])]
     objectives = [LeastSquares(f, f @ np.ones(3), scale=0.5, intercept=True) for f in features]
-    options = {"client_lr": "auto", "local_steps": 20, "batch_size": None, "fraction_evaluate": 0.0}
+    options = {"client_lr": "auto", "work": Steps(20, batch_size=None), "fraction_evaluate": 0.0}
     loss = {}
     for server_lr in (1.0, "auto"):
         strategy = FedDualAvg(server_lr=server_lr, **options)
@@ -453,7 +459,7 @@ def test_the_servers_rate_does_not_blow_up_what_is_only_rounding():
         nonlocal farthest
         farthest = max(farthest, float(np.abs(arrays["coefficients"].numpy() - 0.3).max()))
 
-    strategy = FedDualAvg(client_lr=0.1, server_lr="auto", local_steps=3, batch_size=None, fraction_evaluate=0.0)
+    strategy = FedDualAvg(client_lr=0.1, server_lr="auto", work=Steps(3, batch_size=None), fraction_evaluate=0.0)
     simulate(
         strategy,
         client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
@@ -474,7 +480,7 @@ def test_the_servers_rate_does_not_blow_up_what_is_only_rounding():
         (DReFedDAGT, {}),
         (FeDualEx, {}),
         (FedDualAvg, {"aggregation": "median"}),
-        (FedDualAvg, {"client": "unmodified", "threshold_per_round": 0.1}),
+        (FedDualAvg, {"client": Unmodified(threshold_per_round=0.1)}),
     ],
 )
 def test_no_server_rate_where_there_is_no_rule(kind, options):

@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 from flwr_fco.errors import ClientError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import FedDualAvg, Wire, run_of
 
 START = {"0.weight": np.ones((3, 2), np.float32), "0.bias": np.zeros(3, np.float32)}
 
@@ -65,6 +65,6 @@ def test_a_network_in_single_precision_is_sent_in_it(names, dtype, expected):
     arrays = zip(names, (np.ones((3, 2), dtype), np.zeros(3, dtype)), strict=True)
     run_of(own).prepare(ArrayRecord({name: Array(array) for name, array in arrays}))
     assert run_of(own).plan.wire_dtype == expected
-    own.wire_dtype = "float32"
+    own.wire = Wire("float32")
     run_of(own).prepare(run_of(own).primal_arrays())
     assert run_of(own).plan.wire_dtype == "float32"

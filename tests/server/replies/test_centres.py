@@ -7,7 +7,7 @@ from problems import app_of, clients, flat
 
 from flwr_fco.algorithms.contract.means import geometric_median, median, trimmed_mean
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, Trimmed
+from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, Steps, Trimmed
 
 
 def test_centres_are_those_of_the_sorted_values():
@@ -38,7 +38,7 @@ def test_a_minority_cannot_move_a_robust_centre_far(rule, cls):
 
     def run_with(rule, fault):
         robust = {"aggregation": rule, "on_divergence": "warn"}
-        chosen = cls(client_lr=0.02, local_steps=3, batch_size=None, fraction_evaluate=0.0, **robust)
+        chosen = cls(client_lr=0.02, work=Steps(3, batch_size=None), fraction_evaluate=0.0, **robust)
         grid = Faulty(app_of(same), len(sizes), fault, rounds=range(1, 99), nodes=(2, 3))
         return flat(start_on(grid, chosen, rounds=30).arrays)
 
@@ -53,4 +53,4 @@ def test_methods_that_need_the_mean_say_why():
         with pytest.raises(ConfigurationError, match=f"needs the mean.*{reason}"):
             cls(aggregation="median")
     with pytest.raises(ConfigurationError, match="shadow"):
-        FedDualAvg(aggregation="median", output="shadow", local_steps=3)
+        FedDualAvg(aggregation="median", output="shadow", work=Steps(3))

@@ -9,7 +9,7 @@ from together import together
 
 from flwr_fco.errors import ProtocolError
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import Bounds, DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, run_of
+from flwr_fco.strategies import Bounds, DFedDA, Epochs, FastFedDA, FedDAGT, FedDualAvg, FedMid, Steps, run_of
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import FirstOrder
 
@@ -35,7 +35,7 @@ def test_an_absurd_claim_is_left_out_and_counted(cls, name):
     if cls is FastFedDA and "elapsed" in name:
         pytest.skip("its elapsed counts steps; the same check")
     fault, reason = CLAIMS[name]
-    options = {"batch_size": 5, "fraction_evaluate": 0.0, "local_epochs": 1}
+    options = {"work": Epochs(1, batch_size=5), "fraction_evaluate": 0.0}
     if cls is not FastFedDA:
         options |= {"client_lr": 0.02}
 
@@ -71,7 +71,7 @@ def test_duplicates_late_and_missing_replies_are_in_the_table():
     assert [(row.round, row.partition_id, row.reason) for row in silent.left_out] == [(2, 1, "no reply")]
 
 
-@pytest.mark.parametrize("epochs", [None, 1])
+@pytest.mark.parametrize("epochs", [1, 2])
 def test_honest_clients_of_10_to_1000_examples_lose_nothing(epochs):
     """Nor under a bound forty times as tight as the default: the largest shard is twenty times the median."""
     sizes = (10, 20, 50, 100, 300, 1000, 15)
@@ -79,10 +79,9 @@ def test_honest_clients_of_10_to_1000_examples_lose_nothing(epochs):
         options = {
             "regularizer": L1(0.1),
             "fraction_evaluate": 0.0,
-            "local_epochs": epochs,
             "bounds": Bounds(max_ratio=25.0),
         }
-        chosen = cls(client_lr=0.005, batch_size=5, **options)
+        chosen = cls(client_lr=0.005, work=Epochs(epochs, batch_size=5), **options)
         result = start_on(Faulty(app_of(clients(sizes)), len(sizes), None, rounds=()), chosen, rounds=10)
         assert result.left_out == []
 
@@ -99,7 +98,7 @@ def check_claims(chosen, node, uplink, num_examples):
 
 
 def test_an_unmodified_client_may_have_a_schedule_but_not_any():
-    chosen = opened(strategy(client="unmodified", local_steps=10))
+    chosen = opened(strategy(client="unmodified", work=Steps(10)))
     for elapsed, fine in ((0.02 * 10, True), (0.02, True), (0.02 * 9000, True), (1e12, False), (1e-12, False)):
         uplink = Uplink({}, elapsed, 10, examples=10.0)
         if fine:
@@ -123,7 +122,7 @@ def test_an_unmodified_client_may_have_a_schedule_but_not_any():
 )
 def test_what_one_client_may_say_is_no_leave_for_the_next(changes, num_examples, work, reason):
     """Most clients of a round say the same, which is looked at once; the slightest difference is looked at again."""
-    asked = opened(FedDualAvg(client_lr=0.1, batch_size=5))
+    asked = opened(FedDualAvg(client_lr=0.1, work=Epochs(1, batch_size=5)))
     honest, other = Node(2, 0), Node(3, 1)
     said = Uplink({"increment": np.zeros(D)}, elapsed=0.4, steps=4, examples=20.0)
     check_claims(asked, honest, said, 20.0)
@@ -137,6 +136,11 @@ def test_what_one_client_may_say_is_no_leave_for_the_next(changes, num_examples,
 @pytest.mark.parametrize("work", [{"steps": 40}, {"elapsed": 0.3}, {"steps": 40, "elapsed": 4.0}])
 def test_a_loop_of_ones_own_is_allowed_more_where_the_server_app_says_so(work):
     said = Uplink({"increment": np.zeros(D)}, elapsed=0.4, steps=4, examples=20.0)._replace(**work)
-    with pytest.raises(ProtocolError, match=r"train with flwr_fco\.torch\.local_training, .* own_loops=True"):
-        check_claims(opened(FedDualAvg(client_lr=0.1, batch_size=5)), Node(2, 0), said, 20.0)
-    check_claims(opened(FedDualAvg(client_lr=0.1, batch_size=5, own_loops=True)), Node(2, 0), said, 20.0)
+    with pytest.raises(ProtocolError, match=r"train with flwr_fco\.torch\.local_training, .*Bounds\(own_loops=True\)"):
+        check_claims(opened(FedDualAvg(client_lr=0.1, work=Epochs(1, batch_size=5))), Node(2, 0), said, 20.0)
+    check_claims(
+        opened(FedDualAvg(client_lr=0.1, work=Epochs(1, batch_size=5), bounds=Bounds(own_loops=True))),
+        Node(2, 0),
+        said,
+        20.0,
+    )

@@ -15,8 +15,22 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import (
+    Arrays,
+    Average,
+    Epochs,
+    Everyone,
+    FedDualAvg,
+    Last,
+    Ledger,
+    Participation,
+    Steps,
+    Unmodified,
+    Wire,
+    run_of,
+)
 from flwr_fco.wire import flower as _flower
+from flwr_fco.work import FirstOrder
 
 D = FEATURES + 1
 
@@ -129,7 +143,7 @@ def test_an_answer_from_a_node_that_was_not_asked_is_left_out():
 
 def test_too_few_good_replies_leave_the_state_as_it_is():
     seen = []
-    chosen = strategy(min_replies=4)
+    chosen = strategy(participation=Participation(min_replies=4))
     result = start_on(
         Faulty(app_of(clients()), 4, poison(np.nan)),
         chosen,
@@ -262,7 +276,7 @@ def test_a_sample_larger_than_the_number_of_nodes_is_refused_at_once():
 def test_waiting_for_nodes_has_a_limit():
     grid = InProcessGrid(app_of(clients()), 4)
     with pytest.raises(ConfigurationError, match="only 4 nodes connected within node_timeout=0"):
-        start_on(grid, strategy(min_available_nodes=5, node_timeout=0.0))
+        start_on(grid, strategy(min_available_nodes=5, participation=Participation(node_timeout=0.0)))
 
 
 @together(
@@ -274,24 +288,49 @@ def test_waiting_for_nodes_has_a_limit():
         ({"client_lr": float("nan")}, "client_lr=nan"),
         ({"client_lr": True}, "client_lr=True"),
         ({"server_lr": -1}, "server_lr=-1"),
-        ({"local_steps": 3, "local_epochs": 2}, "give one of them"),
-        ({"local_steps": 0}, "local_steps=0"),
-        ({"batch_size": 2.5}, "batch_size=2.5"),
+        ({"work": 3}, "work=3 is a int; expected a FirstOrder"),
         ({"weighting": "size"}, "weighting='size'"),
         ({"seed": -1}, "seed=-1"),
         ({"seed": 2**32}, "seed=4294967296"),
-        ({"min_replies": 0}, "min_replies=0"),
-        ({"scope": "all"}, "scope='all'"),
+        ({"participation": Everyone()}, "expected a Participation"),
+        ({"arrays": "*"}, "expected an Arrays"),
         ({"output": "mean"}, "output='mean'"),
-        ({"wire_dtype": "float16"}, "wire_dtype='float16'"),
         ({"fraction_train": 1.5}, "fraction_train=1.5"),
-        ({"output": "shadow"}, "local_steps"),
+        ({"output": "shadow"}, r"work=Steps\(\.\.\.\)"),
         ({"client": "changed"}, "client='changed'"),
     ],
 )
 def test_bad_arguments_are_named_with_their_value(options, message):
     with pytest.raises(ConfigurationError, match=message):
         FedDualAvg(**options)
+
+
+@together(
+    ("make", "message"),
+    [
+        (lambda: FirstOrder(steps=3, epochs=1), "give one of them"),
+        (lambda: Steps(0), "steps=0; expected a whole number >= 1"),
+        (lambda: Epochs(0), "epochs=0; expected a whole number >= 1"),
+        (lambda: Epochs(1, batch_size=2.5), "batch_size=2.5"),
+        (lambda: Steps(1, batch_size="32"), "batch_size='32'"),
+        (lambda: Participation(min_replies=0), "min_replies=0; expected a whole number >= 1"),
+        (lambda: Participation(node_timeout="x"), "node_timeout='x' is a str; expected a number"),
+        (lambda: Participation(choose_nodes=[1, 2]), r"choose_nodes=\[1, 2\] is a list; expected a function"),
+        (lambda: Everyone(evict_after=0), "evict_after=0"),
+        (lambda: Everyone(on_missing="wait"), "on_missing='wait'"),
+        (lambda: Arrays(scope="all"), "scope='all'"),
+        (lambda: Arrays(apply_to=3), "apply_to=3 is a int; expected a string or a sequence of a string or None"),
+        (lambda: Wire(dtype="float16"), "dtype='float16'"),
+        (lambda: Wire(sparse="auto"), "sparse='auto' is a str; expected True or False"),
+        (lambda: Unmodified(threshold_per_round=-1.0), "threshold_per_round=-1.0; expected a finite number > 0"),
+        (lambda: Ledger(max_bytes=-1), "max_bytes=-1"),
+        (lambda: Last(nonzeros=0), "nonzeros=0; expected a whole number >= 1"),
+        (lambda: Average(window=0), "window=0"),
+    ],
+)
+def test_bad_values_of_option_objects_are_named_where_they_are_made(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
 
 
 def test_an_objective_of_another_shape_is_an_error_that_says_so():
@@ -388,7 +427,7 @@ def test_a_client_never_returns_none():
 def test_functions_that_a_run_cannot_call_are_named(arguments, message):
     options = {"client_lr": arguments.pop("client_lr", 0.1)}
     with pytest.raises(ConfigurationError, match=message):
-        run(FedDualAvg(batch_size=None, **options), clients(), 1, **arguments)
+        run(FedDualAvg(work=Epochs(1, batch_size=None), **options), clients(), 1, **arguments)
 
 
 def test_a_run_in_which_nobody_trains_says_so(caplog):
@@ -405,7 +444,9 @@ def test_the_only_client_of_a_round_cannot_end_the_run_by_a_reply_without_a_stam
         reply.metadata.group_id = ""
         return [reply]
 
-    chosen = strategy(choose_nodes=lambda number, nodes: nodes[1:2] if number == 2 else nodes)
+    chosen = strategy(
+        participation=Participation(choose_nodes=lambda number, nodes: nodes[1:2] if number == 2 else nodes)
+    )
     result = start_on(Faulty(app_of(clients()), 4, unstamped), chosen)
     assert [row.reason for row in result.left_out if row.round == 2] == ["it answers round without a stamp, this is 2"]
     assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 1, 0]

@@ -7,9 +7,9 @@ from problems import clients, flat, run, start_arrays
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import Average, FedDualAvg, run_of
+from flwr_fco.strategies import Average, FedDualAvg, Steps, run_of
 
-OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "local_steps": 1, "batch_size": None}
+OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "work": Steps(1, batch_size=None)}
 
 
 @pytest.mark.parametrize("momentum", [0.3, 0.9])
@@ -21,7 +21,7 @@ def test_the_limit_is_that_of_the_problem_with_the_same_strength(momentum):
 
 
 def test_elapsed_is_the_sum_that_momentum_makes_of_equal_steps():
-    strategy = FedDualAvg(server_momentum=0.5, server_lr=2.0, **{**OPTIONS, "local_steps": 3})
+    strategy = FedDualAvg(server_momentum=0.5, server_lr=2.0, **{**OPTIONS, "work": Steps(3, batch_size=None)})
     run(strategy, clients(), 5)
     expected = sum(2.0 * 0.06 * (1.0 - 0.5**r) / 0.5 for r in range(1, 6))
     assert strategy.state.elapsed == pytest.approx(expected, rel=1e-12)
@@ -44,7 +44,7 @@ def test_against_plain_numpy():
 
 def test_no_momentum_is_the_plain_method_to_the_bit():
     """The limit of small momentum, and the very bits at 0, with samples of clients and minibatches."""
-    options = {**OPTIONS, "fraction_train": 0.5, "batch_size": 5, "local_steps": 3}
+    options = {**OPTIONS, "fraction_train": 0.5, "work": Steps(3, batch_size=5)}
     plain = run(FedDualAvg(**options), clients(), 30)
     zero = run(FedDualAvg(server_momentum=0.0, **options), clients(), 30)
     tiny = run(FedDualAvg(server_momentum=1e-12, **options), clients(), 30)
@@ -100,4 +100,4 @@ def test_the_range_is_checked(momentum):
 
 def test_the_shadow_sequence_has_none():
     with pytest.raises(ConfigurationError, match="shadow"):
-        FedDualAvg(server_momentum=0.5, output="shadow", local_steps=2)
+        FedDualAvg(server_momentum=0.5, output="shadow", work=Steps(2))

@@ -12,7 +12,7 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Scaffnew, Scaffold
+from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Scaffnew, Scaffold, Steps
 
 
 def largest_stable_rate(objectives):
@@ -33,7 +33,7 @@ def test_every_rate_above_the_stability_limit_ends_in_the_error(cls, factor):
     """Oracle: full gradient steps on a quadratic diverge exactly above 2 / L."""
     objectives = clients()
     rate = factor * largest_stable_rate(objectives)
-    strategy = cls(client_lr=rate, local_steps=1, batch_size=None)
+    strategy = cls(client_lr=rate, work=Steps(1, batch_size=None))
     with pytest.raises(DivergedError) as caught:
         run(strategy, objectives, 2000, start=np.ones(7))
     error = caught.value
@@ -50,7 +50,7 @@ def test_every_rate_above_the_stability_limit_ends_in_the_error(cls, factor):
 def test_no_rate_below_the_stability_limit_does(factor):
     objectives = clients()
     rate = factor * largest_stable_rate(objectives)
-    strategy = FedDualAvg(regularizer=L1(0.3), client_lr=rate, local_steps=1, batch_size=None)
+    strategy = FedDualAvg(regularizer=L1(0.3), client_lr=rate, work=Steps(1, batch_size=None))
     result = run(strategy, objectives, 450)
     assert lasso_duality_gap(objectives, None, 0.3, flat(result.arrays)) < 1e-2
 
@@ -60,7 +60,7 @@ def test_a_sparse_start_and_large_coefficients_are_no_divergence():
     rng = np.random.default_rng(0)
     features = rng.standard_normal((60, 6))
     objectives = [LeastSquares(features, 1e4 * features[:, 0] * 2.0, scale=0.5) for _ in range(3)]
-    strategy = FedDualAvg(regularizer=L1(1e4), client_lr=3e-3, local_steps=1, batch_size=None)
+    strategy = FedDualAvg(regularizer=L1(1e4), client_lr=3e-3, work=Steps(1, batch_size=None))
     result = run(strategy, objectives, 1000)
     assert np.abs(flat(result.arrays)).max() > 5e3
 
@@ -68,7 +68,7 @@ def test_a_sparse_start_and_large_coefficients_are_no_divergence():
 def test_the_last_good_model_is_from_before_and_a_start_point_that_converges():
     objectives = clients()
     rate = largest_stable_rate(objectives)
-    options = {"regularizer": L1(0.3), "local_steps": 1, "batch_size": None}
+    options = {"regularizer": L1(0.3), "work": Steps(1, batch_size=None)}
     with pytest.raises(DivergedError) as caught:
         run(FedDualAvg(client_lr=1.5 * rate, **options), objectives, 1000)
     again = run(FedDualAvg(client_lr=0.15 * rate, **options), objectives, 400, start=flat(caught.value.arrays))
@@ -76,7 +76,7 @@ def test_the_last_good_model_is_from_before_and_a_start_point_that_converges():
 
 
 def test_local_steps_that_overflow_name_the_client_rate(caplog):
-    strategy = FedDualAvg(client_lr=50.0, local_steps=400, batch_size=None)
+    strategy = FedDualAvg(client_lr=50.0, work=Steps(400, batch_size=None))
     with pytest.raises(DivergedError, match=r"round 1: the local steps of all clients overflow. client_lr=50 .*try 5,"):
         run(strategy, clients(), 100)
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) < 10
@@ -84,7 +84,7 @@ def test_local_steps_that_overflow_name_the_client_rate(caplog):
 
 def test_a_large_server_rate_is_the_one_to_lower():
     with pytest.raises(DivergedError, match=r"server_lr=1000 with client_lr=0.01 .*try server_lr=1 first"):
-        run(FedDualAvg(client_lr=0.01, server_lr=1000.0, local_steps=1, batch_size=None), clients(), 500)
+        run(FedDualAvg(client_lr=0.01, server_lr=1000.0, work=Steps(1, batch_size=None)), clients(), 500)
 
 
 def test_a_method_whose_server_has_no_rate_is_told_of_none():
@@ -94,7 +94,7 @@ def test_a_method_whose_server_has_no_rate_is_told_of_none():
 
 def test_warn_says_so_once_and_goes_on(caplog):
     rounds = []
-    strategy = FedDualAvg(client_lr=2.0, local_steps=1, batch_size=None, on_divergence="warn")
+    strategy = FedDualAvg(client_lr=2.0, work=Steps(1, batch_size=None), on_divergence="warn")
     with caplog.at_level(logging.WARNING, logger="flwr"):
         run(strategy, clients(), 100, callbacks=[lambda number, arrays, metrics: rounds.append(number)])
     assert rounds[-1] == 100
@@ -104,7 +104,7 @@ def test_warn_says_so_once_and_goes_on(caplog):
 
 
 def test_a_model_beyond_its_dtype_has_diverged():
-    strategy = FedDualAvg(client_lr=1e4, local_steps=8, batch_size=None, on_divergence="stop")
+    strategy = FedDualAvg(client_lr=1e4, work=Steps(8, batch_size=None), on_divergence="stop")
     strategy.fraction_evaluate = 0.0
     app, start = app_of(clients()), start_arrays(np.float32)
     with pytest.raises(DivergedError) as caught:
@@ -115,9 +115,9 @@ def test_a_model_beyond_its_dtype_has_diverged():
 @pytest.mark.parametrize("cls", [FedDAGT, Scaffold])
 def test_methods_with_memories_too(cls):
     with pytest.raises(DivergedError):
-        run(cls(client_lr=3.0, local_steps=3, batch_size=None), clients(), 2000)
+        run(cls(client_lr=3.0, work=Steps(3, batch_size=None)), clients(), 2000)
 
 
 def test_other_geometries_converge_undisturbed():
-    strategy = FedDualAvg(mirror_map=PNorm(4.0), regularizer=L1(0.3), client_lr=0.02, local_steps=2)
+    strategy = FedDualAvg(mirror_map=PNorm(4.0), regularizer=L1(0.3), client_lr=0.02, work=Steps(2))
     assert np.isfinite(flat(run(strategy, clients(), 300).arrays)).all()

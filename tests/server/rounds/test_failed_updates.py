@@ -6,7 +6,7 @@ from faulty import Faulty, start_on
 from problems import app_of, changed, clients, flat
 
 from flwr_fco.errors import MagnitudeError
-from flwr_fco.strategies import Average, FedDualAvg, run_of
+from flwr_fco.strategies import Average, FedDualAvg, Steps, run_of
 
 
 def failing(error, where):
@@ -27,7 +27,7 @@ def failing(error, where):
 
 def run(rounds, error=MagnitudeError, where="nowhere", **options):
     kind = failing(error, where)
-    strategy = kind(client_lr=0.02, local_steps=2, batch_size=None, fraction_evaluate=0.0, **options)
+    strategy = kind(client_lr=0.02, work=Steps(2, batch_size=None), fraction_evaluate=0.0, **options)
     grid = Faulty(app_of(clients()), 4, None, rounds=())
     try:
         result = start_on(grid, strategy, rounds=rounds)

@@ -9,7 +9,7 @@ from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.mirror_maps import OrthantEntropy
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg
+from flwr_fco.strategies import FedDAGT, FedDualAvg, Steps
 
 
 def test_a_primal_that_is_not_finite_is_never_handed_out():
@@ -19,9 +19,9 @@ def test_a_primal_that_is_not_finite_is_never_handed_out():
     objectives = [LeastSquares(-features, 100.0 * np.ones(20), scale=0.5) for _ in range(2)]
     ones = start_arrays(start=np.ones(D))
     go_on = {"fraction_evaluate": 0.0, "on_divergence": "warn"}
-    chosen = FedDualAvg(mirror_map=OrthantEntropy(), client_lr=100.0, local_steps=1, **go_on)
+    chosen = FedDualAvg(mirror_map=OrthantEntropy(), client_lr=100.0, work=Steps(1), **go_on)
     single = start_arrays(dtype=np.float32)
-    for start, used in ((ones, chosen), (single, FedDualAvg(client_lr=1e38, local_steps=2, **go_on))):
+    for start, used in ((ones, chosen), (single, FedDualAvg(client_lr=1e38, work=Steps(2), **go_on))):
         flipped = objectives if used is not chosen else [LeastSquares(features, 1e6 * np.ones(20)) for _ in range(2)]
         willing = client_app(lambda c, own=flipped: own[c.node_config["partition-id"]], limits=Limits(max_number=1e300))
         result = simulate(used, willing, num_nodes=2, num_rounds=3, initial_arrays=start, progress=False)
@@ -31,7 +31,7 @@ def test_a_primal_that_is_not_finite_is_never_handed_out():
 
 def test_a_state_that_is_not_finite_is_skipped_even_if_its_primal_is():
     """Increments of 1e300 over an elapsed time of 1e-10: the dual stays finite, the trackers' mean would not."""
-    chosen = FedDAGT(client_lr=1e-10, local_steps=1, batch_size=None, fraction_evaluate=0.0, on_divergence="warn")
+    chosen = FedDAGT(client_lr=1e-10, work=Steps(1, batch_size=None), fraction_evaluate=0.0, on_divergence="warn")
     fault = with_increment(lambda arrays: {name: np.full(value.size, 1e300) for name, value in arrays.items()})
     result = start_on(Faulty(app_of(clients()), 4, fault, nodes=(2, 3, 4, 5)), chosen)
     assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 1, 0]

@@ -1,6 +1,5 @@
 """A run that is killed at any point and resumed ends in the bits of one that was never stopped."""
 
-import inspect
 import json
 import os
 import random
@@ -8,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from fitting import fitting
 from flwr.app import MetricRecord
 from problems import CONSTANTS, app_of, problem, start_arrays
 from representatives import by_class
@@ -16,21 +16,30 @@ from flwr_fco.callbacks import Callback, Checkpoint, Csv, EarlyStopping, JsonLin
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import STRATEGIES, Average, DualFL, FedDAGT, FedDualAvg, method_of, run_of
+from flwr_fco.strategies import (
+    STRATEGIES,
+    Average,
+    DualFL,
+    FedDAGT,
+    FedDualAvg,
+    Participation,
+    Steps,
+    method_of,
+    run_of,
+)
 
 ROUNDS = 6
 
 
 def make(cls, **options):
     """A strategy with options that leave something to remember: sampling, averages, certificates."""
-    known = inspect.signature(cls).parameters
-    wanted = {"regularizer": L1(0.05), "client_lr": 0.05, "local_steps": 3, "batch_size": 4, "seed": 3}
+    wanted = {"regularizer": L1(0.05), "client_lr": 0.05, "work": Steps(3, batch_size=4), "seed": 3, "batch_size": 4}
     if "regularizer" in method_of(cls).algorithm.refuses:
         del wanted["regularizer"]
     if not method_of(cls).algorithm.everyone:
         wanted["fraction_train"] = 0.6
     wanted |= {**CONSTANTS.get(cls.__name__, {}), **options}
-    return cls(**{name: value for name, value in wanted.items() if name in known})
+    return cls(**fitting(cls, wanted))
 
 
 def sums(server_round, arrays):
@@ -253,7 +262,7 @@ def test_a_diverged_state_is_not_saved(tmp_path):
 def test_a_wait_that_ends_is_gone_on_with(tmp_path, monkeypatch):
     path, strategy = tmp_path / "run.npz", make(FedDualAvg)
     whole = described(play(strategy, tmp_path / "whole.npz"), strategy)
-    strategy = make(FedDualAvg, node_timeout=0.0)
+    strategy = make(FedDualAvg, participation=Participation(node_timeout=0.0))
     true_nodes = InProcessGrid.get_node_ids
     monkeypatch.setattr(
         InProcessGrid,

@@ -11,17 +11,17 @@ from problems import app_of, clients, start_arrays
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.rounds import saving
-from flwr_fco.strategies import Bounds, FedDAGT, Scaffold, run_of
+from flwr_fco.strategies import Bounds, FedDAGT, Participation, Scaffold, Steps, run_of
 from flwr_fco.wire.protocol import Node
 
 
 def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
-    chosen = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0, client_state="ledger")
+    chosen = FedDAGT(client_lr=0.02, work=Steps(2), fraction_evaluate=0.0, client_state="ledger")
     path, other = tmp_path / "state.npz", tmp_path / "other.npz"
     start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen)
     chosen.memories.member(Node(2**64 - 1, None)).examples = 3.0
     run_of(chosen).save(path)
-    fresh = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0, client_state="ledger")
+    fresh = FedDAGT(client_lr=0.02, work=Steps(2), fraction_evaluate=0.0, client_state="ledger")
     run_of(fresh).prepare(start_arrays())
     data, before = path.read_bytes(), fresh.state
     rng = np.random.default_rng(0)
@@ -87,7 +87,7 @@ def disk(monkeypatch):
 
 
 def saved_to(path, rounds=1):
-    chosen = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0)
+    chosen = FedDAGT(client_lr=0.02, work=Steps(2), fraction_evaluate=0.0)
     start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen, rounds=rounds)
     run_of(chosen).save(path)
     return chosen
@@ -114,7 +114,7 @@ def test_where_the_disk_refuses_the_last_save_stays(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
         saved_to(path, rounds=3)
-    fresh = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0)
+    fresh = FedDAGT(client_lr=0.02, work=Steps(2), fraction_evaluate=0.0)
     run_of(fresh).prepare(start_arrays())
     run_of(fresh).load(path)
     np.testing.assert_array_equal(fresh.state.dual, chosen.state.dual)
@@ -123,7 +123,7 @@ def test_where_the_disk_refuses_the_last_save_stays(tmp_path, monkeypatch):
 
 # --- what a file must say --------------------------------------------------------------------------------------------
 
-OPTIONS = {"client_lr": 0.02, "local_steps": 2, "fraction_evaluate": 0.0}
+OPTIONS = {"client_lr": 0.02, "work": Steps(2), "fraction_evaluate": 0.0}
 
 
 def tampered(path, other, **changes):
@@ -191,7 +191,9 @@ def test_another_strategy_or_option_is_refused_by_name(tmp_path, other, named):
 
 def test_options_that_may_change_may(tmp_path):
     chosen = saved_to(tmp_path / "state.npz")
-    other = FedDAGT(**OPTIONS, bounds=Bounds(max_ratio=50.0), on_divergence="warn", node_timeout=3.0)
+    other = FedDAGT(
+        **OPTIONS, bounds=Bounds(max_ratio=50.0), on_divergence="warn", participation=Participation(node_timeout=3.0)
+    )
     run_of(other).prepare(start_arrays())
     run_of(other).load(tmp_path / "state.npz")
     np.testing.assert_array_equal(other.state.dual, chosen.state.dual)

@@ -25,7 +25,7 @@ from flwr_fco.regularizers import (
 )
 from flwr_fco.server.rounds.structure import structure
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, FedMid
+from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
 
 
 @together("cls", [FedDualAvg, FedMid])
@@ -83,7 +83,7 @@ def test_rank_is_that_of_each_rounds_model(psi):
         objectives.append(TraceRegression(features, np.einsum("nij,ij->n", features, truth), intercept=False))
     ranks = []
     result = simulate(
-        FedDualAvg(regularizer=psi, client_lr=0.02, batch_size=None, fraction_evaluate=0.0),
+        FedDualAvg(regularizer=psi, client_lr=0.02, work=Epochs(1, batch_size=None), fraction_evaluate=0.0),
         client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
         num_nodes=3,
         num_rounds=15,

@@ -11,7 +11,7 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 from flwr_fco.server.convergence import Vanishing
-from flwr_fco.strategies import CFedDA, FastFedDA, MCFedDA, ModelStage, run_of
+from flwr_fco.strategies import CFedDA, Epochs, FastFedDA, MCFedDA, ModelStage, Steps, run_of
 from flwr_fco.testing import check_strategy
 
 D = FEATURES + 1
@@ -101,8 +101,7 @@ def options(**more):
     return {
         "regularizer": L1(LAMBDA),
         "convexity": MU,
-        "batch_size": None,
-        "local_steps": K,
+        "work": Steps(K, batch_size=None),
         "weighting": "uniform",
         **more,
     }
@@ -161,8 +160,7 @@ def test_one_client_and_one_step_without_psi_is_regularised_dual_averaging():
     strategy = FastFedDA(
         anchor_weight=GAMMA,
         convexity=MU,
-        local_steps=1,
-        batch_size=None,
+        work=Steps(1, batch_size=None),
         last_point=False,
         min_train_nodes=1,
         min_available_nodes=1,
@@ -183,7 +181,8 @@ def test_the_variants_without_a_shift_vanish(cls, fixed):
     kind = type(cls.__name__, (cls,), {}, limit=Vanishing())
 
     def make(**options):
-        options.setdefault("local_steps", 2)
+        work = options.get("work", Epochs())
+        options["work"] = Steps(work.steps or 2, work.batch_size)
         return kind(**fixed, **options)
 
     check_strategy(make)
@@ -203,7 +202,7 @@ def test_the_last_point_shifts_the_limit_as_the_docstring_says():
 def test_another_geometry_has_the_same_fixed_point():
     objectives = clients(SIZES)
     optimum = centralized_solution(objectives, L1(LAMBDA), tol=1e-12)
-    strategy = CFedDA(anchor_weight=30.0, mirror_map=PNorm(3.0), **options(local_steps=1))
+    strategy = CFedDA(anchor_weight=30.0, mirror_map=PNorm(3.0), **options(work=Steps(1, batch_size=None)))
     errors = np.abs(trace(strategy, 1500, np.zeros(D)) - optimum).max(axis=1)
     assert errors[1499] <= errors[149] / 5
     assert errors[1499] <= 1e-2
@@ -214,7 +213,7 @@ def test_another_geometry_has_the_same_fixed_point():
     [
         (lambda: FastFedDA(variant="fast"), "variant='fast'"),
         (lambda: FastFedDA(mixing="ring"), "no form on a graph"),
-        (lambda: FastFedDA(variant="liang"), "local_steps"),
+        (lambda: FastFedDA(variant="liang"), "work=Steps"),
         (lambda: FastFedDA(convexity=0.0), "convexity=0.0"),
         (lambda: CFedDA(radius=-1.0), "radius=-1.0"),
         (lambda: MCFedDA(stages=[ModelStage(0, 1.0)]), "stage 0"),

@@ -22,18 +22,22 @@ from flwr_fco.strategies import (
     DFedDAGT,
     DFedMid,
     DReFedDAGT,
+    Epochs,
     FedDA,
     FedDAGT,
     FedDualAvg,
+    Ledger,
     MultistepReFedDAGT,
+    Participation,
     ReFedDAGT,
     Scaffold,
     Stage,
+    Steps,
+    Wire,
     run_of,
     theorem_stages,
 )
 from flwr_fco.wire import flower as _flower
-from flwr_fco.work import FirstOrder
 
 # --- the printed algorithms ---------------------------------------------------------------------------------------
 
@@ -59,7 +63,7 @@ def test_fed_da_is_fed_dual_avg():
 
 @pytest.mark.parametrize("cls", [DFedDA, DFedDAGT, DReFedDAGT, FedDAGT, ReFedDAGT, MultistepReFedDAGT])
 def test_p_2_is_euclidean(cls):
-    more = options(regularizer=L1(0.1), batch_size=6)
+    more = options(regularizer=L1(0.1), work=Steps(4, batch_size=6))
     if issubclass(cls, DFedDA):
         more["mixing"] = "ring"
     a = run(cls(mirror_map=PNorm(2.0), **more), clients(), 20)
@@ -107,10 +111,10 @@ def test_one_step_without_noise_is_distributed_dual_averaging():
     for _ in range(12):
         w = np.array([grad_conjugate(row, 3.0) for row in z])
         z = mixing @ (z - 0.02 * np.array([f.gradient(row) for f, row in zip(objectives, w, strict=True)]))
-    strategy = DFedDA(mixing="ring", mirror_map=PNorm(3.0), **options(local_steps=1))
+    strategy = DFedDA(mixing="ring", mirror_map=PNorm(3.0), **options(work=Steps(1, batch_size=None)))
     run(strategy, objectives, 12)
     assert relative(strategy.state.dual, z) <= 1e-12
-    central, dual = FedDAGT(mirror_map=PNorm(3.0), **options(local_steps=1)), np.zeros(D)
+    central, dual = FedDAGT(mirror_map=PNorm(3.0), **options(work=Steps(1, batch_size=None))), np.zeros(D)
     run(central, objectives, 12)
     for _ in range(12):
         dual = dual - 0.02 * np.mean([f.gradient(grad_conjugate(dual, 3.0)) for f in objectives], axis=0)
@@ -135,7 +139,7 @@ def quadratics():
 @pytest.mark.parametrize("graph", [None, "ring", "chain"])
 def test_tracking_removes_the_bias_of_heterogeneous_clients(graph):
     objectives, optimum = quadratics()
-    more = options(client_lr=0.08, local_steps=5)
+    more = options(client_lr=0.08, work=Steps(5, batch_size=None))
     if graph is not None:
         more["mixing"] = graph
     without, tracked = (FedDA, FedDAGT) if graph is None else (DFedDA, DFedDAGT)
@@ -150,7 +154,7 @@ def test_examples_weigh_in_the_trackers_too():
     """Unequal sizes and epochs: the pooled LASSO optimum, certified by the reference solver."""
     objectives = clients()
     optimum = centralized_solution(objectives, L1(0.3), tol=1e-12)
-    strategy = FedDAGT(regularizer=L1(0.3), client_lr=0.02, batch_size=None, local_epochs=3)
+    strategy = FedDAGT(regularizer=L1(0.3), client_lr=0.02, work=Epochs(3, batch_size=None))
     result = run(strategy, objectives, 280)
     assert np.abs(flat(result.arrays) - optimum).max() <= 1e-8
 
@@ -189,7 +193,7 @@ def test_weights_that_the_user_gives_are_those_of_clients_not_yet_asked(variate)
     samples = [[0, 1], [1, 2], [0, 3], [2, 3]]
     strategy = Scaffold(
         variate=variate,
-        choose_nodes=lambda number, nodes: [nodes[m] for m in samples[number - 1]],
+        participation=Participation(choose_nodes=lambda number, nodes: [nodes[m] for m in samples[number - 1]]),
         **options(server_lr=0.7, weighting=dict(enumerate(20 * shares))),
     )
     run(strategy, objectives, 4)
@@ -261,7 +265,7 @@ def test_tracking_with_a_sample_sends_one_more_vector_down():
 
 
 def test_a_float32_wire_keeps_the_trackers_consistent():
-    strategy = FedDAGT(wire_dtype="float32", **options())
+    strategy = FedDAGT(wire=Wire(dtype="float32"), **options())
     run(strategy, clients(EQUAL), 30)
     trackers = np.array(list(trackers_of(strategy).values()))
     assert np.abs(trackers.sum(axis=0)).max() <= 1e-10 * np.abs(trackers).max()
@@ -311,7 +315,7 @@ def test_the_multistep_method_is_algorithm_3(window, more):
     result = run(strategy, objectives, 11)
     assert strategy.state.stage == 2
     assert run_of(strategy).plan.mirror_map.radius == pytest.approx(np.sqrt(2.0))
-    assert run_of(strategy).plan.work == FirstOrder(steps=4, batch_size=strategy.batch_size)
+    assert run_of(strategy).plan.work == strategy.work
     assert np.count_nonzero(v) == 3
     np.testing.assert_allclose(strategy.state.reference, v, rtol=1e-9, atol=1e-12)
     if "output" not in more:
@@ -377,7 +381,7 @@ def test_outputs_are_means_of_the_primals(cls):
     last = cls(**options())
     run(last, objectives, 9, callbacks=[lambda n, arrays, m: points.append(flat(arrays))])
     average = run(cls(output=Average(), **options()), objectives, 9)
-    moving = run(cls(output=Average(window=4), sparsity=2, **options()), objectives, 9)
+    moving = run(cls(output=Average(window=4, nonzeros=2), **options()), objectives, 9)
     np.testing.assert_allclose(flat(average.arrays), np.mean(points, axis=0), rtol=1e-12, atol=1e-14)
     recent = np.mean(points[-4:], axis=0)
     kept = np.argsort(-np.abs(recent))[:2]
@@ -409,7 +413,6 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
         (lambda: ReFedDAGT(mirror_map=PNorm(3.0, radius=1.0)), "without center and radius"),
         (lambda: MultistepReFedDAGT(stages=[Stage(0)]), "stage 0"),
         (lambda: Scaffold(variate="both"), "variate='both'"),
-        (lambda: FedDAGT(sparsity=0), "sparsity=0"),
     ],
 )
 def test_refusals_name_the_value(make, message):
@@ -441,7 +444,10 @@ def test_summary_names_the_graph_and_the_memory(caplog):
 
 
 def test_a_ledger_that_does_not_fit_becomes_reset():
-    small, big = FedDAGT(ledger_bytes=8 * D * 4 - 1, **options()), FedDAGT(ledger_bytes=8 * D * 4, **options())
+    small, big = (
+        FedDAGT(client_state=Ledger(max_bytes=8 * D * 4 - 1), **options()),
+        FedDAGT(client_state=Ledger(max_bytes=8 * D * 4), **options()),
+    )
     for strategy in (small, big):
         run(strategy, clients(EQUAL), 1)
     assert (small.memories.ledger, big.memories.ledger) == (False, True)

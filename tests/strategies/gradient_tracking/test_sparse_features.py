@@ -14,7 +14,7 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, GroupLasso, TotalVariation
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDAGT, Scaffold, run_of
+from flwr_fco.strategies import Epochs, FedDAGT, Ledger, Scaffold, Steps, Wire, run_of
 from flwr_fco.wire import flower as _flower
 
 D, CLIENTS = 400, 5
@@ -41,7 +41,7 @@ def run(strategy, form="sparse", rounds=6, grid=None, **options):
 
 
 def made(cls=FedDAGT, **options):
-    return cls(**{"regularizer": L1(0.001), "client_lr": 0.5, "batch_size": 4, "seed": 1, **options})
+    return cls(**{"regularizer": L1(0.001), "client_lr": 0.5, "work": Epochs(1, batch_size=4), "seed": 1, **options})
 
 
 CASES = {
@@ -147,7 +147,10 @@ def test_the_ledger_has_the_bits_of_the_clients():
 
 def test_a_ledger_that_whole_vectors_would_not_fit_into_is_kept_for_sparse_ones_and_given_up_for_others():
     limit = 8 * CLIENTS * D // 2
-    kept, given_up = made(ledger_bytes=limit, fraction_train=0.6), made(ledger_bytes=limit, fraction_train=0.6)
+    kept, given_up = (
+        made(client_state=Ledger(max_bytes=limit), fraction_train=0.6),
+        made(client_state=Ledger(max_bytes=limit), fraction_train=0.6),
+    )
     run(kept)
     run(given_up, "dense")
     assert kept.memories.ledger
@@ -202,7 +205,7 @@ def test_a_client_whose_features_change_is_asked_again_and_goes_on():
 @pytest.mark.nightly
 def test_the_optimum_is_that_of_all_data():
     app = client_app(lambda context: load(context, cls=LeastSquares))
-    strategy = FedDAGT(client_lr=0.8, batch_size=None, local_steps=4, regularizer=L1(0.01), fraction_evaluate=0.0)
+    strategy = FedDAGT(client_lr=0.8, work=Steps(4, batch_size=None), regularizer=L1(0.01), fraction_evaluate=0.0)
     result = run(strategy, rounds=800, grid=InProcessGrid(app, CLIENTS))
     x = np.concatenate([result.arrays["coefficients"].numpy(), result.arrays["intercept"].numpy()])
     rows = sparse.vstack([rows_of(m) for m in range(CLIENTS)]).toarray()
@@ -216,7 +219,7 @@ def test_the_optimum_is_that_of_all_data():
     assert abs(slope[D]) < 1e-6
 
 
-@pytest.mark.parametrize("options", [{"sparse_wire": False}, {"regularizer": TotalVariation(0.01)}])
+@pytest.mark.parametrize("options", [{"wire": Wire(sparse=False)}, {"regularizer": TotalVariation(0.01)}])
 def test_whole_vectors_where_they_are_asked_for_or_needed(options):
     strategy = made(client_state="ledger", **options)
     result = run(strategy)

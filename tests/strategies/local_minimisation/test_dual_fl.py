@@ -21,7 +21,9 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     APDAInexact,
+    Arrays,
     DualFL,
+    Everyone,
     FedCM,
     FedDR,
     FedDyn,
@@ -30,7 +32,10 @@ from flwr_fco.strategies import (
     FedSAM,
     FiveGCS,
     LocalSGD,
+    Minimise,
+    Participation,
     Scaffnew,
+    Steps,
     run_of,
 )
 from flwr_fco.wire import flower as _flower
@@ -42,7 +47,7 @@ NU = 0.05
 
 #: With rates for the problem of `problems.problem`, whose Hessians have eigenvalues from about 0.1 to 2.
 EVERYONE = {
-    "DualFL": lambda **o: DualFL(nu=NU, smoothness=2.0, tolerance=1e-12, **o),
+    "DualFL": lambda **o: DualFL(nu=NU, smoothness=2.0, work=Minimise(tolerance=1e-12), **o),
     "FedPD": lambda **o: FedPD(step=2.0, **o),
     "Scaffnew": lambda **o: Scaffnew(client_lr=0.4, probability=0.3, seed=5, **o),
     "APDAInexact": lambda **o: APDAInexact(primal_step=0.2, damping=0.5, convexity=0.1, **o),
@@ -197,14 +202,19 @@ def test_a_client_that_is_bad_for_good_ends_the_run_with_an_error_that_names_it(
 
 
 def test_failed_rounds_count_only_if_they_are_in_a_row():
-    w, _, _ = faulty_run(EVERYONE["DualFL"](evict_after=2), "drop", rounds=(3, 5, 7, 9), num_rounds=ROUNDS["DualFL"])
+    w, _, _ = faulty_run(
+        EVERYONE["DualFL"](participation=Everyone(evict_after=2)),
+        "drop",
+        rounds=(3, 5, 7, 9),
+        num_rounds=ROUNDS["DualFL"],
+    )
     assert np.abs(w - optimum(problem(), [30, 40, 20, 30, 25] / np.float64(145))).max() <= 1e-8
 
 
 @pytest.mark.parametrize("name", by_class(EVERYONE))
 @together(("fault", "client_state"), [("lost message", "ledger"), ("NaN", "reset")])
 def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_state):
-    strategy = EVERYONE[name](on_missing="reset", evict_after=2, client_state=client_state)
+    strategy = EVERYONE[name](participation=Everyone(on_missing="reset", evict_after=2), client_state=client_state)
     primals = {}
 
     def check(strategy, grid, number, metrics):
@@ -226,7 +236,7 @@ def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_sta
 
 @pytest.mark.parametrize("on_missing", ["error", "reset"])
 def test_a_node_that_is_gone_is_given_up_too(on_missing):
-    strategy = EVERYONE["DualFL"](on_missing=on_missing, node_timeout=0.0)
+    strategy = EVERYONE["DualFL"](participation=Everyone(on_missing=on_missing, node_timeout=0.0))
     if on_missing == "error":
         with pytest.raises(ConfigurationError, match=f"partition {VICTIM}"):
             faulty_run(strategy, None, rounds=(), num_rounds=30, before=leave(VICTIM))
@@ -268,8 +278,8 @@ def test_those_that_need_everyone_refuse_samples():
     for make in EVERYONE.values():
         with pytest.raises(ConfigurationError, match="every client"):
             make(fraction_train=0.5)
-        with pytest.raises(TypeError, match="choose_nodes"):
-            make(choose_nodes=lambda number, nodes: nodes)
+        with pytest.raises(ConfigurationError, match="expected an Everyone, for the method needs every client"):
+            make(participation=Participation(choose_nodes=lambda number, nodes: nodes))
 
 
 def test_options_out_of_range():
@@ -278,8 +288,8 @@ def test_options_out_of_range():
         ({"nu": 0.0}, "nu"),
         ({"alpha": -1.0}, "alpha"),
         ({"nu": 1.0, "smoothness": 1.0}, "rho"),
-        ({"evict_after": 0}, "evict_after"),
-        ({"engine": "simplex"}, "engine"),
+        ({"participation": Participation()}, "expected an Everyone"),
+        ({"work": Steps(3)}, "expected a Minimise"),
     ]:
         with pytest.raises(ConfigurationError, match=message):
             DualFL(**options)
@@ -317,7 +327,7 @@ def test_the_tolerances_of_the_theorems_travel_with_every_round(schedule, monkey
     monkeypatch.setattr(result.StoppingRule, "__init__", recorded)
     assert engines.minimise is not None
     # Theorem 3.2 or 3.3 with nu below mu, so that the gap is finite.
-    strategy = DualFL(nu=NU, rho=0.01, schedule=schedule, tolerance=1e-5, gamma=0.5, engine="newton-cg")
+    strategy = DualFL(nu=NU, rho=0.01, schedule=schedule, work=Minimise(tolerance=1e-5, engine="newton-cg"), gamma=0.5)
     run(strategy, problem(), 12)
     assert strategy.state.round == 12
     for n in range(12):
@@ -333,7 +343,12 @@ def test_the_tolerances_of_the_theorems_travel_with_every_round(schedule, monkey
 def test_the_tolerances_begin_anew_where_the_controls_do(schedule):
     """After a client was given up: the theorems count from zeta = a = 0, and the momentum does too."""
     strategy = DualFL(
-        nu=NU, rho=0.01, schedule=schedule, tolerance=1e-300, gamma=0.5, on_missing="reset", evict_after=2
+        nu=NU,
+        rho=0.01,
+        schedule=schedule,
+        work=Minimise(tolerance=1e-300),
+        gamma=0.5,
+        participation=Everyone(on_missing="reset", evict_after=2),
     )
     following = {}
 
@@ -372,8 +387,8 @@ def test_five_gcs_takes_the_steps_of_its_box_with_a_cohort(gamma):
         step=gamma,
         convexity=mu,
         weighting="uniform",
-        tolerance=1e-13,
-        choose_nodes=lambda number, nodes: [nodes[m] for m in cohorts[number - 1]],
+        work=Minimise(tolerance=1e-13),
+        participation=Participation(choose_nodes=lambda number, nodes: [nodes[m] for m in cohorts[number - 1]]),
     )
     strategy.fraction_evaluate = 0.0
     start = {"x": np.ones(6)}
@@ -396,7 +411,7 @@ def test_five_gcs_takes_the_steps_of_its_box_with_a_cohort(gamma):
 def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean(name):
     """It never counts, so nothing may be divided by a weight that is guessed for it."""
     objectives, weights = quadratics(count=4), {0: 3.0, 1: 1.0, 3: 2.0}
-    strategy = SAMPLED[name](weighting=weights, tolerance=1e-13)
+    strategy = SAMPLED[name](weighting=weights, work=Minimise(tolerance=1e-13))
     strategy.fraction_evaluate = 0.0
     start = {"x": np.ones(6)}
     simulate(
@@ -434,7 +449,7 @@ def test_a_warm_start_that_is_good_enough_is_an_answer():
 
 
 def test_an_iteration_cap_is_reported():
-    result = run(DualFL(nu=NU, engine="aogm", tolerance=1e-13, max_iterations=2), problem(), 2)
+    result = run(DualFL(nu=NU, work=Minimise(engine="aogm", tolerance=1e-13, max_iterations=2)), problem(), 2)
     assert [metrics["num-capped"] for metrics in result.train_metrics_clientapp.values()] == [5, 5]
     assert result.train_metrics_clientapp[1]["gradient-evaluations"] >= 2
 
@@ -455,7 +470,7 @@ def test_fed_prox_is_told_its_penalty_in_every_round():
 
 
 def test_fed_dr_takes_psi_and_its_zeros_are_exact():
-    result = run(FedDR(regularizer=L1(0.5), apply_to="coefficients", step=1.0), clients(), 60)
+    result = run(FedDR(regularizer=L1(0.5), arrays=Arrays(apply_to="coefficients"), step=1.0), clients(), 60)
     assert np.count_nonzero(result.arrays["coefficients"].numpy() == 0.0) >= 2
 
 
@@ -488,7 +503,7 @@ def test_who_is_given_up_stays_so_when_the_run_goes_on_from_its_file(tmp_path, s
     """Stopped after one of two failed rounds, or after the eviction: the same bits as a run that was not stopped."""
 
     def made():
-        strategy = EVERYONE["DualFL"](on_missing="reset", evict_after=2)
+        strategy = EVERYONE["DualFL"](participation=Everyone(on_missing="reset", evict_after=2))
         strategy.fraction_evaluate = 0.0
         run_of(strategy).prepare(start_arrays())
         faults = {FAULTS["NaN"]: 1.0}
@@ -519,7 +534,7 @@ def test_a_run_of_dual_fl_goes_on_from_its_file_to_the_bit(tmp_path):
     _go(second, InProcessGrid(app_of(objectives), 5), range(5, 9))
     np.testing.assert_array_equal(whole.state.primal, second.state.primal)
     assert whole.state.momentum == second.state.momentum
-    other = DualFL(nu=NU / 2, smoothness=2.0, tolerance=1e-12)
+    other = DualFL(nu=NU / 2, smoothness=2.0, work=Minimise(tolerance=1e-12))
     run_of(other).prepare(start_arrays())
     with pytest.raises(ConfigurationError, match="other settings"):
         run_of(other).load(tmp_path / "state.npz")

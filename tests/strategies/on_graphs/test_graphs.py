@@ -17,12 +17,14 @@ from flwr_fco.strategies import (
     DFedMid,
     DReFedDAGT,
     DScaffold,
+    Epochs,
     FastFedDA,
     FedDA,
     FedDAGT,
     FedMid,
     ReFedDAGT,
     Scaffold,
+    Steps,
     run_of,
 )
 from flwr_fco.wire import flower as _flower
@@ -44,7 +46,7 @@ def test_the_graph_forms_are_the_matrices(make, tracking):
 
 @pytest.mark.parametrize("cls", [DFedDA, DFedDAGT, DFedMid, DReFedDAGT, DScaffold, FastFedDA])
 def test_a_graph_may_be_given_by_its_matrix(cls):
-    matrix, more = topology.chain(4).mixing, {} if cls is not FastFedDA else {"variant": "liang", "local_steps": 2}
+    matrix, more = topology.chain(4).mixing, {} if cls is not FastFedDA else {"variant": "liang", "work": Steps(2)}
     for given in (matrix, matrix.tolist(), list(matrix)):
         np.testing.assert_array_equal(run_of(cls(mixing=given, **more)).graph.topology.mixing, matrix)
     with pytest.raises(ConfigurationError, match="mixing=4 is a int; expected a Topology"):
@@ -57,7 +59,7 @@ def test_a_graph_may_be_given_by_its_matrix(cls):
 @pytest.mark.parametrize("batch_size", [None, 7])
 def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
     """U = 11'/M, also with psi and minibatches; unequal work is normalised on both sides."""
-    more = options(regularizer=psi, batch_size=batch_size, mirror_map=PNorm(3.0), server_lr=0.7)
+    more = options(regularizer=psi, work=Steps(4, batch_size=batch_size), mirror_map=PNorm(3.0), server_lr=0.7)
     for graph, central in [(DFedDAGT, FedDAGT), (DFedDA, FedDA), (DScaffold, Scaffold), (DReFedDAGT, ReFedDAGT)]:
         a, b = graph(mixing="complete", **more), central(**more)
         run(a, clients(EQUAL), 20)
@@ -66,8 +68,7 @@ def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
 
 
 def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
-    more = options(regularizer=L1(0.3), batch_size=7, server_lr=0.7)
-    more.update(local_steps=None, local_epochs=2)
+    more = options(regularizer=L1(0.3), work=Epochs(2, batch_size=7), server_lr=0.7)
     a, b = DFedDAGT(**more), FedDAGT(**more)
     run(a, clients(), 20)
     run(b, clients(), 20)
@@ -77,8 +78,8 @@ def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_fed_mid_on_the_complete_graph_is_fed_mid(normalize):
-    more = options(regularizer=L1(0.3), server_lr=0.7, batch_size=7, normalize_local_work=normalize)
-    more.update(local_steps=None, local_epochs=1)  # unequal work: psi's weight is the mean of the elapsed times
+    # Unequal work: psi's weight is the mean of the elapsed times.
+    more = options(regularizer=L1(0.3), server_lr=0.7, work=Epochs(1, batch_size=7), normalize_local_work=normalize)
     a, b = DFedMid(**more), FedMid(**more)
     run(a, clients(), 20)
     run(b, clients(), 20)

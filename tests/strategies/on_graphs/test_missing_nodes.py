@@ -5,7 +5,7 @@ import pytest
 from problems import optimum, problem
 from remembering import FAULTS, faulty_run, leave
 
-from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold, run_of
+from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold, Steps, run_of
 
 
 def check_graph_sums(strategy, grid, number, metrics):
@@ -19,7 +19,7 @@ def check_graph_sums(strategy, grid, number, metrics):
 def test_on_a_graph_the_trackers_sum_to_zero_and_the_optimum_is_reached(fault, cls):
     graph, num_rounds = {DFedDAGT: ("chain", 400), DScaffold: ("ring", 100), DReFedDAGT: ("complete", 50)}[cls]
     rate = {"chain": 0.025, "ring": 0.1, "complete": 0.2}[graph]
-    strategy = cls(mixing=graph, client_lr=rate, batch_size=None, local_steps=4)
+    strategy = cls(mixing=graph, client_lr=rate, work=Steps(4, batch_size=None))
     w, grid, result = faulty_run(strategy, FAULTS[fault], num_rounds=num_rounds, check=check_graph_sums)
     assert len(grid.injected) >= 3
     assert np.abs(w - optimum(problem(), np.ones(5))).max() <= 1e-8
@@ -27,7 +27,7 @@ def test_on_a_graph_the_trackers_sum_to_zero_and_the_optimum_is_reached(fault, c
 
 
 def test_on_a_graph_sampled_nodes_reach_the_optimum():
-    strategy = DFedDAGT(mixing="ring", fraction_train=0.6, client_lr=0.05, batch_size=None, local_steps=4)
+    strategy = DFedDAGT(mixing="ring", fraction_train=0.6, client_lr=0.05, work=Steps(4, batch_size=None))
     w, _, _ = faulty_run(strategy, None, rounds=(), num_rounds=360, check=check_graph_sums)
     assert np.abs(w - optimum(problem(), np.ones(5))).max() <= 1e-8
 
@@ -38,7 +38,7 @@ def test_on_a_graph_sampled_nodes_reach_the_optimum():
 )
 def test_a_node_of_the_graph_that_leaves_for_good(graph, partition, rate, num_rounds):
     objectives = problem()
-    strategy = DFedDAGT(mixing=graph, client_lr=rate, batch_size=None, local_steps=4)
+    strategy = DFedDAGT(mixing=graph, client_lr=rate, work=Steps(4, batch_size=None))
     w, _, _ = faulty_run(
         strategy, None, rounds=(), num_rounds=num_rounds, check=check_graph_sums, before=leave(partition)
     )

@@ -7,11 +7,13 @@ from quadratics import Quadratic, quadratics
 
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import (
+    Epochs,
     FedCM,
     FedDualAvg,
     FedSAM,
     LocalSGD,
     Scaffold,
+    Steps,
 )
 
 
@@ -29,7 +31,7 @@ def test_who_takes_more_steps_counts_no_more_than_its_weight(cls, normalize):
     sizes, rate = np.array([5, 15, 40]), 0.05
     objectives = [Sized(f.matrix, f.vector, int(n)) for f, n in zip(quadratics(count=3), sizes, strict=True)]
     plain = {"mix": 1.0} if cls is FedCM else {"radius": 0.0}
-    strategy = cls(client_lr=rate, local_epochs=1, batch_size=5, normalize_local_work=normalize, **plain)
+    strategy = cls(client_lr=rate, work=Epochs(1, batch_size=5), normalize_local_work=normalize, **plain)
     strategy.fraction_evaluate = 0.0
     start = {"x": np.ones(6)}
     simulate(strategy, app_of(objectives), num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
@@ -49,7 +51,7 @@ def test_who_takes_more_steps_counts_no_more_than_its_weight(cls, normalize):
 
 def test_local_sgd_is_fed_avg():
     objectives = clients()
-    result = run(LocalSGD(client_lr=0.05, local_steps=3, batch_size=None), objectives, 2)
+    result = run(LocalSGD(client_lr=0.05, work=Steps(3, batch_size=None)), objectives, 2)
     w = np.zeros(D)
     sizes = np.array([f.num_examples for f in objectives], dtype=float)
     for _ in range(2):
@@ -67,7 +69,7 @@ def test_fed_dual_avg_without_psi_is_fed_avg_and_both_miss_what_scaffold_reaches
     objectives = problem()
     sizes = np.array([f.num_examples for f in objectives], dtype=float)
     solution = optimum(objectives, sizes / sizes.sum())
-    work = {"client_lr": 0.1, "local_steps": 10, "batch_size": None}
+    work = {"client_lr": 0.1, "work": Steps(10, batch_size=None)}
     averaged = flat(run(LocalSGD(**work), objectives, 150).arrays)
     np.testing.assert_allclose(flat(run(FedDualAvg(**work), objectives, 150).arrays), averaged, atol=1e-12)
     assert np.abs(averaged - solution).max() > 1e-2

@@ -12,6 +12,7 @@ from flwr_fco.pooled import duality_gap, saddle_metrics, saddle_point
 from flwr_fco.regularizers import L1, PerParameter, Simplex, Zero
 from flwr_fco.strategies import (
     DistributedPGDA,
+    Epochs,
     ExtraStepLocalSGD,
     FedAvgS,
     FedDualAvg,
@@ -19,6 +20,7 @@ from flwr_fco.strategies import (
     FedMiP,
     FeDualEx,
     ScaffoldS,
+    Steps,
     run_of,
 )
 from reproduction.problems.sequential import dual_extrapolation
@@ -52,7 +54,7 @@ def test_one_client_is_composite_dual_extrapolation(output):
     sequential = dual_extrapolation(objective, np.full(16, 0.1), steps=24, step_size=0.3, regularizer=PSI)
     for rounds, steps in ((24, 1), (6, 4)):
         strategy = FeDualEx(
-            **one_client(regularizer=PSI, client_lr=0.3, local_steps=steps, batch_size=None, output=output)
+            **one_client(regularizer=PSI, client_lr=0.3, work=Steps(steps, batch_size=None), output=output)
         )
         found = run(strategy, [objective], rounds, start)
         np.testing.assert_allclose(found, getattr(sequential, output), atol=1e-13)
@@ -63,7 +65,7 @@ def test_one_client_is_composite_dual_extrapolation(output):
 def test_the_ergodic_points_are_those_of_the_mean_duals():
     """Formula (4) of the paper: retrieve(mean_m omega_{r,k+1/2}, t_r + client_lr (k + 1)), averaged over r and k."""
     clients = [bilinear(seed) for seed in range(3)]
-    strategy = FeDualEx(regularizer=PSI, client_lr=0.2, server_lr=0.7, local_steps=2, batch_size=None, output="ergodic")
+    strategy = FeDualEx(regularizer=PSI, client_lr=0.2, server_lr=0.7, work=Steps(2, batch_size=None), output="ergodic")
     found = run(strategy, clients, 3)
     psi = PSI.bind(clients[0].layout)
     omega, elapsed, points = np.zeros(16), 0.0, []
@@ -88,8 +90,8 @@ def test_the_ergodic_points_are_those_of_the_mean_duals():
 
 @pytest.mark.parametrize("strategy", [FeDualEx, FedMiP])
 def test_ergodic_points_need_a_number_of_steps(strategy):
-    with pytest.raises(ConfigurationError, match="local_steps"):
-        strategy(output="ergodic", local_epochs=1)
+    with pytest.raises(ConfigurationError, match=r"work=Steps"):
+        strategy(output="ergodic", work=Epochs(1))
 
 
 def test_the_ergodic_average_of_mirror_prox_is_over_half_steps():
@@ -97,7 +99,7 @@ def test_the_ergodic_average_of_mirror_prox_is_over_half_steps():
     found = run(
         FedMiP(
             **one_client(
-                regularizer=PSI, client_lr=0.2, local_steps=3, batch_size=None, output="ergodic", server_prox=False
+                regularizer=PSI, client_lr=0.2, work=Steps(3, batch_size=None), output="ergodic", server_prox=False
             )
         ),
         [objective],
@@ -117,7 +119,7 @@ def test_mirror_prox_counts_psi_twice_as_printed_and_once_without_the_server():
         np.eye(3), np.ones((2, 3)) / 3.0, np.eye(2), linear=[2.0, -1.0, 0.3], offset=[1.0, -1.0]
     )
     psi = PerParameter({"*": L1(0.3)})
-    options = {"regularizer": psi, "client_lr": 0.2, "local_steps": 1, "batch_size": None}
+    options = {"regularizer": psi, "client_lr": 0.2, "work": Steps(1, batch_size=None)}
     once = run(FedMiP(server_prox=False, **options), [objective] * 2, 300)
     printed = run(FedMiP(**options), [objective] * 2, 300)
     residual = [saddle_metrics([objective], None, psi, w)["residual"] for w in (once, printed)]
@@ -130,7 +132,7 @@ def test_the_servers_map_of_mirror_prox_weighs_psi_by_what_has_elapsed():
     psi = PSI.bind(clients[0].layout)
     z = np.full(16, 0.2)
     start = {"x": z[:10], "y": z[10:]}
-    options = {"regularizer": PSI, "client_lr": 0.1, "server_lr": 0.4, "local_steps": 3, "batch_size": None}
+    options = {"regularizer": PSI, "client_lr": 0.1, "server_lr": 0.4, "work": Steps(3, batch_size=None)}
     for _ in range(2):
         moved = []
         for client in clients:
@@ -151,7 +153,7 @@ def test_equal_clients_reach_the_saddle_and_unequal_ones_come_near():
     ]
     saddle = saddle_point(clients)
     equal = [QuadraticSaddle.pooled(clients, np.full(3, 1 / 3))] * 3
-    options = {"local_steps": 1, "batch_size": None}
+    options = {"work": Steps(1, batch_size=None)}
     assert np.abs(run(FeDualEx(client_lr=0.2, **options), equal, 200) - saddle).max() <= 1e-9
     errors = [
         np.abs(run(FeDualEx(client_lr=rate, **options), clients, int(20 / rate)) - saddle).max() for rate in (0.2, 0.02)
@@ -159,7 +161,7 @@ def test_equal_clients_reach_the_saddle_and_unequal_ones_come_near():
     assert errors[0] >= 5 * errors[1] >= 1e-4
     # One local step without an extra step has no bias, control variates have none for any number of them.
     assert np.abs(run(FedAvgS(client_lr=0.2, **options), clients, 200) - saddle).max() <= 1e-9
-    many = {"client_lr": 0.05, "local_steps": 5, "batch_size": None}
+    many = {"client_lr": 0.05, "work": Steps(5, batch_size=None)}
     assert np.abs(run(ScaffoldS(**many), clients, 400) - saddle).max() <= 1e-9
     assert np.abs(run(FedAvgS(**many), clients, 400) - saddle).max() >= 1e-3
 
@@ -169,7 +171,7 @@ def test_on_a_bilinear_problem_the_extra_step_converges_and_descent_ascent_diver
     matrix = rng.normal(size=(4, 4)) / 3.0 + np.eye(4)
     clients = [BilinearSaddle(matrix, rng.normal(size=4))] * 2
     saddle = np.r_[np.linalg.solve(matrix, clients[0].offset), np.zeros(4)]
-    options = {"client_lr": 0.9 / clients[0].lipschitz(), "local_steps": 5, "batch_size": None}
+    options = {"client_lr": 0.9 / clients[0].lipschitz(), "work": Steps(5, batch_size=None)}
     for strategy in (FeDualEx, FedMiP, ExtraStepLocalSGD):
         assert np.abs(run(strategy(**options), clients, 200) - saddle).max() <= 1e-6
     options["on_divergence"] = "warn"
@@ -187,7 +189,7 @@ def test_the_papers_problem_in_small():
     start = {"x": c.uniform(-0.05, 0.05, 30), "y": c.uniform(-0.05, 0.05, 20)}
     psi = PerParameter({"*": L1(0.1, bound=0.05)})
     gaps, densities = {}, {}
-    options = {"regularizer": psi, "client_lr": 0.03, "server_lr": 1.0, "local_steps": 10, "batch_size": 1}
+    options = {"regularizer": psi, "client_lr": 0.03, "server_lr": 1.0, "work": Steps(10, batch_size=1)}
     for strategy in (FeDualEx, FedDualAvg, FedMiP, ExtraStepLocalSGD):
         w = run(strategy(**options), clients, 40, start)
         metrics = saddle_metrics(clients[:1], None, psi, w)
@@ -204,7 +206,7 @@ def test_a_matrix_game_in_the_entropys_geometry():
     start = {"x": np.full(6, 1 / 6), "y": np.full(5, 1 / 5)}
     h = Product({"x": SimplexEntropy(), "y": SimplexEntropy()})
     found = run(
-        FeDualEx(mirror_map=h, client_lr=0.1, local_steps=3, batch_size=None, output="ergodic"),
+        FeDualEx(mirror_map=h, client_lr=0.1, work=Steps(3, batch_size=None), output="ergodic"),
         clients,
         150,
         start,
@@ -212,7 +214,7 @@ def test_a_matrix_game_in_the_entropys_geometry():
     assert duality_gap(clients, None, Zero(), found) <= 0.06
     projected = run(
         FeDualEx(
-            regularizer=PerParameter({"*": Simplex()}), client_lr=0.1, local_steps=3, batch_size=None, output="ergodic"
+            regularizer=PerParameter({"*": Simplex()}), client_lr=0.1, work=Steps(3, batch_size=None), output="ergodic"
         ),
         clients,
         150,
@@ -230,7 +232,7 @@ def test_the_ascent_has_its_own_rate():
         ({}, -0.5 * objective.offset),
         ({"ascent_lr": 0.02, "sign_ascent": True}, -0.02 * np.sign(objective.offset)),
     ):
-        strategy = DistributedPGDA(**one_client(client_lr=0.5, local_steps=1, batch_size=None, **options))
+        strategy = DistributedPGDA(**one_client(client_lr=0.5, work=Steps(1, batch_size=None), **options))
         found = run(strategy, [objective], 1)
         np.testing.assert_allclose(found[10:], expected, atol=1e-15)
         assert not found[:10].any()
@@ -247,7 +249,7 @@ def test_the_baselines_are_euclidean(strategy):
 @pytest.mark.parametrize("strategy", [ExtraStepLocalSGD, FedAvgS, DistributedPGDA])
 def test_the_baselines_stay_feasible(strategy):
     clients = [bilinear(seed, noise=0.5) for seed in range(3)]
-    found = run(strategy(regularizer=PSI, client_lr=0.3, local_steps=3, batch_size=1, server_lr=0.5), clients, 10)
+    found = run(strategy(regularizer=PSI, client_lr=0.3, work=Steps(3, batch_size=1), server_lr=0.5), clients, 10)
     assert np.abs(found).max() <= SIDE + 1e-12
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, Steps
 
 FEATURES = 200
 
@@ -22,4 +22,4 @@ def start():
 def build(nodes):
     """Return a strategy that waits for its nodes."""
     waits = {"min_train_nodes": nodes, "min_available_nodes": nodes, "fraction_evaluate": 0.0}
-    return FedDualAvg(client_lr=1e-3, local_steps=20, batch_size=4, seed=3, regularizer=L1(0.05), **waits)
+    return FedDualAvg(client_lr=1e-3, work=Steps(20, batch_size=4), seed=3, regularizer=L1(0.05), **waits)

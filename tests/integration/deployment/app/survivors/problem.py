@@ -4,7 +4,7 @@ import numpy as np
 
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, FeDualEx
+from flwr_fco.strategies import DualFL, Everyone, FedDAGT, FedDualAvg, FeDualEx, Steps
 
 FEATURES = 6
 
@@ -23,8 +23,8 @@ def start():
 def build(name, nodes, **options):
     """Return a strategy that waits for its nodes and evaluates by all of them."""
     common = {"min_train_nodes": nodes, "min_available_nodes": nodes, "fraction_evaluate": 0.0, "seed": 3, **options}
-    steps = {"client_lr": 0.05, "local_steps": 3, "batch_size": 4}
+    steps = {"client_lr": 0.05, "work": Steps(3, batch_size=4)}
     if name == "DualFL":
-        return DualFL(nu=0.5, smoothness=1.0, regularizer=Zero(), evict_after=10, **common)
+        return DualFL(nu=0.5, smoothness=1.0, regularizer=Zero(), participation=Everyone(evict_after=10), **common)
     cls = {"FedDualAvg": FedDualAvg, "FedDAGT": FedDAGT, "FeDualEx": FeDualEx}[name]
     return cls(regularizer=L1(0.05), **steps, **common)

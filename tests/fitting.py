@@ -1,0 +1,26 @@
+"""Options for whatever strategy comes: those that it has, with the work and the participation of its kind."""
+
+from typing import Any
+
+
+def fitting(kind: type, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that a strategy has.
+
+    Parameters
+    ----------
+    kind : type of CompositeStrategy
+        The strategy's class.
+    options : dict of str to value
+        Options of any strategy. A tuple under ``work`` or ``participation`` lists objects of several kinds, of which
+        the strategy gets its own.
+    """
+    known = kind.__dataclass_fields__
+    found = {name: value for name, value in options.items() if name in known and known[name].init}
+    for name in ("work", "participation"):
+        if name in found:
+            given = found[name] if isinstance(found[name], tuple) else (found[name],)
+            mine = [value for value in given if type(value) is type(known[name].default)]
+            found |= {name: mine[0]} if mine else {}
+            if not mine:
+                del found[name]
+    return found
