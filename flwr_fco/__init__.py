@@ -76,21 +76,16 @@ if TYPE_CHECKING:
     from flwr_fco.simulation.fit_path import fit_path as fit_path
     from flwr_fco.simulation.simulate import simulate as simulate
     from flwr_fco.strategies import (
-        APDAInexact as APDAInexact,
         CFedDA as CFedDA,
         CompositeStrategy as CompositeStrategy,
         DFedDA as DFedDA,
         DFedDAGT as DFedDAGT,
         DFedMid as DFedMid,
-        DistributedPGDA as DistributedPGDA,
         DReFedDAGT as DReFedDAGT,
         DScaffold as DScaffold,
         DualFL as DualFL,
-        ExtraStepLocalSGD as ExtraStepLocalSGD,
         FastFedDA as FastFedDA,
-        FedAvgS as FedAvgS,
         FedAvgSubgradient as FedAvgSubgradient,
-        FedCM as FedCM,
         FedDA as FedDA,
         FedDAGT as FedDAGT,
         FedDR as FedDR,
@@ -100,18 +95,14 @@ if TYPE_CHECKING:
         FedMid as FedMid,
         FedMidOSP as FedMidOSP,
         FedMiP as FedMiP,
-        FedPD as FedPD,
         FedProx as FedProx,
-        FedSAM as FedSAM,
         FeDualEx as FeDualEx,
-        FiveGCS as FiveGCS,
         LocalSGD as LocalSGD,
         MCFedDA as MCFedDA,
         MultistepReFedDAGT as MultistepReFedDAGT,
         ReFedDAGT as ReFedDAGT,
         Scaffnew as Scaffnew,
         Scaffold as Scaffold,
-        ScaffoldS as ScaffoldS,
     )
 else:
     _HOMES = {

@@ -33,7 +33,8 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import BilinearSaddle, Logistic
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import STRATEGIES, Average, ModelStage, Stage, method_of
+from flwr_fco.strategies import Average, ModelStage, Stage, method_of
+from reproduction.rivals import STRATEGIES
 
 ROUNDS = 6
 #: Constants without which a method does not begin.

@@ -2,14 +2,14 @@
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
-from problems import CONSTANTS, FEATURES, start_arrays
+from problems import CONSTANTS, FEATURES, kind_of, start_arrays
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import STRATEGIES, method_of
+from flwr_fco.strategies import method_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.uplink import Sent
 
@@ -78,10 +78,11 @@ def below_the_seam(grid, lie, liar=LIAR):
 def make(name, **options):
     options = {"regularizer": L1(0.3), "client_lr": 0.1, "local_steps": 4, "batch_size": None, **options}
     options = {**CONSTANTS.get(name, {}), **options}
-    if "regularizer" in method_of(STRATEGIES[name]).algorithm.refuses:
+    kind = kind_of(name)
+    if "regularizer" in method_of(kind).algorithm.refuses:
         options.pop("regularizer")
-    known = STRATEGIES[name].__dataclass_fields__
-    strategy = STRATEGIES[name](**{key: value for key, value in options.items() if key in known})
+    known = kind.__dataclass_fields__
+    strategy = kind(**{key: value for key, value in options.items() if key in known})
     strategy.fraction_evaluate = 0.0
     return strategy
 

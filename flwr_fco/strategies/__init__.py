@@ -6,10 +6,13 @@ from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stag
 from flwr_fco.server.convergence import Biased, Exact, Limit, ShiftedBy, Subgradient
 from flwr_fco.server.method import method_of
 from flwr_fco.server.options import (
+    AT_LEAST_ONE,
+    POSITIVE,
     EveryoneOptions,
     GraphOptions,
     MemoryOptions,
     MinimiseOptions,
+    Rate,
     RateOptions,
     TrackerOptions,
     WorkOptions,
@@ -29,20 +32,10 @@ from flwr_fco.strategies.gradient_tracking import (
 )
 from flwr_fco.strategies.local_minimisation import DualFL, FedDR, FedDyn, FedProx, Scaffnew
 from flwr_fco.strategies.primal_averaging import FedAvgSubgradient, FedMid, FedMidOSP, FedMiP, FeDualEx, LocalSGD
-from flwr_fco.strategies.rivals import (
-    APDAInexact,
-    DistributedPGDA,
-    ExtraStepLocalSGD,
-    FedAvgS,
-    FedCM,
-    FedPD,
-    FedSAM,
-    FiveGCS,
-    ScaffoldS,
-)
 
 __all__ = [
-    "APDAInexact",
+    "AT_LEAST_ONE",
+    "POSITIVE",
     "Average",
     "Biased",
     "Bounds",
@@ -54,16 +47,12 @@ __all__ = [
     "DReFedDAGT",
     "DScaffold",
     "Density",
-    "DistributedPGDA",
     "DualFL",
     "EveryoneOptions",
     "Exact",
-    "ExtraStepLocalSGD",
     "FastFedDA",
     "FeDualEx",
-    "FedAvgS",
     "FedAvgSubgradient",
-    "FedCM",
     "FedDA",
     "FedDAGT",
     "FedDR",
@@ -73,10 +62,7 @@ __all__ = [
     "FedMiP",
     "FedMid",
     "FedMidOSP",
-    "FedPD",
     "FedProx",
-    "FedSAM",
-    "FiveGCS",
     "GraphOptions",
     "Limit",
     "LocalSGD",
@@ -85,11 +71,11 @@ __all__ = [
     "MinimiseOptions",
     "ModelStage",
     "MultistepReFedDAGT",
+    "Rate",
     "RateOptions",
     "ReFedDAGT",
     "Scaffnew",
     "Scaffold",
-    "ScaffoldS",
     "ShiftedBy",
     "Stage",
     "Subgradient",

@@ -12,7 +12,6 @@ from flwr.serverapp.strategy import FedAvg
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.strategies import (
-    STRATEGIES,
     Average,
     Bounds,
     CompositeStrategy,
@@ -23,6 +22,7 @@ from flwr_fco.strategies import (
     method_of,
 )
 from reproduction.problems.baselines import BASELINES
+from reproduction.rivals import STRATEGIES
 
 #: Arguments of a strategy that are set by the problem or by other settings.
 _DECIDED = frozenset(

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
-from problems import CONSTANTS, FEATURES, SADDLE, app_of, clients, start_arrays
+from problems import CONSTANTS, FEATURES, SADDLE, app_of, clients, kind_of, start_arrays
 from quadratics import quadratics
 from representatives import by_class
 from together import together
@@ -592,7 +592,7 @@ def held_to_the_limit(strategy, make_objective, clock, **work):
 
 
 def made(name):
-    kind = ALL_STRATEGIES[name]
+    kind = kind_of(name)
     # The engines have tests of their own; this one takes more than a step for any problem.
     options = {"client_lr": 0.01, "batch_size": 5, "local_steps": 4, "engine": "newton-cg", "tolerance": 1e-12}
     options |= CONSTANTS.get(name, {})
@@ -603,29 +603,37 @@ def made(name):
 
 
 def works_in_steps(name):
-    return "batch_size" in ALL_STRATEGIES[name].__dataclass_fields__
+    return "batch_size" in kind_of(name).__dataclass_fields__
 
 
 def test_every_local_solver_belongs_to_a_strategy_that_the_time_is_tested_with():
     assert sorted({method_of(kind).algorithm.name for kind in ALL_STRATEGIES.values()}) == SOLVERS
 
 
-@pytest.mark.parametrize("name", by_class())
-def test_every_local_solver_looks_at_the_time(name, clock):
+def looks_at_the_time(name, clock):
     work = {"steps": 1_000, "batch_size": 5} if works_in_steps(name) else {}
     held_to_the_limit(lambda: made(name), saddle if name in SADDLE else least_squares, clock, **work)
     # What was begun within the time is finished: a step, which takes two gradients at most.
     assert SECONDS < clock.now < SECONDS + 3.0
 
 
-@pytest.mark.parametrize("name", by_class(name for name in ALL_STRATEGIES if name not in SADDLE))
-def test_every_local_solver_looks_at_the_time_where_the_loss_has_a_compiled_loop(name, clock):
+def looks_at_the_time_in_compiled_loops(name, clock):
     work = {"epochs": 1_000, "batch_size": 5} if works_in_steps(name) else {}
     client = Client(made(name), least_squares)
     clock.per_look = 1.0
     with pytest.raises(ConfigurationError, match=STOPPED):
         client.ask(limits=Limits(max_seconds=SECONDS), **work)
     assert clock.now < SECONDS + 2.0
+
+
+@pytest.mark.parametrize("name", by_class())
+def test_every_local_solver_looks_at_the_time(name, clock):
+    looks_at_the_time(name, clock)
+
+
+@pytest.mark.parametrize("name", by_class(name for name in ALL_STRATEGIES if name not in SADDLE))
+def test_every_local_solver_looks_at_the_time_where_the_loss_has_a_compiled_loop(name, clock):
+    looks_at_the_time_in_compiled_loops(name, clock)
 
 
 PROBLEMS = {"quadratic": quadratic, "least squares": least_squares, "logistic": logistic, "hinge": hinge}
