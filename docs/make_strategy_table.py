@@ -1,6 +1,6 @@
 """Write the generated tables of strategies: what each says of itself, and which mirror map and psi it takes.
 
-    python docs/make_strategy_table.py            # rewrite docs/strategies.md between its markers
+    python docs/make_strategy_table.py            # rewrite docs/strategies.md, and the rivals' page, between markers
     python docs/make_strategy_table.py --check    # exit with 1 if a committed table is not the generated one
 
 What a strategy says of itself are attributes of its class (`source`, `sends`, `remembers`, `traffic`, `limit`). Every
@@ -9,7 +9,6 @@ cell of the other table is tried: the strategy is built and prepared with each p
 
 from __future__ import annotations
 
-import inspect
 import sys
 from functools import cache
 from pathlib import Path
@@ -17,16 +16,17 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-import flwr_fco.strategies as strategies
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import Adapter, AffineSubspace, FusedLasso, TotalVariation
+from flwr_fco.strategies import STRATEGIES as LIBRARY
 from flwr_fco.strategies import CompositeStrategy, method_of, run_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from make_tables import MIRROR_MAPS, HalfSquare
 from make_tables import REGULARIZERS as _LOCAL
 
-PAGE = Path(__file__).parent / "strategies.md"
+from reproduction.rivals import RIVALS
+
 OWN_BEGIN = "<!-- strategies: begin (python docs/make_strategy_table.py) -->"
 OWN_END = "<!-- strategies: end -->"
 BEGIN = "<!-- table: begin (python docs/make_strategy_table.py) -->"
@@ -36,11 +36,12 @@ END = "<!-- table: end -->"
 Adapter.register("half-square-of-the-table", HalfSquare)
 REGULARIZERS = {**_LOCAL, "Adapter": Adapter(name="half-square-of-the-table")}
 
-#: The strategies, in the order of the table.
-STRATEGIES: dict[str, type[CompositeStrategy]] = {
-    name: value
-    for name, value in ((name, getattr(strategies, name)) for name in strategies.__all__)
-    if inspect.isclass(value) and issubclass(value, CompositeStrategy) and method_of(value).algorithm
+Strategies = dict[str, type[CompositeStrategy]]
+STRATEGIES: Strategies = {**LIBRARY, **RIVALS}
+#: The strategies of each page, in the order of the table.
+PAGES: dict[Path, Strategies] = {
+    Path(__file__).parent / "strategies.md": LIBRARY,
+    Path(__file__).parent / "reproduction" / "rivals.md": RIVALS,
 }
 
 
@@ -61,11 +62,11 @@ def supported(strategy: str, column: str, row: str) -> bool:
     return True
 
 
-def table() -> str:
+def table(of: Strategies) -> str:
     """Return the table in Markdown, and the psi behind the cells that are neither all nor none."""
     lines = ["| strategy \\ h | " + " | ".join(MIRROR_MAPS) + " |", "|---" * (len(MIRROR_MAPS) + 1) + "|"]
     groups: dict[tuple[str, ...], int] = {}
-    for name in STRATEGIES:
+    for name in of:
         cells = []
         for column in MIRROR_MAPS:
             found = tuple(row for row in REGULARIZERS if supported(name, column, row))
@@ -80,12 +81,12 @@ def table() -> str:
     return "\n".join([*lines, "", *sets])
 
 
-def own_table() -> str:
+def own_table(of: Strategies) -> str:
     """Return what the strategies say of themselves, in the order of their modules' sources."""
     vectors = "vectors down / up a round"
     head = ["strategy", "from", "a client sends", vectors, "a client remembers", "what it converges to"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for name, cls in sorted(STRATEGIES.items(), key=lambda item: (method_of(item[1]).source, item[0])):
+    for name, cls in sorted(of.items(), key=lambda item: (method_of(item[1]).source, item[0])):
         cells = [
             f"`{name}`",
             method_of(cls).source,
@@ -105,15 +106,17 @@ def replaced(page: str, begin: str, end: str, table: str) -> str:
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
-def rendered() -> str:
-    """Return the page with the generated tables in place of those it has."""
-    page = replaced(PAGE.read_text(encoding="utf-8"), OWN_BEGIN, OWN_END, own_table())
-    return replaced(page, BEGIN, END, table())
+def rendered(page: Path) -> str:
+    """Return a page with the generated tables in place of those it has."""
+    of = PAGES[page]
+    text = replaced(page.read_text(encoding="utf-8"), OWN_BEGIN, OWN_END, own_table(of))
+    return replaced(text, BEGIN, END, table(of))
 
 
 if __name__ == "__main__":
-    text = rendered()
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(text, encoding="utf-8")
-    elif text != PAGE.read_text(encoding="utf-8"):
-        sys.exit(f"{PAGE.name} is out of date")
+    for page in PAGES:
+        text = rendered(page)
+        if "--check" not in sys.argv[1:]:
+            page.write_text(text, encoding="utf-8")
+        elif text != page.read_text(encoding="utf-8"):
+            sys.exit(f"{page.name} is out of date")

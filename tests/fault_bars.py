@@ -2,10 +2,11 @@
 
 python tests/fault_bars.py            all strategies, 200 rounds each: some four minutes of one core
 python tests/fault_bars.py FedDAGT    these only; the page stays as it is
+python tests/fault_bars.py rivals     those of reproduction/rivals; the table of docs/reproduction/rivals.md
 python tests/fault_bars.py soak       six harsher kinds, 6 and 12 clients: some fourteen minutes of one core
 python tests/fault_bars.py soak 6 FedDAGT ...    with 6 clients, these strategies only
 python tests/fault_bars.py liar       one liar of ten in every round, or two that collude; the table of
-                                      docs/robustness.md: some two minutes of one core
+                                      docs/robustness.md: some two minutes of one core; `liar rivals` too
 """
 
 import sys
@@ -17,7 +18,7 @@ import numpy as np
 from faults import FaultyGrid, _changed, lying
 from fitting import fitting
 from flwr.app import Array, ArrayRecord
-from problems import CONSTANTS, SADDLE, app_of, trackers_of
+from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of
 
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.objectives import LeastSquares, QuadraticSaddle
@@ -28,6 +29,7 @@ from flwr_fco.strategies import STRATEGIES, Everyone, Steps, Trimmed, method_of,
 from flwr_fco.wire import flower as _flower
 
 PAGE = Path(__file__).parents[1] / "docs" / "faults.md"
+RIVALS_PAGE = PAGE.parent / "reproduction" / "rivals.md"
 CLIENTS, FEATURES, ROUNDS = 8, 6, 200
 #: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
 REMEMBER = ("FastFedDA", "CFedDA", "MCFedDA")
@@ -121,7 +123,7 @@ def problem_for(kind, number):
 def problem_of(name, number=CLIENTS):
     if name in SADDLE:
         return problem_for("saddle", number)
-    smooth = "regularizer" in method_of(STRATEGIES[name]).algorithm.refuses
+    smooth = "regularizer" in method_of(kind_of(name)).algorithm.refuses
     return problem_for("smooth" if smooth else "composite", number)
 
 
@@ -135,7 +137,8 @@ def make(name, **more):
     }
     # A round without one of them is skipped, and a client that is bad in every third round is not given up here.
     options |= {"participation": Everyone(evict_after=10**6), **CONSTANTS.get(name, {})}
-    strategy = STRATEGIES[name](**fitting(STRATEGIES[name], options))
+    kind = kind_of(name)
+    strategy = kind(**fitting(kind, options))
     strategy.fraction_evaluate = 0.0
     return strategy
 
@@ -322,7 +325,7 @@ def liars(names):
     lines = ["| strategy | aggregation | " + " | ".join(LIES) + " |", "|---" * (len(LIES) + 2) + "|"]
     for name in names:
         for aggregation in ROBUST:
-            if aggregation != "mean" and method_of(STRATEGIES[name]).algorithm.reads != "mean":
+            if aggregation != "mean" and method_of(kind_of(name)).algorithm.reads != "mean":
                 continue
             cells = [under_a_liar(name, kind, aggregation) for kind in LIES]
             lines.append(f"| `{name}` | {aggregation} | " + " | ".join(cells) + " |")
@@ -330,29 +333,36 @@ def liars(names):
     return "\n".join(lines)
 
 
+def written(page, kind, command, text):
+    """Put a table between its markers on a page."""
+    begin, end = f"<!-- {kind}: begin ({command}) -->", f"<!-- {kind}: end -->"
+    before, rest = page.read_text(encoding="utf-8").split(begin)
+    page.write_text(f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}", encoding="utf-8")
+
+
 def main():
-    if sys.argv[1:2] == ["liar"]:
-        names = sys.argv[2:] or list(STRATEGIES)
+    words = sys.argv[1:]
+    what = words.pop(0) if words[:1] in (["liar"], ["soak"]) else ""
+    given = tuple(int(word) for word in words if word.isdecimal())
+    names, pages = [word for word in words if not word.isdecimal()], (None, None)
+    if not names:
+        names, pages = list(STRATEGIES), (PAGE, OTHER_PAGE)
+    elif names == ["rivals"]:
+        from reproduction.rivals import RIVALS
+
+        names, pages = list(RIVALS), (RIVALS_PAGE, RIVALS_PAGE)
+    if what == "soak":
+        soak(given or (6, 12), names)
+    elif what == "liar":
         text = liars(names)
-        if names == list(STRATEGIES):
-            begin, end = "<!-- liars: begin (python tests/fault_bars.py liar) -->", "<!-- liars: end -->"
-            before, rest = OTHER_PAGE.read_text(encoding="utf-8").split(begin)
-            page = f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}"
-            OTHER_PAGE.write_text(page, encoding="utf-8")
-        return
-    if sys.argv[1:2] == ["soak"]:
-        given = [int(word) for word in sys.argv[2:] if word.isdecimal()]
-        names = [word for word in sys.argv[2:] if not word.isdecimal()]
-        soak(given or (6, 12), names or list(STRATEGIES))
-        return
-    names = sys.argv[1:] or list(STRATEGIES)
-    text, held = table(names)
-    print(f"{held} of {len(names) * len(KINDS)} hold")
-    if names == list(STRATEGIES):
-        begin, end = "<!-- bars: begin (python tests/fault_bars.py) -->", "<!-- bars: end -->"
-        before, rest = PAGE.read_text(encoding="utf-8").split(begin)
-        summary = f"{held} of {len(names) * len(KINDS)} hold."
-        PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{summary}\n\n{end}{rest.split(end)[1]}", encoding="utf-8")
+        if pages[1] is not None:
+            written(pages[1], "liars", "python tests/fault_bars.py liar", text)
+    else:
+        text, held = table(names)
+        summary = f"{held} of {len(names) * len(KINDS)} hold"
+        print(summary)
+        if pages[0] is not None:
+            written(pages[0], "bars", "python tests/fault_bars.py", f"{text}\n\n{summary}.")
 
 
 if __name__ == "__main__":

@@ -34,18 +34,9 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import BilinearSaddle, Logistic
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import (
-    STRATEGIES,
-    Average,
-    Epochs,
-    Minimise,
-    ModelStage,
-    Stage,
-    Steps,
-    Wire,
-    method_of,
-)
+from flwr_fco.strategies import Average, Epochs, Minimise, ModelStage, Stage, Steps, Wire, method_of
 from flwr_fco.work import FirstOrder
+from reproduction.rivals import STRATEGIES
 
 ROUNDS = 6
 #: Constants without which a method does not begin.

@@ -3,14 +3,14 @@
 import numpy as np
 from fitting import fitting
 from flwr.app import Array, ArrayRecord, MetricRecord
-from problems import CONSTANTS, FEATURES, start_arrays
+from problems import CONSTANTS, FEATURES, kind_of, start_arrays
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import STRATEGIES, Steps, method_of
+from flwr_fco.strategies import Steps, method_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.uplink import Sent
 
@@ -85,9 +85,10 @@ def make(name, **options):
         **options,
     }
     options = {**CONSTANTS.get(name, {}), **options}
-    if "regularizer" in method_of(STRATEGIES[name]).algorithm.refuses:
+    kind = kind_of(name)
+    if "regularizer" in method_of(kind).algorithm.refuses:
         options.pop("regularizer")
-    strategy = STRATEGIES[name](**fitting(STRATEGIES[name], options))
+    strategy = kind(**fitting(kind, options))
     strategy.fraction_evaluate = 0.0
     return strategy
 

@@ -9,7 +9,7 @@ from flwr_fco.algorithms.gradient_tracking import trackers
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import method_of, run_of
+from flwr_fco.strategies import STRATEGIES, method_of, run_of
 
 SIZES = (12, 25, 7, 16)
 #: Methods for saddle points have a saddle point to find.
@@ -25,6 +25,16 @@ CONSTANTS = {
 FEATURES = 6
 #: With the intercept.
 D = FEATURES + 1
+
+
+def kind_of(name):
+    """Return the strategy of a name: one of the library's, or of those in `reproduction.rivals`."""
+    if name in STRATEGIES:
+        return STRATEGIES[name]
+    # The tests of the library do without it.
+    from reproduction.rivals import RIVALS
+
+    return RIVALS[name]
 
 
 def clients(sizes=SIZES, seed=0):

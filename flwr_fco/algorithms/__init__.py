@@ -1,6 +1,7 @@
 """Algorithms: both halves of every method, one file each, and the contract for your own."""
 
 from flwr_fco.algorithms.contract import (
+    ORIGIN,
     Algorithm,
     Change,
     Client,
@@ -13,6 +14,7 @@ from flwr_fco.algorithms.contract import (
     Replies,
     Setting,
     Start,
+    Step,
     To,
 )
 from flwr_fco.algorithms.decentralized import (
@@ -28,22 +30,16 @@ from flwr_fco.algorithms.fast_dual_averaging import FastDualAveraging
 from flwr_fco.algorithms.fed_dr import DouglasRachford
 from flwr_fco.algorithms.fed_dyn import DynamicRegularization
 from flwr_fco.algorithms.gradient_tracking import GradientTracking, trackers
+from flwr_fco.algorithms.mean_of_memories import MeanOfMemories, MeanState, rescaled
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
-from flwr_fco.algorithms.primal_averaging import GradientSteps, PrimalAveraging, SubgradientSteps
+from flwr_fco.algorithms.primal_averaging import GradientSteps, PrimalAveraging, PrimalState, SubgradientSteps
 from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, RestrictedGradientTracking
-from flwr_fco.algorithms.rivals import (  # noqa: F401 (clients find them by name)
-    apda_inexact,
-    client_momentum,
-    fed_pd,
-    five_gcs,
-    saddle_baselines,
-    sharpness_aware,
-)
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
 from flwr_fco.algorithms.scaffnew import ShiftedSteps
 
 __all__ = [
+    "ORIGIN",
     "Algorithm",
     "Change",
     "Client",
@@ -62,12 +58,15 @@ __all__ = [
     "GradientSteps",
     "GradientTracking",
     "LossFacts",
+    "MeanOfMemories",
+    "MeanState",
     "Memory",
     "MirrorDescent",
     "MirrorProx",
     "Moved",
     "MultistepGradientTracking",
     "PrimalAveraging",
+    "PrimalState",
     "Problem",
     "ProximalPoint",
     "Replies",
@@ -76,7 +75,9 @@ __all__ = [
     "ShiftedSteps",
     "SparseDualAveraging",
     "Start",
+    "Step",
     "SubgradientSteps",
     "To",
+    "rescaled",
     "trackers",
 ]

@@ -122,9 +122,7 @@ class PrimalAveraging(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class GradientSteps(PrimalAveraging):
-    """Steps x <- x - client_lr (alpha g(x) + (1 - alpha) direction); alpha = 1 (the default) is FedAvg.
-
-    The message may have the number ``mix`` (alpha) and then the vector ``direction``, as that of FedCM has.
+    """Steps x <- x - client_lr g(x): FedAvg.
 
     References
     ----------
@@ -132,7 +130,7 @@ class GradientSteps(PrimalAveraging):
     (AISTATS 2017), algorithm 1.
     """
 
-    name: ClassVar[str] = "client_momentum"
+    name: ClassVar[str] = "gradient_steps"
     engine: ClassVar[str | None] = "gradient steps"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
@@ -142,26 +140,12 @@ class GradientSteps(PrimalAveraging):
     )
 
     @staticmethod
-    def begin(downlink: Downlink, memory: Memory) -> Start:
-        """Begin at the server's model, with the part of the steps that is the same in each of them."""
-        mix = downlink.numbers.get("mix", 1.0)
-        drift = None if mix == 1.0 else downlink.client_lr * (1.0 - mix) * downlink.vectors["direction"]
-        return Start(downlink.vectors["primal"], drift)
-
-    @staticmethod
     def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
         """Return a gradient step."""
-        rate, drift, gradient_of = (
-            client.rate * downlink.numbers.get("mix", 1.0),
-            start.shift,
-            client.objective.gradient,
-        )
-        gradient = np.empty_like(start.point)
+        rate, gradient_of, gradient = client.rate, client.objective.gradient, np.empty_like(start.point)
 
         def step(point: Vector, batch: Batch) -> None:
             point -= rate * gradient_of(point, batch, gradient)
-            if drift is not None:
-                point -= drift
 
         return step
 

@@ -23,17 +23,17 @@ def proximal_steps(client: LocalClient, start: Start) -> Moved:
 
 
 def gradient_steps(client: LocalClient, start: Start) -> Moved:
-    """Take the method's own steps, x <- x - client_lr mix g(x) - shift; with sparse features only where these are.
+    """Take the method's own steps, x <- x - client_lr scale g(x) - shift; with sparse features only where these are.
 
     Parameters
     ----------
     start : Start
-        `shift` is subtracted in each step.
+        Gradients are multiplied by `scale`, and `shift` is subtracted in each step.
     """
     shard = client.features
     if shard is None or shard.coordinates.without_psi().restricted is not None:
         return primal_steps(client, start)
     point, rate = start.point.copy(), client.rate
-    here = client.downlink._replace(client_lr=rate * client.downlink.numbers.get("mix", 1.0))
+    here = client.downlink._replace(client_lr=rate * start.scale)
     steps = shard.dual_steps(here, point, client.rng, start.shift, psi=False)
     return Moved(point - start.point, rate * steps, steps)

@@ -1,6 +1,8 @@
 """Strategies: the server half of every algorithm, subclasses of Flower's ``FedAvg``."""
 
 from flwr_fco.algorithms.contract.choices import (
+    AT_LEAST_ONE,
+    POSITIVE,
     Arrays,
     Average,
     Bounds,
@@ -22,6 +24,7 @@ from flwr_fco.server.options import (
     GraphOptions,
     MemoryOptions,
     MinimiseOptions,
+    Rate,
     RateOptions,
     TrackerOptions,
     WorkOptions,
@@ -41,21 +44,11 @@ from flwr_fco.strategies.gradient_tracking import (
 )
 from flwr_fco.strategies.local_minimisation import DualFL, FedDR, FedDyn, FedProx, Scaffnew
 from flwr_fco.strategies.primal_averaging import FedAvgSubgradient, FedMid, FedMidOSP, FedMiP, FeDualEx, LocalSGD
-from flwr_fco.strategies.rivals import (
-    APDAInexact,
-    DistributedPGDA,
-    ExtraStepLocalSGD,
-    FedAvgS,
-    FedCM,
-    FedPD,
-    FedSAM,
-    FiveGCS,
-    ScaffoldS,
-)
 from flwr_fco.work import Epochs, Minimise, Steps
 
 __all__ = [
-    "APDAInexact",
+    "AT_LEAST_ONE",
+    "POSITIVE",
     "Arrays",
     "Average",
     "Biased",
@@ -68,18 +61,14 @@ __all__ = [
     "DReFedDAGT",
     "DScaffold",
     "Density",
-    "DistributedPGDA",
     "DualFL",
     "Epochs",
     "Everyone",
     "EveryoneOptions",
     "Exact",
-    "ExtraStepLocalSGD",
     "FastFedDA",
     "FeDualEx",
-    "FedAvgS",
     "FedAvgSubgradient",
-    "FedCM",
     "FedDA",
     "FedDAGT",
     "FedDR",
@@ -89,10 +78,7 @@ __all__ = [
     "FedMiP",
     "FedMid",
     "FedMidOSP",
-    "FedPD",
     "FedProx",
-    "FedSAM",
-    "FiveGCS",
     "GraphOptions",
     "Last",
     "Ledger",
@@ -105,11 +91,11 @@ __all__ = [
     "ModelStage",
     "MultistepReFedDAGT",
     "Participation",
+    "Rate",
     "RateOptions",
     "ReFedDAGT",
     "Scaffnew",
     "Scaffold",
-    "ScaffoldS",
     "ShiftedBy",
     "Stage",
     "Steps",

@@ -12,7 +12,8 @@ import numpy as np
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import density
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDualAvg, FedMid, method_of
+from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid, method_of
+from reproduction.rivals import STRATEGIES
 from reproduction.runs.recorder import build_strategy
 from reproduction.runs.run import RunResult, clients_with
 from reproduction.runs.settings import RunSettings

@@ -57,11 +57,11 @@ def list_everything(
 def _everything() -> dict[str, dict[str, str]]:
     """Return all that can be listed: a mapping of title to name to a one-line description."""
     from flwr_fco import objectives, regularizers
-    from flwr_fco.strategies import STRATEGIES
     from reproduction.claims.definition import EXPERIMENTS, load_definition
     from reproduction.problems.baselines import BASELINES
     from reproduction.problems.loaders import REGULARIZERS
     from reproduction.problems.named import PROBLEMS
+    from reproduction.rivals import STRATEGIES
 
     def documented(module: Any, base: type) -> dict[str, str]:
         found = {name: getattr(module, name) for name in module.__all__}

@@ -19,9 +19,9 @@ from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies import STRATEGIES
 from reproduction.problems import loaders
 from reproduction.problems.tasks import Task
+from reproduction.rivals import STRATEGIES
 from reproduction.values import checked, suggestion
 
 #: One method under three names.

@@ -13,7 +13,6 @@ from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.strategies import (
-    STRATEGIES,
     Arrays,
     Average,
     CompositeStrategy,
@@ -25,6 +24,7 @@ from flwr_fco.strategies import (
     method_of,
 )
 from reproduction.problems.baselines import BASELINES
+from reproduction.rivals import STRATEGIES
 
 #: Arguments of a strategy that are set by the problem or by other settings.
 _DECIDED = frozenset(

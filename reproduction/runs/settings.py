@@ -13,10 +13,10 @@ from functools import cache
 from typing import Any, Literal, get_type_hints
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies import STRATEGIES
 from reproduction.problems.baselines import BASELINES
 from reproduction.problems.named import find_problem, load_task
 from reproduction.problems.tasks import Task
+from reproduction.rivals import STRATEGIES
 from reproduction.runs import methods
 from reproduction.values import checked, suggestion
 

@@ -24,7 +24,7 @@ def test_the_exports_are_found():
 
 
 #: Settings of another strategy, without a line of code of their own: at night.
-SETTINGS = ("FedDA", "FedDualAvgOSP", "FedMidOSP", "ScaffoldS", "DScaffold")
+SETTINGS = ("FedDA", "FedDualAvgOSP", "FedMidOSP", "DScaffold")
 
 
 @pytest.mark.parametrize(

@@ -1,154 +1,37 @@
-"""DualFL and its rivals without Flower: both halves of each method in a loop over clients."""
+"""DualFL and what is like it without Flower: both halves of each method in a loop over clients."""
 
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from playing import (
+    MU,
+    TOP,
+    UNEQUAL,
+    Clients,
+    D,
+    begins_where_it_ended,
+    dual_fl,
+    error,
+    fed_dr,
+    fed_dyn,
+    play_dual_fl,
+    play_fed_dr,
+    play_fed_dyn,
+    play_scaffnew,
+    remembers,
+    scaffnew,
+)
 from quadratics import Quadratic, optimum, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.algorithms import fed_dr as fed_dr_rule
-from flwr_fco.algorithms import fed_dyn as fed_dyn_rule
 from flwr_fco.algorithms.mean_of_memories import MeanState
-from flwr_fco.algorithms.rivals import apda_inexact as apda_rule
-from flwr_fco.algorithms.rivals import client_momentum as fed_cm_rule
-from flwr_fco.algorithms.rivals import five_gcs as five_gcs_rule
-from flwr_fco.algorithms.scaffnew import steps_until_heads
 from flwr_fco.client_apps import find_solver
 from flwr_fco.engines.minimisers import minimise
-from flwr_fco.engines.minimising import minimised
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives.hinge import Hinge
-from flwr_fco.regularizers import Zero
-from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder, Minimise
-
-NAMES = (
-    "dual_fl local_minimization apda_inexact five_gcs scaffnew fed_dr fed_dyn fed_pd client_momentum sharpness_aware"
-)
-(
-    dual_fl,
-    local_minimization,
-    apda_inexact,
-    five_gcs,
-    scaffnew,
-    fed_dr,
-    fed_dyn,
-    fed_pd,
-    client_momentum,
-    sharpness_aware,
-) = map(find_solver, NAMES.split())
-MU, TOP, D = 0.5, 8.0, 6
-EXACT = Minimise("exact", tolerance=1e-13)
-UNEQUAL = np.array([0.1, 0.35, 0.2, 0.05, 0.3])
-
-
-class Clients:
-    """Clients with their memories, asked in turn."""
-
-    def __init__(self, solver, objectives, weights=None, work=EXACT):
-        self.solver, self.objectives = solver, objectives
-        self.weights = np.full(len(objectives), 1 / len(objectives)) if weights is None else weights
-        self.memories = [None] * len(objectives)
-        self.plan = Plan("test", objectives[0].layout, Zero(), Euclidean(), work=work)
-        self.uplinks = []
-
-    def ask(self, vectors, *, client_lr=np.nan, work=None, rng=None, **numbers):
-        """Return the weighted mean of the increments."""
-        numbers = {name.replace("_", "-"): float(value) for name, value in numbers.items()}
-        vectors = {name: vector.copy() for name, vector in vectors.items()}
-        for vector in vectors.values():
-            vector.flags.writeable = False
-        downlink = Downlink(self.plan, vectors, client_lr, numbers=numbers, work=work)
-        self.uplinks = []
-        for m, objective in enumerate(self.objectives):
-            uplink, self.memories[m] = self.solver(downlink, objective, self.memories[m], rng)
-            self.uplinks.append(uplink)
-        return self.mean("increment")
-
-    def mean(self, name):
-        return sum(p * uplink.vectors[name] for p, uplink in zip(self.weights, self.uplinks, strict=True))
-
-    def memory(self, name):
-        return sum(p * memory[name] for p, memory in zip(self.weights, self.memories, strict=True))
-
-
-def play_dual_fl(objectives, rounds, rho, nu=MU, weights=None, work=EXACT, works=None, start=None, alpha=0.0):
-    clients = Clients(dual_fl, objectives, weights, work)
-    state = dual_fl_rule.DualFLState(np.zeros(objectives[0].layout.size) if start is None else start)
-    states = [state]
-    for n in range(rounds):
-        numbers = {"duality": nu, "momentum": state.momentum, "regularization": alpha}
-        mean = clients.ask({"primal": state.primal}, work=None if works is None else works(n), **numbers)
-        state = dual_fl_rule.advance(state, mean, rho)
-        states.append(state)
-    return clients, states
-
-
-def play_fed_pd(objectives, rounds, eta, weights=None, start=None, repeats=1, work=EXACT):
-    clients, primal = Clients(fed_pd, objectives, weights, work), np.zeros(D) if start is None else start
-    path = [primal]
-    for _ in range(rounds):
-        primal = primal + clients.ask({"primal": primal}, step=eta, repeats=repeats)
-        path.append(primal)
-    return clients, path
-
-
-def play_fed_dr(objectives, rounds, eta, alpha=1.0, weights=None, start=None):
-    clients = Clients(fed_dr, objectives, weights)
-    state = MeanState(np.zeros(D) if start is None else start, np.zeros(D))
-    path = [state.primal]
-    for _ in range(rounds):
-        state = fed_dr_rule.advance(state, clients.ask({"primal": state.primal}, step=eta, relaxation=alpha), eta)
-        path.append(state.primal)
-    return clients, path
-
-
-def play_fed_dyn(objectives, rounds, alpha, weights=None, start=None):
-    clients = Clients(fed_dyn, objectives, weights)
-    state = MeanState(np.zeros(D) if start is None else start, np.zeros(D))
-    path = [state]
-    for _ in range(rounds):
-        state = fed_dyn_rule.advance(state, clients.ask({"primal": state.primal}, penalty=alpha), alpha)
-        path.append(state)
-    return clients, path
-
-
-def play_scaffnew(objectives, rounds, gamma, p, weights=None, coin=None):
-    clients, primal = Clients(scaffnew, objectives, weights), np.zeros(D)
-    path = [primal]
-    for _ in range(rounds):
-        work = FirstOrder(steps=steps_until_heads(p, coin), batch_size=None)
-        primal = primal + clients.ask({"primal": primal}, client_lr=gamma, work=work, probability=p, last_rate=gamma)
-        path.append(primal)
-    return clients, path
-
-
-def play_apda(objectives, rounds, eta_x=0.25, beta_y=0.1, weights=None):
-    eta_y = 1 / (32 * eta_x)
-    theta = apda_rule.extrapolation(eta_x, eta_y, beta_y, MU)
-    clients, state = Clients(apda_inexact, objectives, weights), MeanState(np.zeros(D), np.zeros(D))
-    for n in range(rounds):
-        vectors = {"primal": state.primal} if n == 0 else {"dual-mean": state.mean}
-        numbers = {"primal_step": eta_x, "dual_step": eta_y, "damping": beta_y, "extrapolation": theta}
-        mean = clients.ask(vectors, **numbers)
-        state = apda_rule.advance(state, mean, clients.mean("local-increment"))
-    return clients, state
-
-
-def play_five_gcs(objectives, rounds, gamma=0.5, weights=None):
-    clients, state = Clients(five_gcs, objectives, weights), MeanState(np.zeros(D), np.zeros(D))
-    for _ in range(rounds):
-        change = clients.ask({"primal": state.primal}, dual_step=1 / (2 * gamma), convexity=MU)
-        state = five_gcs_rule.advance(state, change, step=gamma, convexity=MU)
-    return clients, state
-
-
-def error(point, objectives, weights=None):
-    return float(np.linalg.norm(point - optimum(objectives, weights)))
-
 
 # --- DualFL is inexact FISTA on the dual ------------------------------------------------------------------------
 
@@ -306,20 +189,7 @@ def test_a_problem_that_is_not_strongly_convex_is_solved_to_its_regularized_mini
     assert 0 < bias[1] < bias[0] / 5
 
 
-# --- the rivals: equalities and fixed points --------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("weights", [None, UNEQUAL])
-def test_fed_pd_and_fed_dr_and_fed_dyn_are_one_method(weights):
-    objectives, eta = quadratics(), 0.3
-    start = np.linspace(-1, 1, D)
-    pd = play_fed_pd(objectives, 20, eta, weights, start)
-    dr = play_fed_dr(objectives, 20, eta, 1.0, weights, start)
-    dyn = play_fed_dyn(objectives, 20, 1 / eta, weights, start)
-    np.testing.assert_allclose(pd[1], dr[1], atol=1e-11)
-    np.testing.assert_allclose(pd[1], [state.primal for state in dyn[1]], atol=1e-11)
-    for a, b in zip(pd[0].memories, dyn[0].memories, strict=True):
-        np.testing.assert_allclose(a["dual"], -b["own"], atol=1e-10)
+# --- FedDR, FedDyn, Scaffnew: equalities and fixed points ------------------------------------------------------------
 
 
 def test_over_relaxed_fed_dr_is_another_path_to_the_same_point():
@@ -357,52 +227,23 @@ def test_the_shifts_of_scaffnew_sum_to_zero_and_become_the_gradients():
         np.testing.assert_allclose(memory["shift"], f.gradient(solution), atol=1e-8)
 
 
-def _at_optimum(name, objectives):
-    """Return the next point of a method whose memories are those of the optimum."""
-    solution = optimum(objectives)
-    gradients = [f.gradient(solution) for f in objectives]
-    if name == "fed_pd":
-        clients = Clients(fed_pd, objectives)
-        clients.memories = [{"dual": -g, "local": solution} for g in gradients]
-        return solution + clients.ask({"primal": solution}, step=0.3)
-    if name == "fed_dr":
-        clients = Clients(fed_dr, objectives)
-        clients.memories = [{"center": solution + 0.3 * g, "local": solution} for g in gradients]
-        change = clients.ask({"primal": solution}, step=0.3, relaxation=1.5)
-        return fed_dr_rule.advance(MeanState(solution, solution), change, 0.3).primal
-    if name == "five_gcs":
-        clients = Clients(five_gcs, objectives)
-        duals = [g - MU * solution for g in gradients]
-        clients.memories = [{"dual": dual, "local": solution} for dual in duals]
-        change = clients.ask({"primal": solution}, dual_step=1.0, convexity=MU)
-        state = MeanState(solution, np.mean(duals, axis=0))
-        return five_gcs_rule.advance(state, change, step=0.5, convexity=MU).primal
-    if name == "apda":
-        clients, eta_y = Clients(apda_inexact, objectives), 0.2
-        clients.memories = [{"sent": -g + eta_y * solution, "local": solution} for g in gradients]
-        numbers = {"primal_step": 0.25, "dual_step": eta_y, "damping": 0.1, "extrapolation": 0.9}
-        change = clients.ask({"dual-mean": eta_y * solution}, **numbers)
-        np.testing.assert_allclose(change, 0.0, atol=1e-10)
-        return solution + clients.mean("local-increment")
-    raise AssertionError(name)
-
-
-@pytest.mark.parametrize("name", ["fed_pd", "fed_dr", "five_gcs", "apda"])
-def test_the_optimum_is_a_fixed_point(name):
+def test_the_optimum_is_a_fixed_point_of_fed_dr():
     objectives = quadratics()
-    np.testing.assert_allclose(_at_optimum(name, objectives), optimum(objectives), atol=1e-10)
+    solution, clients = optimum(objectives), Clients(fed_dr, objectives)
+    clients.memories = [{"center": solution + 0.3 * f.gradient(solution), "local": solution} for f in objectives]
+    change = clients.ask({"primal": solution}, step=0.3, relaxation=1.5)
+    found = fed_dr_rule.advance(MeanState(solution, solution), change, 0.3).primal
+    np.testing.assert_allclose(found, solution, atol=1e-10)
 
 
 # --- who reaches the optimum of heterogeneous clients, and who does not -------------------------------------------
 
+
 EXACT_METHODS = {
     "DualFL": lambda f, p: play_dual_fl(f, 150, MU / TOP, weights=p)[1][-1].primal,
-    "FedPD": lambda f, p: play_fed_pd(f, 150, 0.5, p)[1][-1],
     "FedDR": lambda f, p: play_fed_dr(f, 150, 0.5, 1.0, p)[1][-1],
     "FedDyn": lambda f, p: play_fed_dyn(f, 150, 2.0, p)[1][-1].primal,
     "Scaffnew": lambda f, p: play_scaffnew(f, 400, 1 / TOP, 0.25, p)[1][-1],
-    "APDAInexact": lambda f, p: play_apda(f, 1100, weights=p)[1].primal,
-    "FiveGCS": lambda f, p: play_five_gcs(f, 200, weights=p)[1].primal,
 }
 
 
@@ -413,35 +254,19 @@ def test_reaches_the_optimum(name, weights):
     assert error(EXACT_METHODS[name](objectives, weights), objectives, weights) < 1e-8
 
 
-def play_primal(solver, objectives, rounds, rate, steps, **numbers):
-    clients, state = Clients(solver, objectives), fed_cm_rule.FedCMState(np.zeros(D), np.zeros(D))
-    work = FirstOrder(steps=steps, batch_size=None)
-    for _ in range(rounds):
-        vectors = {"primal": state.primal, "direction": state.direction}
-        mean = clients.ask(vectors, client_lr=rate, work=work, **numbers)
-        state = fed_cm_rule.advance(state, mean, rate * steps)
-    return state.primal
-
-
-def test_fed_avg_and_fed_cm_and_fed_sam_do_not_reach_the_optimum():
+@pytest.mark.parametrize(("steps", "bound"), [(1, (0.0, 1e-9)), (10, (1e-3, np.inf))])
+def test_fed_avg_reaches_the_optimum_with_one_local_step_only(steps, bound):
     objectives, rate = quadratics(), 0.3 / TOP
-    finals = {
-        "FedAvg": play_primal(client_momentum, objectives, 200, rate, 10, mix=1.0),
-        "FedCM": play_primal(client_momentum, objectives, 200, rate, 10, mix=0.5),
-        "FedSAM": play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.05),
-    }
-    for name, point in finals.items():
-        assert error(point, objectives) > 1e-3, name
-    # Bias, not slowness: with one local step FedAvg is gradient descent and arrives, and so does FedCM.
-    for mix in (1.0, 0.5):
-        assert error(play_primal(client_momentum, objectives, 500, rate, 1, mix=mix), objectives) < 1e-9
-    # FedAvg twice over: no momentum, no radius.
-    np.testing.assert_array_equal(finals["FedAvg"], play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.0))
+    clients, primal = Clients(find_solver("gradient_steps"), objectives), np.zeros(D)
+    for _ in range(500):
+        work = FirstOrder(steps=steps, batch_size=None)
+        primal = primal + clients.ask({"primal": primal}, client_lr=rate, work=work)
+    assert bound[0] <= error(primal, objectives) < bound[1]
 
 
 def test_fed_prox_is_local_minimization_around_the_model_and_has_a_bias_too():
     objectives, penalty = quadratics(), 1.0
-    clients, primal = Clients(local_minimization, objectives), np.zeros(D)
+    clients, primal = Clients(find_solver("local_minimization"), objectives), np.zeros(D)
     for _ in range(200):
         primal = primal + clients.ask({"primal": primal}, penalty=penalty)
     # Its fixed point solves mean_j (prox_j(x) - x) = 0.
@@ -451,13 +276,6 @@ def test_fed_prox_is_local_minimization_around_the_model_and_has_a_bias_too():
     right = np.mean([m @ f.vector for m, f in zip(maps, objectives, strict=True)], axis=0)
     np.testing.assert_allclose(primal, np.linalg.solve(left, right), atol=1e-10)
     assert error(primal, objectives) > 1e-2
-
-
-def test_fed_pd_without_communication_goes_on_from_its_own_point():
-    objectives = quadratics(count=1)
-    twice = play_fed_pd(objectives, 5, 0.4, repeats=2)[1]
-    once = play_fed_pd(objectives, 10, 0.4)[1]
-    np.testing.assert_allclose(twice, once[::2], atol=1e-12)
 
 
 def test_a_minimiser_refuses_gradient_steps_and_reports_its_cap():
@@ -522,99 +340,6 @@ def test_scaffnew_takes_the_steps_of_its_box_with_the_same_coin():
         np.testing.assert_allclose(point, x[0], atol=1e-12)
 
 
-def test_apda_inexact_takes_the_steps_of_its_box():
-    objectives, eta_x, beta, rounds = quadratics(), 0.25, 0.1, 15
-    eta_y = 1 / (32 * eta_x)
-    theta = max(2 / (2 + MU * eta_x), 1 - beta * eta_y)
-    x, before, y, gradients = np.zeros((5, D)), np.zeros((5, D)), np.zeros((5, D)), np.zeros((5, D))
-    gradients = np.array([f.gradient(np.zeros(D)) for f in objectives])
-    for _ in range(rounds):
-        extrapolated = x + theta * (x - before)
-        v = y - eta_y * beta * (y + gradients) + eta_y * extrapolated
-        y = v - v.mean(axis=0)
-        before = x
-        # The exact proximal point, so x+ is x_hat.
-        x = np.array(
-            [
-                np.linalg.solve(f.matrix + np.eye(D) / eta_x, f.vector + (a - eta_x * b) / eta_x)
-                for f, a, b in zip(objectives, x, y, strict=True)
-            ]
-        )
-        gradients = np.array([f.gradient(a) for f, a in zip(objectives, x, strict=True)])
-    # The first message only says where the duals start.
-    clients, state = play_apda(objectives, rounds + 1, eta_x, beta)
-    np.testing.assert_allclose([memory["local"] for memory in clients.memories], x, atol=1e-11)
-    np.testing.assert_allclose(state.primal, x.mean(axis=0), atol=1e-11)
-
-
-def test_five_gcs_takes_the_steps_of_its_box():
-    objectives, gamma, rounds = quadratics(), 0.5, 10
-    count = len(objectives)
-    tau = 1 / (2 * gamma * count)
-    x, u = np.zeros(D), np.zeros((count, D))
-    for _ in range(rounds):
-        hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * MU)
-        # argmin 1/M (f - mu/2 |.|^2) + tau/2 |y - (hat + u/tau)|^2
-        y = [
-            np.linalg.solve((f.matrix - MU * np.eye(D)) / count + tau * np.eye(D), f.vector / count + tau * hat + v)
-            for f, v in zip(objectives, u, strict=True)
-        ]
-        following = u + tau * (hat - np.array(y))
-        x = hat - gamma * (following.sum(axis=0) - u.sum(axis=0))
-        u = following
-    hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * MU)
-    clients, state = play_five_gcs(objectives, rounds, gamma)
-    np.testing.assert_allclose(state.primal, hat, atol=1e-11)
-    np.testing.assert_allclose([memory["dual"] / count for memory in clients.memories], u, atol=1e-11)
-
-
-def test_fed_cm_and_fed_sam_take_the_steps_of_their_boxes():
-    objectives, rate, steps, alpha, radius = quadratics(), 0.02, 3, 0.3, 0.1
-    x, direction, sharp = np.zeros(D), np.zeros(D), np.zeros(D)
-    for _ in range(4):
-        ends, sharp_ends = [], []
-        for f in objectives:
-            a, b = x.copy(), sharp.copy()
-            for _ in range(steps):
-                a = a - rate * (alpha * f.gradient(a) + (1 - alpha) * direction)
-                g = f.gradient(b)
-                b = b - rate * f.gradient(b + radius * g / np.linalg.norm(g))
-            ends.append(a)
-            sharp_ends.append(b)
-        direction = -(np.mean(ends, axis=0) - x) / (rate * steps)
-        x, sharp = np.mean(ends, axis=0), np.mean(sharp_ends, axis=0)
-    np.testing.assert_allclose(play_primal(client_momentum, objectives, 4, rate, steps, mix=alpha), x, atol=1e-13)
-    np.testing.assert_allclose(
-        play_primal(sharpness_aware, objectives, 4, rate, steps, radius=radius), sharp, atol=1e-13
-    )
-
-
-class Counted(Quadratic):
-    """Counts its gradients."""
-
-    calls = 0
-
-    def gradient(self, w, batch=None, out=None):
-        self.calls += 1
-        return super().gradient(w, batch, out)
-
-
-@pytest.mark.parametrize(("radius", "a_step"), [(0.1, 2), (0.0, 1)])
-def test_fed_sam_says_how_many_gradients_its_steps_cost(radius, a_step):
-    objective = Counted(np.diag(np.arange(1.0, D + 1)), np.ones(D))
-    clients = Clients(sharpness_aware, [objective])
-    clients.ask({"primal": np.zeros(D)}, client_lr=0.02, work=FirstOrder(steps=7, batch_size=None), radius=radius)
-    assert clients.uplinks[0].metrics["gradient-evaluations"] == objective.calls == 7 * a_step
-
-
-def test_fed_sam_stays_where_there_is_no_uphill():
-    objective = Counted(np.eye(D), np.zeros(D))
-    clients = Clients(sharpness_aware, [objective])
-    work = FirstOrder(steps=3, batch_size=None)
-    np.testing.assert_array_equal(clients.ask({"primal": np.zeros(D)}, client_lr=0.02, work=work, radius=0.1), 0.0)
-    assert clients.uplinks[0].metrics["gradient-evaluations"] == objective.calls == 3
-
-
 @pytest.mark.parametrize("solver", [scaffnew, fed_dyn])
 def test_where_a_client_has_ended_is_what_it_has_sent(solver):
     """The server's ledger knows the rounded increment alone."""
@@ -627,61 +352,32 @@ def test_where_a_client_has_ended_is_what_it_has_sent(solver):
     np.testing.assert_array_equal(clients.memories[0]["local"], primal + increment)
 
 
-@pytest.mark.parametrize("solver", [dual_fl, fed_pd, fed_dr, fed_dyn, five_gcs, apda_inexact])
+@pytest.mark.parametrize("solver", [dual_fl, fed_dr, fed_dyn])
 def test_a_minimisation_begins_where_the_last_one_ended(solver, monkeypatch):
-    starts = []
-    module = sys.modules[minimised.__module__]
-    original = module.minimise
-
-    def watched(*args, start=None, **options):
-        starts.append(start.copy())
-        return original(*args, start=start, **options)
-
-    monkeypatch.setattr(module, "minimise", watched)
-    clients, primal = Clients(solver, quadratics(count=1)), np.linspace(-1, 1, D)
-    numbers = {"duality": MU, "momentum": 0.3, "step": 0.4, "relaxation": 1.2, "penalty": 2.0, "dual_step": 1.0}
-    numbers |= {"convexity": MU, "primal_step": 0.25, "damping": 0.1, "extrapolation": 0.9}
-    clients.ask({"primal": primal}, **numbers)
-    last = clients.memories[0]["local"]
-    clients.ask({"primal": 0.5 * primal, "dual-mean": 0.1 * primal}, **numbers)
-    np.testing.assert_array_equal(starts[0], primal)
-    np.testing.assert_array_equal(starts[-1], last)
-    # The first round of APDA-Inexact has no minimisation.
-    assert len(starts) == (1 if solver is apda_inexact else 2)
+    begins_where_it_ended(solver, monkeypatch)
 
 
-@pytest.mark.parametrize("solver", [dual_fl, fed_pd, fed_dr, fed_dyn, five_gcs, apda_inexact])
-def test_a_memory_is_a_function_of_the_messages_so_a_ledger_can_keep_it(solver):
-    objectives = quadratics(count=1)
-    numbers = {"duality": MU, "momentum": 0.3, "step": 0.4, "relaxation": 1.2, "penalty": 2.0, "dual_step": 1.0}
-    numbers |= {"convexity": MU, "primal_step": 0.25, "damping": 0.1, "extrapolation": 0.9}
-    work = Minimise("aogm", tolerance=1e-3)
-    clients = Clients(solver, objectives, work=work)
-    clients.plan = replace(clients.plan, wire_dtype="float32")
-    primal = np.linspace(-1, 1, D)
-    clients.ask({"primal": primal}, **numbers)
-    before = clients.memories[0]
-    clients.ask({"primal": 0.5 * primal, "dual-mean": 0.1 * primal}, **numbers)
-    memory, vectors = clients.memories[0], clients.uplinks[0].vectors
-    inc, point = vectors["increment"], 0.5 * primal
-    assert (inc == inc.astype(np.float32)).all()
-    if solver is dual_fl:
+def test_a_memory_of_dual_fl_is_a_function_of_the_messages():
+    def expected(before, point, vectors):
         anchor = before["control"] + point - before["local"]
         control = 1.3 * anchor - 0.3 * before["anchor"]
-        expected = {"control": control, "anchor": anchor, "local": point + inc}
-    elif solver is fed_pd:
-        moved = 0.5 * (inc - 0.4 * before["dual"])
-        expected = {"dual": before["dual"] + moved / 0.4, "local": point + moved}
-    elif solver is fed_dr:
+        return {"control": control, "anchor": anchor, "local": point + vectors["increment"]}
+
+    remembers(dual_fl, expected)
+
+
+def test_a_memory_of_fed_dr_is_a_function_of_the_messages():
+    def expected(before, point, vectors):
         center = before["center"] + 1.2 * (point - before["local"])
         old = 2.0 * before["local"] - before["center"]
-        expected = {"center": center, "local": 0.5 * (old + inc + center)}
-    elif solver is fed_dyn:
-        expected = {"own": before["own"] - 2.0 * inc, "local": point + inc}
-    elif solver is five_gcs:
-        expected = {"dual": before["dual"] + inc, "local": point - inc / 1.0}
-    else:
-        expected = {"sent": before["sent"] + inc, "local": before["local"] + vectors["local-increment"]}
-    assert memory.keys() == expected.keys()
-    for name, vector in expected.items():
-        np.testing.assert_array_equal(memory[name], vector)
+        return {"center": center, "local": 0.5 * (old + vectors["increment"] + center)}
+
+    remembers(fed_dr, expected)
+
+
+def test_a_memory_of_fed_dyn_is_a_function_of_the_messages():
+    def expected(before, point, vectors):
+        increment = vectors["increment"]
+        return {"own": before["own"] - 2.0 * increment, "local": point + increment}
+
+    remembers(fed_dyn, expected)

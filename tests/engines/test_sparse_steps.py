@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from scipy import sparse
 from together import together
 
+from flwr_fco.algorithms import GradientSteps, Start
 from flwr_fco.client_apps.table import find_solver
 from flwr_fco.core.layout import Layout
 from flwr_fco.engines.sparse_steps import shard_of, shrunk
@@ -140,16 +141,36 @@ def test_mirror_descent_agrees(kind, psi):
     agree(found)
 
 
-@pytest.mark.parametrize("mix", [1.0, 0.3])
-def test_gradient_steps_agree(mix):
-    agree(answers("client_momentum", pair(), Zero(), vectors=("primal", "direction"), mix=mix)[0])
+class Drifting(GradientSteps):
+    """Gradient steps with a factor, and with a vector that every step goes too."""
+
+    name = "test-drifting"
+
+    @staticmethod
+    def begin(downlink, memory):
+        return Start(downlink.vectors["primal"], downlink.vectors["drift"], scale=downlink.numbers["scale"])
+
+    @staticmethod
+    def local_step(client, downlink, start):
+        def step(point, batch):
+            point -= client.rate * start.scale * client.objective.gradient(point, batch)
+            point -= start.shift
+
+        return step
 
 
-@pytest.mark.parametrize("solver", ["subgradient", "sharpness_aware"])
-def test_dense_methods_agree_and_say_so(solver, caplog):
+def test_gradient_steps_agree():
+    agree(answers("gradient_steps", pair(), Zero(), vectors=("primal",))[0])
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_gradient_steps_with_a_factor_and_a_shift_agree(scale):
+    agree(answers("test-drifting", pair(), Zero(), vectors=("primal", "drift"), scale=scale)[0])
+
+
+def test_dense_methods_agree_and_say_so(caplog):
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        psi = Zero() if solver == "sharpness_aware" else L1(0.02)
-        agree(answers(solver, pair(), psi, vectors=("primal",), radius=0.1)[0])
+        agree(answers("subgradient", pair(), L1(0.02), vectors=("primal",))[0])
     assert "each local step" in caplog.text
 
 
@@ -218,7 +239,7 @@ def test_groups_without_psi_in_local_steps_and_proximal_steps():
     objectives = [Logistic(x, np.arange(N) % 2) for x in (FEW.toarray(), FEW)]
     agree(answers("dual_averaging", objectives, GROUPS["blocks"], options={"client-prox": False})[0])
     agree(answers("mirror_descent", objectives, GROUPS["blocks"], vectors=("primal",))[0])
-    agree(answers("client_momentum", objectives, GROUPS["blocks"], vectors=("primal", "direction"), mix=0.3)[0])
+    agree(answers("test-drifting", objectives, GROUPS["blocks"], vectors=("primal", "drift"), scale=0.3)[0])
 
 
 @pytest.mark.parametrize("intercept", [False, True])

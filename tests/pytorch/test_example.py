@@ -129,7 +129,7 @@ def test_the_two_layer_network_stays_in_its_balls(load, mnist, capsys):
     assert density < 0.5
 
 
-@pytest.mark.parametrize("strategy", ["FeDualEx", "DistributedPGDA"])
+@pytest.mark.parametrize("strategy", ["FeDualEx", "FedAvgSubgradient"])
 def test_the_attack_on_the_convolutional_network_is_sparse_or_dense(strategy, load, capsys, tmp_path):
     names = ("adversarial_cnn.client_app", "adversarial_cnn.server_app")
     config, client, server = load("adversarial-cnn", "adversarial_cnn", *names)

@@ -9,21 +9,18 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 from problems import app_of, clients, flat, run, start_arrays, trackers_of
+from signatures import KEPT
 from together import together
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
-from flwr_fco.objectives import BilinearSaddle
 from flwr_fco.regularizers import L1
-from flwr_fco.server.options import parameter_entries
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
     STRATEGIES,
     Average,
     Bounds,
     Density,
     DFedDA,
-    DistributedPGDA,
     Epochs,
     FastFedDA,
     FedDAGT,
@@ -40,24 +37,10 @@ from flwr_fco.strategies import (
 ALL = together("cls", STRATEGIES.values())
 
 
+@together("kept", KEPT)
 @ALL
-def test_the_docstring_documents_the_arguments_of_the_signature_and_no_others(cls):
-    documented = [name for names in parameter_entries(cls.__doc__) for name in names]
-    assert sorted(documented) == sorted(inspect.signature(cls).parameters)
-
-
-@ALL
-def test_every_argument_has_a_type_and_a_default(cls):
-    for parameter in inspect.signature(cls).parameters.values():
-        assert parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY), "no hidden **options"
-        assert parameter.annotation is not parameter.empty
-        assert parameter.default is not parameter.empty
-
-
-@ALL
-def test_positional_arguments_are_those_of_flowers_fed_avg(cls):
-    ours = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert ours == list(inspect.signature(FedAvg).parameters)
+def test_every_class_of_a_strategy_keeps(cls, kept):
+    kept(cls)
 
 
 def test_positional_arguments_do_what_they_do_in_fed_avg():
@@ -229,23 +212,6 @@ def test_a_function_of_the_round_may_count_by_itself(make, name):
     assert not asked.left_out
     np.testing.assert_array_equal(flat(asked.arrays), flat(by_round.arrays))
     assert list(countdown) == []
-
-
-def test_the_ascent_rate_is_one_number_for_all_nodes_of_a_round():
-    rng = np.random.default_rng(0)
-    objective = BilinearSaddle(rng.uniform(-1.0, 1.0, (4, 3)), rng.uniform(-1.0, 1.0, 4))
-    start = {"x": rng.uniform(-0.05, 0.05, 3), "y": rng.uniform(-0.05, 0.05, 4)}
-    rates = []
-    for rate in ([0.1, 0.2], [0.1, 0.2, 9.0, 9.0, 9.0, 9.0]):
-        countdown = iter(rate)
-        strategy = DistributedPGDA(
-            client_lr=0.1, ascent_lr=lambda n, left=countdown: next(left), work=Steps(1), fraction_evaluate=0.0
-        )
-        app = client_app(lambda context: objective)
-        options = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": start, "progress": False}
-        arrays = simulate(strategy, app, **options).arrays
-        rates.append(np.concatenate([array.numpy().ravel() for array in arrays.values()]))
-    np.testing.assert_array_equal(*rates)
 
 
 @together(

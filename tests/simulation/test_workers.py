@@ -43,14 +43,18 @@ def strategy(cls=FedDualAvg, **options):
     return cls(**{"regularizer": L1(0.1), "client_lr": 0.02, "fraction_evaluate": 0.0, **options})
 
 
-@pytest.mark.parametrize("name", by_class())
-def test_every_strategy_gives_the_bits_of_one_process(name, workers):
+def gives_the_bits_of_one_process(name, workers):
     objectives = problem_of(name).objectives
     layout = objectives[0].layout
     start = ArrayRecord({n: flower.serialised(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
     here = outcome(InProcessGrid(app_of(copy.deepcopy(objectives)), len(objectives)), make(name), start)
     with WorkerGrid(workers, app_of(copy.deepcopy(objectives)), len(objectives)) as grid:
         assert outcome(grid, make(name), start) == here
+
+
+@pytest.mark.parametrize("name", by_class())
+def test_every_strategy_gives_the_bits_of_one_process(name, workers):
+    gives_the_bits_of_one_process(name, workers)
 
 
 def killing(workers, worker, number):

@@ -7,7 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, Product
 from flwr_fco.pooled import strongest_perturbation
 from flwr_fco.regularizers import L1, Box, PerParameter
-from flwr_fco.strategies import Arrays, Average, CompositeStrategy, FedAvgS, FedMiP, FeDualEx, Steps
+from flwr_fco.strategies import Arrays, Average, CompositeStrategy, FedMid, FedMiP, FeDualEx, Steps
 from robust_logistic.task import initial_model, load_server
 
 app = ServerApp()
@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
     opponent = PerParameter({"perturbation": penalty})
     strategies: dict[str, CompositeStrategy] = {
         # An attack in a box of side 0 is none: federated averaging of plain stochastic gradient steps.
-        "FedAvg": FedAvgS(regularizer=PerParameter({"perturbation": Box(0.0, 0.0)}), **shared),
+        "FedAvg": FedMid(regularizer=PerParameter({"perturbation": Box(0.0, 0.0)}), **shared),
         "FeDualEx": FeDualEx(regularizer=opponent, **shared),
         "FedMiP": FedMiP(regularizer=opponent, mirror_map=geometry, server_prox=False, output=Average(), **shared),
     }

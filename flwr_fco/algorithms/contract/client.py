@@ -35,13 +35,16 @@ class Start(NamedTuple):
     point : ndarray of float64, shape (d,)
         The start point: a dual or a primal one, as the engine takes.
     shift : ndarray of float64, shape (d,), optional
-        Steps: added to every gradient. Minimisation: the linear term -<shift, x>.
+        Steps: added to every gradient; gradient steps: subtracted in each step. Minimisation: the linear term
+        -<shift, x>.
     base : ndarray of float64, shape (d,), optional
         The increment is relative to it; by default to `point`.
     center : ndarray of float64, shape (d,), optional
         Minimisation: the centre of the proximal term; by default 0.
     penalty : float, default 0.0
         Minimisation: the weight of 1/2 ||x - center||^2.
+    scale : float, default 1.0
+        Gradient steps: the factor of every gradient.
     """
 
     point: Vector
@@ -49,6 +52,7 @@ class Start(NamedTuple):
     base: Vector | None = None
     center: Vector | None = None
     penalty: float = 0.0
+    scale: float = 1.0
 
 
 class Moved(NamedTuple):

@@ -17,11 +17,12 @@ from flwr_fco.objectives import UniversalAdversarialLogistic
 from flwr_fco.pooled import client_weights
 from flwr_fco.regularizers import L1, PerParameter
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import DistributedPGDA, ExtraStepLocalSGD, FedAvgS, FedMiP, FeDualEx
+from flwr_fco.strategies import FedMiP, FeDualEx
 from flwr_fco.torch import TorchObjective
 from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.named import load_task
 from reproduction.problems.networks import AttackedNetwork, NetworkImages, two_layers
+from reproduction.rivals import DistributedPGDA, ExtraStepLocalSGD, FedAvgS
 from reproduction.runs.run import run
 from reproduction.runs.settings import RunSettings
 

@@ -1,36 +1,43 @@
-"""DualFL and its rivals through Flower's messages: faults, clients that go, the ledger, refusals, the optimum."""
+"""DualFL and what is like it through Flower's messages: faults, clients that go, the ledger, refusals, the optimum."""
 
 import numpy as np
 import pytest
-from fault_bars import imbalance
 from faults import FaultyGrid
-from flwr.app import ConfigRecord, MetricRecord
+from flwr.app import ConfigRecord
+from memory_rules import (
+    GIVEN_UP,
+    LOSSES,
+    asks_again_in_the_same_round,
+    check_ledger,
+    goes_on_without_who_is_given_up,
+    held_by_clients,
+    hides_a_restart_to_the_bit,
+    keeps_a_weight,
+    leaves_who_has_no_weight_out_of_the_mean,
+    reaches_the_optimum_whatever_is_lost,
+    refuses_psi_with_the_reason,
+    refuses_samples,
+    samples_reach_the_optimum_whatever_is_lost,
+)
 from problems import D, app_of, clients, flat, optimum, problem, run, start_arrays
-from quadratics import optimum as pooled_optimum
 from quadratics import quadratics
-from remembering import FAULTS, SIZES, VICTIM, corrupt, faulty_run, leave, weights_of
+from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
 from representatives import by_class
 from together import together
 
 from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import PNorm
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
-    APDAInexact,
     Arrays,
     DualFL,
     Everyone,
-    FedCM,
     FedDR,
     FedDyn,
-    FedPD,
     FedProx,
-    FedSAM,
-    FiveGCS,
     LocalSGD,
     Minimise,
     Participation,
@@ -39,51 +46,15 @@ from flwr_fco.strategies import (
     run_of,
 )
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.client_state import read_state
-from flwr_fco.wire.envelope import StateMissingError
-from flwr_fco.wire.protocol import ClientStamp
 
 NU = 0.05
-
 #: With rates for the problem of `problems.problem`, whose Hessians have eigenvalues from about 0.1 to 2.
 EVERYONE = {
     "DualFL": lambda **o: DualFL(nu=NU, smoothness=2.0, work=Minimise(tolerance=1e-12), **o),
-    "FedPD": lambda **o: FedPD(step=2.0, **o),
     "Scaffnew": lambda **o: Scaffnew(client_lr=0.4, probability=0.3, seed=5, **o),
-    "APDAInexact": lambda **o: APDAInexact(primal_step=0.2, damping=0.5, convexity=0.1, **o),
 }
-SAMPLED = {
-    "FedDR": lambda **o: FedDR(step=2.0, **o),
-    "FedDyn": lambda **o: FedDyn(penalty=0.5, **o),
-    "FiveGCS": lambda **o: FiveGCS(step=2.0, convexity=0.05, **o),
-}
-ROUNDS = {"DualFL": 120, "FedPD": 75, "Scaffnew": 50, "APDAInexact": 190, "FedDR": 75, "FedDyn": 75, "FiveGCS": 140}
-
-
-def held_by_clients(strategy, grid):
-    """What the clients hold in their own contexts, as far as the server's stamps accept it."""
-    held = {}
-    for node_id, partition in grid.partition_ids.items():
-        member = strategy.memories.members.get((0, partition))
-        stamp = ClientStamp(strategy.memories.epoch, -1 if member is None else member.accepted)
-        try:
-            state = read_state(grid.contexts[node_id], stamp, D)
-        except StateMissingError:
-            state = strategy.memories.memory((0, partition))
-        held[partition] = state
-    return held
-
-
-def check_ledger(strategy, grid, number, metrics):
-    """The ledger is what the clients hold, to the bit."""
-    if not strategy.memories.ledger:
-        return
-    for partition, state in held_by_clients(strategy, grid).items():
-        if state is not None:
-            kept = strategy.memories.memory((0, partition))
-            assert state.keys() == kept.keys()
-            for name, vector in state.items():
-                np.testing.assert_array_equal(vector, kept[name], err_msg=f"round {number}, {partition}, {name}")
+SAMPLED = {"FedDR": lambda **o: FedDR(step=2.0, **o), "FedDyn": lambda **o: FedDyn(penalty=0.5, **o)}
+ROUNDS = {"DualFL": 120, "Scaffnew": 50, "FedDR": 75, "FedDyn": 75}
 
 
 def check_controls(strategy, grid, number, metrics):
@@ -115,81 +86,47 @@ def test_the_controls_of_dual_fl_sum_to_zero_and_the_optimum_is_reached(fault, c
     assert skipped == (lost if fault == "restart" else [3, 4, 9])
 
 
-@pytest.mark.parametrize("name", by_class(name for name in EVERYONE if name != "DualFL"))
-@together(("fault", "client_state"), [("lost reply", "reset"), ("restart", "ledger"), ("restart", "reset")])
-def test_those_that_need_everyone_reach_the_optimum_whatever_is_lost(name, client_state, fault):
-    strategy = EVERYONE[name](client_state=client_state)
-    w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=ROUNDS[name], check=check_ledger)
-    assert len(grid.injected) >= 3
-    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
+@together(("fault", "client_state"), LOSSES)
+def test_scaffnew_reaches_the_optimum_whatever_is_lost(client_state, fault):
+    reaches_the_optimum_whatever_is_lost(EVERYONE["Scaffnew"], ROUNDS["Scaffnew"], fault, client_state)
 
 
 @pytest.mark.parametrize("name", by_class(SAMPLED))
-@together(("fault", "client_state"), [("lost reply", "reset"), ("restart", "ledger"), ("restart", "reset")])
+@together(("fault", "client_state"), LOSSES)
 def test_samples_of_clients_reach_the_optimum_whatever_is_lost(name, client_state, fault):
-    strategy = SAMPLED[name](client_state=client_state, fraction_train=0.6, seed=1)
-    rounds = range(1, 30)
-    w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=rounds, num_rounds=2 * ROUNDS[name], check=check_ledger)
-    assert len(grid.injected) >= 8
-    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
-
-
-def more_examples(delivery):
-    """Say three times as many examples as there are."""
-    reply = delivery.deliver()
-    if reply.has_content() and "num-examples" in reply.content.get("metrics", {}):
-        content = reply.content.copy()
-        metrics = dict(content["metrics"])
-        content["metrics"] = MetricRecord({**metrics, "num-examples": 3 * metrics["num-examples"]})
-        reply.content = content
-    return [reply]
-
-
-def check_balance(strategy, grid, number, metrics):
-    """Every weighted mean of the clients' memories is what the server's state says, by the weights of the round."""
-    check_ledger(strategy, grid, number, metrics)
-    assert imbalance(strategy) <= 1e-10, f"round {number}"
+    samples_reach_the_optimum_whatever_is_lost(SAMPLED[name], 2 * ROUNDS[name], fault, client_state)
 
 
 @together("client_state", ["ledger", "reset"])
 @together("name", [*EVERYONE, *SAMPLED])
 def test_a_weight_stays_what_it_was(name, client_state):
-    strategy = {**EVERYONE, **SAMPLED}[name](client_state=client_state)
-    faulty_run(strategy, more_examples, rounds=(3, 4), num_rounds=6)
-    assert strategy.memories.members[(0, VICTIM)].examples == SIZES[VICTIM]
-    assert {row.round for row in run_of(strategy).left_out} == {3, 4}
+    keeps_a_weight({**EVERYONE, **SAMPLED}[name], client_state)
 
 
 @pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])
 def test_a_ledger_hides_a_restart_to_the_bit(name):
-    make = {**EVERYONE, **SAMPLED}[name]
-    a, _, _ = faulty_run(make(), "restart", num_rounds=12)
-    b, _, _ = faulty_run(make(), "restart", rounds=(), num_rounds=12)
-    np.testing.assert_array_equal(a, b)
+    hides_a_restart_to_the_bit({**EVERYONE, **SAMPLED}[name])
 
 
 @together("kind", ["silent", "NaN"])
 @together("name", EVERYONE)
 def test_a_node_without_a_good_answer_is_asked_again_in_the_same_round(name, kind):
-    class Once:
-        def __init__(self):
-            self.failed = set()
+    asks_again_in_the_same_round(EVERYONE[name], kind)
 
-        def __call__(self, delivery):
-            number = delivery.message.metadata.group_id
-            if number in self.failed:
-                return [delivery.deliver()]
-            self.failed.add(number)
-            if kind == "NaN":
-                return corrupt(delivery)
-            delivery.deliver()
-            return []
 
-    a, grid, result = faulty_run(EVERYONE[name](), Once(), num_rounds=12)
-    assert len(grid.injected) == 6
-    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0] * 12
-    b, _, _ = faulty_run(EVERYONE[name](), None, rounds=(), num_rounds=12)
-    np.testing.assert_array_equal(a, b)
+@pytest.mark.parametrize("name", by_class(EVERYONE))
+@together(("fault", "client_state"), GIVEN_UP)
+def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_state):
+    def anew(state):
+        assert (state.t, state.momentum) == (1.0, 0.0)
+
+    check = anew if name == "DualFL" else None
+    goes_on_without_who_is_given_up(EVERYONE[name], ROUNDS[name] + 5, fault, client_state, check)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean(name):
+    leaves_who_has_no_weight_out_of_the_mean(SAMPLED[name], 2 * ROUNDS[name])
 
 
 @pytest.mark.parametrize("fault", ["lost message", "raises", "NaN"])
@@ -209,29 +146,6 @@ def test_failed_rounds_count_only_if_they_are_in_a_row():
         num_rounds=ROUNDS["DualFL"],
     )
     assert np.abs(w - optimum(problem(), [30, 40, 20, 30, 25] / np.float64(145))).max() <= 1e-8
-
-
-@pytest.mark.parametrize("name", by_class(EVERYONE))
-@together(("fault", "client_state"), [("lost message", "ledger"), ("NaN", "reset")])
-def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_state):
-    strategy = EVERYONE[name](participation=Everyone(on_missing="reset", evict_after=2), client_state=client_state)
-    primals = {}
-
-    def check(strategy, grid, number, metrics):
-        primals[number] = strategy.state.primal.copy()
-        if number == 6:  # given up at the end of it: nobody remembers anything, the model is as it was
-            assert all(member.accepted == -1 for member in strategy.memories.members.values())
-            np.testing.assert_array_equal(primals[6], primals[4])
-            if name == "DualFL":
-                assert (strategy.state.t, strategy.state.momentum) == (1.0, 0.0)
-
-    rounds = range(5, 10**6)
-    w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=rounds, num_rounds=ROUNDS[name] + 5, check=check)
-    # In each of two rounds it is asked three times.
-    assert len(grid.injected) == 6
-    rest = [f for m, f in enumerate(problem()) if m != VICTIM]
-    sizes = np.array([f.num_examples for f in rest], dtype=float)
-    assert np.abs(w - optimum(rest, sizes / sizes.sum())).max() <= 1e-8
 
 
 @pytest.mark.parametrize("on_missing", ["error", "reset"])
@@ -266,20 +180,14 @@ def test_a_node_that_comes_back_under_another_id_is_the_same_client():
 # --- what is refused, and what the rounds are told ------------------------------------------------------------------
 
 
-@together("cls", [APDAInexact, DualFL, FedCM, FedDyn, FedPD, FedProx, FedSAM, FiveGCS, LocalSGD, Scaffnew])
+@together("cls", [DualFL, FedDyn, FedProx, LocalSGD, Scaffnew])
 def test_psi_is_refused_with_the_reason(cls):
-    with pytest.raises(ConfigurationError, match=r"no place for psi, because .*FedDR"):
-        cls(regularizer=L1(0.1))
-    with pytest.raises(ConfigurationError, match="Euclidean"):
-        cls(mirror_map=PNorm(3.0))
+    refuses_psi_with_the_reason(cls)
 
 
-def test_those_that_need_everyone_refuse_samples():
-    for make in EVERYONE.values():
-        with pytest.raises(ConfigurationError, match="every client"):
-            make(fraction_train=0.5)
-        with pytest.raises(ConfigurationError, match="expected an Everyone, for the method needs every client"):
-            make(participation=Participation(choose_nodes=lambda number, nodes: nodes))
+@together("make", EVERYONE.values())
+def test_those_that_need_everyone_refuse_samples(make):
+    refuses_samples(make)
 
 
 def test_options_out_of_range():
@@ -293,10 +201,6 @@ def test_options_out_of_range():
     ]:
         with pytest.raises(ConfigurationError, match=message):
             DualFL(**options)
-    with pytest.raises(ConfigurationError, match="ledger"):
-        FedPD(repeats=2, client_state="ledger")
-    with pytest.raises(ConfigurationError, match="dual_step"):
-        FiveGCS(step=10.0, convexity=0.1)
 
 
 def test_dual_fl_takes_its_constants_from_theory():
@@ -378,49 +282,6 @@ def test_the_coin_of_scaffnew_is_the_same_for_all_and_another_in_every_round():
     assert [metrics["local-steps"] for metrics in periodic.train_metrics_clientapp.values()] == [5, 5, 5]
 
 
-@pytest.mark.parametrize("gamma", [0.5, 2.0])
-def test_five_gcs_takes_the_steps_of_its_box_with_a_cohort(gamma):
-    """Algorithm 1 with C of M clients: x <- x_hat - gamma M/C (v+ - v), and tau = 1/(2 gamma M) as in its theory."""
-    objectives, count, mu = quadratics(count=4), 4, 0.1
-    cohorts = [[0, 1], [1, 3], [2, 0], [3, 2], [0, 3]]
-    strategy = FiveGCS(
-        step=gamma,
-        convexity=mu,
-        weighting="uniform",
-        work=Minimise(tolerance=1e-13),
-        participation=Participation(choose_nodes=lambda number, nodes: [nodes[m] for m in cohorts[number - 1]]),
-    )
-    strategy.fraction_evaluate = 0.0
-    start = {"x": np.ones(6)}
-    simulate(strategy, app_of(objectives), num_nodes=count, num_rounds=5, initial_arrays=start, progress=False)
-    hat, u, tau = np.ones(6) / (1 + gamma * mu), np.zeros((count, 6)), 1 / (2 * gamma * count)
-    for cohort in cohorts:
-        change = np.zeros(6)
-        for m in cohort:
-            f = objectives[m]
-            matrix = (f.matrix - mu * np.eye(6)) / count + tau * np.eye(6)
-            y = np.linalg.solve(matrix, f.vector / count + tau * hat + u[m])
-            u[m] += tau * (hat - y)
-            change += tau * (hat - y)
-        x = hat - gamma * (count / len(cohort)) * change
-        hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * mu)
-    np.testing.assert_allclose(strategy.state.primal, hat, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", SAMPLED)
-def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean(name):
-    """It never counts, so nothing may be divided by a weight that is guessed for it."""
-    objectives, weights = quadratics(count=4), {0: 3.0, 1: 1.0, 3: 2.0}
-    strategy = SAMPLED[name](weighting=weights, work=Minimise(tolerance=1e-13))
-    strategy.fraction_evaluate = 0.0
-    start = {"x": np.ones(6)}
-    simulate(
-        strategy, app_of(objectives), num_nodes=4, num_rounds=2 * ROUNDS[name], initial_arrays=start, progress=False
-    )
-    expected = pooled_optimum([objectives[m] for m in weights], np.array(list(weights.values())) / 6.0)
-    np.testing.assert_allclose(strategy.state.primal, expected, atol=1e-5)
-
-
 def test_the_shifts_of_scaffnew_follow_a_rate_that_changes():
     """h <- h + p / gamma (mean - x) with the gamma of the steps that led to x, not of those that follow."""
     objectives, probability = quadratics(count=3), 0.5
@@ -480,14 +341,6 @@ def test_the_limit_of_fed_dr_with_psi_does_not_depend_on_its_step(step):
     assert (expected == 0.0).any()
     found = flat(run(FedDR(regularizer=L1(0.5), step=step), problem(), 90).arrays)
     np.testing.assert_allclose(found, expected, atol=1e-8)
-
-
-def test_fed_pd_that_goes_on_by_itself_has_no_ledger():
-    """What a client remembers after two minimisations is no function of what it has sent."""
-    strategy = FedPD(step=2.0, repeats=2)
-    faulty_run(strategy, None, rounds=(), num_rounds=3)
-    assert not strategy.memories.ledger
-    assert all(member.memory is None for member in strategy.memories.members.values())
 
 
 def _go(strategy, grid, numbers):

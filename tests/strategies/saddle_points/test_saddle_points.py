@@ -3,47 +3,24 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from problems import run as run_from
+from saddles import PSI, SIDE, bilinear, one_client, run
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import PNorm, Product, SimplexEntropy
+from flwr_fco.mirror_maps import Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle
 from flwr_fco.pooled import duality_gap, saddle_metrics, saddle_point
 from flwr_fco.regularizers import L1, PerParameter, Simplex, Zero
 from flwr_fco.strategies import (
-    DistributedPGDA,
     Epochs,
-    ExtraStepLocalSGD,
-    FedAvgS,
     FedDualAvg,
     FedMid,
     FedMiP,
     FeDualEx,
-    ScaffoldS,
+    Scaffold,
     Steps,
     run_of,
 )
 from reproduction.problems.sequential import dual_extrapolation
-
-SIDE, STRENGTH = 0.4, 0.2
-PSI = PerParameter({"x": L1(STRENGTH, bound=SIDE), "y": L1(STRENGTH, bound=SIDE)})
-
-
-def run(strategy, objectives, rounds, start=None):
-    layout = objectives[0].layout
-    result = run_from(
-        strategy, objectives, rounds, start=layout.unflatten(np.zeros(layout.size)) if start is None else start
-    )
-    return layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
-
-
-def one_client(**options):
-    return {"min_train_nodes": 1, "min_available_nodes": 1, "server_lr": 1.0, **options}
-
-
-def bilinear(seed=0, noise=0.0):
-    rng = np.random.default_rng(seed)
-    return BilinearSaddle(rng.uniform(-1, 1, (6, 10)), rng.uniform(-1, 1, 6), noise=noise)
 
 
 @pytest.mark.parametrize("output", ["last", "ergodic"])
@@ -159,30 +136,26 @@ def test_equal_clients_reach_the_saddle_and_unequal_ones_come_near():
         np.abs(run(FeDualEx(client_lr=rate, **options), clients, int(20 / rate)) - saddle).max() for rate in (0.2, 0.02)
     ]
     assert errors[0] >= 5 * errors[1] >= 1e-4
-    # One local step without an extra step has no bias, control variates have none for any number of them.
-    assert np.abs(run(FedAvgS(client_lr=0.2, **options), clients, 200) - saddle).max() <= 1e-9
+    # Control variates have no bias, for any number of steps.
     many = {"client_lr": 0.05, "work": Steps(5, batch_size=None)}
-    assert np.abs(run(ScaffoldS(**many), clients, 400) - saddle).max() <= 1e-9
-    assert np.abs(run(FedAvgS(**many), clients, 400) - saddle).max() >= 1e-3
+    assert np.abs(run(Scaffold(**many), clients, 400) - saddle).max() <= 1e-9
 
 
-def test_on_a_bilinear_problem_the_extra_step_converges_and_descent_ascent_diverges():
+def test_on_a_bilinear_problem_the_extra_step_converges_and_steps_without_one_diverge():
     rng = np.random.default_rng(1)
     matrix = rng.normal(size=(4, 4)) / 3.0 + np.eye(4)
     clients = [BilinearSaddle(matrix, rng.normal(size=4))] * 2
     saddle = np.r_[np.linalg.solve(matrix, clients[0].offset), np.zeros(4)]
     options = {"client_lr": 0.9 / clients[0].lipschitz(), "work": Steps(5, batch_size=None)}
-    for strategy in (FeDualEx, FedMiP, ExtraStepLocalSGD):
+    for strategy in (FeDualEx, FedMiP):
         assert np.abs(run(strategy(**options), clients, 200) - saddle).max() <= 1e-6
     options["on_divergence"] = "warn"
-    for strategy in (FedDualAvg, FedMid, FedAvgS, DistributedPGDA):
-        if strategy is DistributedPGDA:
-            options["alternating"] = False
+    for strategy in (FedDualAvg, FedMid):
         assert np.abs(run(strategy(**options), clients, 200) - saddle).max() >= 1e3
 
 
 def test_the_papers_problem_in_small():
-    """Noisy, l1 in boxes: FeDualEx's last point is sparse and its gap below that of FedDualAvg; all are feasible."""
+    """Noisy, l1 in boxes: FeDualEx's last point is sparse and its gap below that of FedDualAvg."""
     a, b, c = (np.random.default_rng(np.random.SeedSequence(0, spawn_key=key)) for key in ((0,), (1,), (3, 0)))
     matrix, offset = a.uniform(-1.0, 1.0, (20, 30)), b.uniform(-1.0, 1.0, 20)
     clients = [BilinearSaddle(matrix, offset, noise=0.1) for _ in range(5)]
@@ -190,13 +163,13 @@ def test_the_papers_problem_in_small():
     psi = PerParameter({"*": L1(0.1, bound=0.05)})
     gaps, densities = {}, {}
     options = {"regularizer": psi, "client_lr": 0.03, "server_lr": 1.0, "work": Steps(10, batch_size=1)}
-    for strategy in (FeDualEx, FedDualAvg, FedMiP, ExtraStepLocalSGD):
+    for strategy in (FeDualEx, FedDualAvg, FedMiP):
         w = run(strategy(**options), clients, 40, start)
         metrics = saddle_metrics(clients[:1], None, psi, w)
         gaps[strategy], densities[strategy] = metrics["gap"], metrics["density"]
     assert np.isfinite(list(gaps.values())).all()
     assert gaps[FeDualEx] < 0.5 * gaps[FedDualAvg]
-    assert densities[FeDualEx] < 0.9 < 0.97 < densities[ExtraStepLocalSGD]
+    assert densities[FeDualEx] < 0.9
 
 
 def test_a_matrix_game_in_the_entropys_geometry():
@@ -221,36 +194,6 @@ def test_a_matrix_game_in_the_entropys_geometry():
         start,
     )
     assert duality_gap(clients, None, Zero(), projected) <= 0.06
-
-
-def test_the_ascent_has_its_own_rate():
-    """One step from 0 on <A x - b, y>: y moves by ascent_lr along minus b, or along its sign; x does not move."""
-    objective = bilinear(2)
-    for options, expected in (
-        ({"ascent_lr": 0.02}, -0.02 * objective.offset),
-        ({"ascent_lr": lambda server_round: 0.03}, -0.03 * objective.offset),
-        ({}, -0.5 * objective.offset),
-        ({"ascent_lr": 0.02, "sign_ascent": True}, -0.02 * np.sign(objective.offset)),
-    ):
-        strategy = DistributedPGDA(**one_client(client_lr=0.5, work=Steps(1, batch_size=None), **options))
-        found = run(strategy, [objective], 1)
-        np.testing.assert_allclose(found[10:], expected, atol=1e-15)
-        assert not found[:10].any()
-    with pytest.raises(ConfigurationError, match="ascent_lr"):
-        DistributedPGDA(ascent_lr=-1.0)
-
-
-@pytest.mark.parametrize("strategy", [ExtraStepLocalSGD, FedAvgS, DistributedPGDA])
-def test_the_baselines_are_euclidean(strategy):
-    with pytest.raises(ConfigurationError, match=f"{strategy.__name__} averages primal points"):
-        strategy(mirror_map=PNorm(3.0))
-
-
-@pytest.mark.parametrize("strategy", [ExtraStepLocalSGD, FedAvgS, DistributedPGDA])
-def test_the_baselines_stay_feasible(strategy):
-    clients = [bilinear(seed, noise=0.5) for seed in range(3)]
-    found = run(strategy(regularizer=PSI, client_lr=0.3, work=Steps(3, batch_size=1), server_lr=0.5), clients, 10)
-    assert np.abs(found).max() <= SIDE + 1e-12
 
 
 def test_a_misspelt_player_is_an_error_before_the_first_round():

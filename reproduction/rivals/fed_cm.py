@@ -14,14 +14,26 @@ Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Downlink, Problem, Replies, To, Vector
-from flwr_fco.algorithms.primal_averaging import GradientSteps, PrimalAveraging
+from flwr_fco.algorithms import (
+    Client,
+    Downlink,
+    GradientSteps,
+    Memory,
+    PrimalAveraging,
+    Problem,
+    Replies,
+    Start,
+    Step,
+    To,
+)
+from flwr_fco.objectives import Batch, Vector
+from flwr_fco.strategies import Biased, CompositeStrategy, RateOptions, WorkOptions
 
 
 class FedCMState(NamedTuple):
@@ -81,7 +93,29 @@ class ClientMomentum(GradientSteps):
         }
     )
 
+    name: ClassVar[str] = "client_momentum"
+
     mix: float = 0.1
+
+    @staticmethod
+    def begin(downlink: Downlink, memory: Memory) -> Start:
+        """Begin at the server's model, with the part of the steps that is the same in each of them."""
+        mix = downlink.numbers["mix"]
+        drift = None if mix == 1.0 else downlink.client_lr * (1.0 - mix) * downlink.vectors["direction"]
+        return Start(downlink.vectors["primal"], drift, scale=mix)
+
+    @staticmethod
+    def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
+        """Return a gradient step, mixed with the direction."""
+        rate, drift, gradient_of = client.rate * start.scale, start.shift, client.objective.gradient
+        gradient = np.empty_like(start.point)
+
+        def step(point: Vector, batch: Batch) -> None:
+            point -= rate * gradient_of(point, batch, gradient)
+            if drift is not None:
+                point -= drift
+
+        return step
 
     def init(self, problem: Problem, primal: Vector) -> FedCMState:
         """Return the state before round 1."""
@@ -102,3 +136,35 @@ class ClientMomentum(GradientSteps):
         """Return primal + server_lr mean(increment), and the new direction."""
         increment, elapsed = replies.mean()
         return advance(state, increment, elapsed, problem.server_lr)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedCM(
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=ClientMomentum,
+    limit=Biased(problem="smooth"),
+    source="Xu and others 2021",
+    sends="x_K - x_0",
+    traffic="2 / 1",
+):
+    """FedCM: every local step is mixed with the federation's last direction.
+
+    Parameters
+    ----------
+    mix : float, default 0.1
+        alpha in (0, 1]: the share of the client's own gradient.
+
+    References
+    ----------
+    Xu, Wang, Wang, Yao: FedCM, federated learning with client-level momentum (2021), algorithm 2.
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import Steps
+    >>> FedCM(mix=0.2, client_lr=0.1, work=Steps(5))
+    FedCM(work=Steps(5, batch_size=32), mix=0.2)
+    """
+
+    mix: float = field(default=0.1, metadata={"range": (lambda alpha: 0.0 < alpha <= 1.0, "0 < mix <= 1")})

@@ -26,26 +26,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Batch,
+from flwr_fco.algorithms import (
     Client,
     Downlink,
     LossFacts,
     Memory,
     Moved,
-    Option,
+    PrimalAveraging,
+    PrimalState,
     Problem,
     Start,
     Step,
-    Vector,
 )
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
+from flwr_fco.objectives import Batch, Vector
+from flwr_fco.strategies import POSITIVE, FedAvgSubgradient, Rate, Scaffold
 
 _REFUSES = MappingProxyType(
     {**PrimalAveraging.refuses, "server_lr": "its clients' increments are no gradients at one point"}
@@ -122,7 +122,7 @@ class DescentAscent(PrimalAveraging):
         """Return the maximising player's step size if it has its own."""
         return {} if self.ascent_lr is None else {"ascent-lr": problem.numbers["ascent_lr"]}
 
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Any]:
         """Return how the maximising player moves."""
         return {"alternating": self.alternating, "sign-ascent": self.sign_ascent}
 
@@ -170,3 +170,82 @@ class ExtraStep(PrimalAveraging):
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return 1/(sqrt(5) L) of FeDualEx's theory."""
         return {"client_lr": (1.0 / (math.sqrt(5.0) * facts.curvature), "1/(sqrt(5) L)")}
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class ExtraStepLocalSGD(FedAvgSubgradient, algorithm=ExtraStep, source="Beznosikov and others 2020", sends="z_K - z_0"):
+    """Local extragradient steps with primal averages; inexact with unequal clients or nonsmooth psi.
+
+    References
+    ----------
+    Beznosikov, Samokhin, Gasnikov: Distributed saddle-point problems: lower bounds, optimal and robust algorithms
+    (2020), Extra Step Local SGD.
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import Steps
+    >>> ExtraStepLocalSGD(client_lr=0.1, work=Steps(5)).work.steps
+    5
+    """
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedAvgS(FedAvgSubgradient, algorithm=DescentAscent, source="Hou and others 2021", sends="z_K - z_0"):
+    """FedAvg on the operator (local gradient descent-ascent), which diverges on unconstrained bilinear problems.
+
+    References
+    ----------
+    Hou, Thekumparampil, Fanti, Oh: Efficient algorithms for federated saddle point optimization (2021), FedAvg-S.
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import Steps
+    >>> FedAvgS(client_lr=0.1, work=Steps(5)).work.steps
+    5
+    """
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class DistributedPGDA(FedAvgSubgradient, algorithm=DescentAscent, source="Shafahi and others 2020", sends="z_K - z_0"):
+    """Projected descent of one player, then ascent of the other, averaged: universal adversarial training.
+
+    Parameters
+    ----------
+    alternating : bool, default True
+        Whether the maximising player moves after the minimising one, at its new point; otherwise both move at once.
+    sign_ascent : bool, default False
+        Whether the maximising player moves along the sign of its gradient.
+    ascent_lr : float or callable, optional
+        Step size of the maximising player; client_lr by default.
+
+    References
+    ----------
+    Shafahi, Najibi, Xu, Dickerson, Davis, Goldstein: Universal Adversarial Training (AAAI 2020), algorithm 3; directly
+    aggregated as in section 6 of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024).
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import Steps
+    >>> DistributedPGDA(client_lr=0.1, ascent_lr=0.05, sign_ascent=True, work=Steps(5)).alternating
+    True
+    """
+
+    alternating: bool = True
+    sign_ascent: bool = False
+    ascent_lr: Rate | None = field(default=None, metadata=POSITIVE)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class ScaffoldS(Scaffold, source="Hou and others 2021"):
+    """SCAFFOLD on the operator of a saddle function: exact for any local work if the operator is strongly monotone.
+
+    References
+    ----------
+    Hou, Thekumparampil, Fanti, Oh: Efficient algorithms for federated saddle point optimization (2021), SCAFFOLD-S.
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import Steps
+    >>> ScaffoldS(client_lr=0.1, work=Steps(5)).variate
+    'average'
+    """

@@ -14,23 +14,28 @@ cohort; 2. the duals are M times the paper's and tau M times the paper's tau, so
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
 
-from flwr_fco.algorithms.contract import (
+import numpy as np
+
+from flwr_fco.algorithms import (
     ORIGIN,
     Client,
     Downlink,
+    MeanOfMemories,
+    MeanState,
     Memory,
     Moved,
     Problem,
     Replies,
     Start,
-    Vector,
-    zeros_like,
+    rescaled,
 )
-from flwr_fco.algorithms.mean_of_memories import MeanOfMemories, MeanState, rescaled
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Vector
+from flwr_fco.strategies import POSITIVE, CompositeStrategy, Exact, MemoryOptions, MinimiseOptions
 
 
 def advance(state: MeanState, change: Vector, *, step: float, convexity: float, population: float = 1.0) -> MeanState:
@@ -87,7 +92,7 @@ class FifthGeneration(MeanOfMemories):
     @staticmethod
     def fresh(downlink: Downlink) -> Memory:
         """Return u = 0, and the model."""
-        return {"dual": zeros_like(downlink), "local": downlink.vectors["primal"]}
+        return {"dual": np.zeros_like(downlink.vectors["primal"]), "local": downlink.vectors["primal"]}
 
     @staticmethod
     def begin(downlink: Downlink, memory: Memory) -> Start:
@@ -124,3 +129,52 @@ class FifthGeneration(MeanOfMemories):
         state, cohort = rescaled(state, replies.population), replies.weight
         change = replies.sum() / state.population
         return advance(state, change, step=self.step, convexity=self.convexity, population=state.population / cohort)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FiveGCS(
+    MinimiseOptions,
+    MemoryOptions,
+    CompositeStrategy,
+    algorithm=FifthGeneration,
+    limit=Exact("the solution", problem="smooth"),
+    source="Grudzien and others 2022",
+    sends="the change of u_m",
+    remembers="u_m, y_m",
+):
+    """5GCS: a primal-dual method with accelerated communication and client sampling.
+
+    Parameters
+    ----------
+    step : float, default 1.0
+        gamma, the server's step size.
+    dual_step : float, optional
+        tau times the number of clients; by default 1/(2 gamma), the largest that the theory allows. Must exceed
+        `convexity`.
+    convexity : float, default 0.01
+        mu, at most the modulus of strong convexity of every client's loss.
+
+    References
+    ----------
+    Grudzien, Malinovsky, Richtarik: Can 5th generation local training methods support client sampling? Yes! (2022),
+    algorithm 1.
+
+    Examples
+    --------
+    >>> FiveGCS(step=0.5, convexity=0.01).dual_step
+    1.0
+    """
+
+    step: float = field(default=1.0, metadata=POSITIVE)
+    dual_step: float | None = field(default=None, metadata=POSITIVE)
+    convexity: float = field(default=0.01, metadata=POSITIVE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dual_step is None:
+            self.dual_step = 0.5 / self.step
+        if self.dual_step <= self.convexity:
+            raise ConfigurationError(
+                f"dual_step={self.dual_step:g}; expected more than convexity={self.convexity:g}, or else the clients' "
+                "minimisations are not convex. Lower `step`"
+            )

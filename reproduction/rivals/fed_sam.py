@@ -15,14 +15,15 @@ Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Batch, Client, Downlink, Memory, Moved, Problem, Vector
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
+from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, PrimalState, Problem
+from flwr_fco.objectives import Batch, Vector
+from flwr_fco.strategies import CompositeStrategy, RateOptions, ShiftedBy, WorkOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,3 +74,40 @@ class SharpnessAware(PrimalAveraging):
     def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
         """Return the radius."""
         return {"radius": self.radius}
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedSAM(
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=SharpnessAware,
+    limit=ShiftedBy(
+        "a flat point near the solution, at a distance of the order of the radius and of client rate x local steps",
+        option="radius",
+        values=(0.1, 0.01),
+        problem="smooth",
+    ),
+    source="Qu and others 2022",
+    sends="x_K - x_0",
+):
+    """FedSAM: sharpness-aware local steps.
+
+    Parameters
+    ----------
+    radius : float, default 0.05
+        rho >= 0; 0 is FedAvg.
+
+    References
+    ----------
+    Qu, Li, Duan, Liu, Tang, Lu: Generalized federated learning via sharpness aware minimization (ICML 2022),
+    algorithm 1.
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import Steps
+    >>> FedSAM(radius=0.1, client_lr=0.1, work=Steps(5))
+    FedSAM(work=Steps(5, batch_size=32), radius=0.1)
+    """
+
+    radius: float = field(default=0.05, metadata={"range": (lambda r: 0.0 <= r < 1e308, "a finite number >= 0")})

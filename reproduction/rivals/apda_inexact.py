@@ -17,28 +17,29 @@ step is as exact as its stopping rule says.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
+from flwr_fco.algorithms import (
     ORIGIN,
     Change,
     Client,
     Downlink,
+    MeanState,
     Memory,
     Moved,
+    PrimalAveraging,
     Problem,
     Replies,
     Start,
     To,
-    Vector,
-    zeros_like,
+    rescaled,
 )
-from flwr_fco.algorithms.mean_of_memories import MeanState, rescaled
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging
+from flwr_fco.objectives import Vector
+from flwr_fco.strategies import POSITIVE, CompositeStrategy, EveryoneOptions, Exact, MemoryOptions, MinimiseOptions
 
 
 def advance(state: MeanState, change: Vector, local_change: Vector) -> MeanState:
@@ -113,7 +114,7 @@ class APDA(PrimalAveraging):
     @staticmethod
     def fresh(downlink: Downlink) -> Memory:
         """Return V = 0, and the model."""
-        return {"sent": zeros_like(downlink), "local": downlink.vectors["primal"]}
+        return {"sent": np.zeros_like(downlink.vectors["primal"]), "local": downlink.vectors["primal"]}
 
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
@@ -175,3 +176,51 @@ class APDA(PrimalAveraging):
         if change.reason is not None:
             return state._replace(mean=np.zeros_like(state.mean), population=population)
         return rescaled(state, population)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class APDAInexact(
+    MinimiseOptions,
+    EveryoneOptions,
+    MemoryOptions,
+    CompositeStrategy,
+    algorithm=APDA,
+    limit=Exact("the solution", problem="smooth"),
+    source="Sadiev and others 2022",
+    sends="the changes of V_m and x_m",
+    traffic="1 / 2",
+    remembers="V_m, x_m",
+):
+    """APDA-Inexact: an accelerated primal-dual method on 'all clients agree', with inexact proximal steps.
+
+    Parameters
+    ----------
+    primal_step : float, default 1.0
+        eta_x, of the clients' proximal steps.
+    dual_step : float, optional
+        eta_y; by default 1/(32 eta_x).
+    damping : float, default 0.1
+        beta_y; the theory needs at most 1/L.
+    convexity : float, default 0.01
+        mu, from which the extrapolation follows.
+
+    References
+    ----------
+    Sadiev, Kovalev, Richtarik: Communication acceleration of local gradient methods via an accelerated primal-dual
+    algorithm with an inexact prox (NeurIPS 2022).
+
+    Examples
+    --------
+    >>> APDAInexact(primal_step=0.25).dual_step
+    0.125
+    """
+
+    primal_step: float = field(default=1.0, metadata=POSITIVE)
+    dual_step: float | None = field(default=None, metadata=POSITIVE)
+    damping: float = field(default=0.1, metadata=POSITIVE)
+    convexity: float = field(default=0.01, metadata=POSITIVE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dual_step is None:
+            self.dual_step = 1.0 / (32.0 * self.primal_step)

@@ -1,1 +1,0 @@
-"""Methods that the papers compare with, and that nobody would pick for data of their own."""

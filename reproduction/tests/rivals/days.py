@@ -1,0 +1,14 @@
+"""Which rivals are tested by day, and which in `make test-nightly` only."""
+
+import pytest
+
+from reproduction.rivals import RIVALS
+
+#: Its client half is its own, minimises and remembers, and everybody answers; the others run through what a strategy of
+#: the library stands for.
+BY_DAY = ("FedPD",)
+
+
+def by_day(names=RIVALS):
+    """Mark the names of rivals, for `pytest.mark.parametrize`, that only the nightly tests run."""
+    return [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.nightly) for name in names]

@@ -1,0 +1,278 @@
+"""Both halves of the rivals without Flower: the papers' boxes written out, equalities and fixed points."""
+
+import numpy as np
+import pytest
+from playing import (
+    EXACT,
+    MU,
+    TOP,
+    UNEQUAL,
+    Clients,
+    D,
+    begins_where_it_ended,
+    error,
+    play_fed_dr,
+    play_fed_dyn,
+    remembers,
+)
+from quadratics import Quadratic, optimum, quadratics
+
+from flwr_fco.algorithms import MeanState
+from flwr_fco.client_apps import find_solver
+from flwr_fco.engines import FirstOrder
+from reproduction.rivals import apda_inexact as apda_rule
+from reproduction.rivals import fed_cm as fed_cm_rule
+from reproduction.rivals import five_gcs as five_gcs_rule
+
+apda_inexact, client_momentum, fed_pd, five_gcs, sharpness_aware = map(
+    find_solver, ("apda_inexact", "client_momentum", "fed_pd", "five_gcs", "sharpness_aware")
+)
+
+
+def play_fed_pd(objectives, rounds, eta, weights=None, start=None, repeats=1, work=EXACT):
+    clients, primal = Clients(fed_pd, objectives, weights, work), np.zeros(D) if start is None else start
+    path = [primal]
+    for _ in range(rounds):
+        primal = primal + clients.ask({"primal": primal}, step=eta, repeats=repeats)
+        path.append(primal)
+    return clients, path
+
+
+def play_apda(objectives, rounds, eta_x=0.25, beta_y=0.1, weights=None):
+    eta_y = 1 / (32 * eta_x)
+    theta = apda_rule.extrapolation(eta_x, eta_y, beta_y, MU)
+    clients, state = Clients(apda_inexact, objectives, weights), MeanState(np.zeros(D), np.zeros(D))
+    for n in range(rounds):
+        vectors = {"primal": state.primal} if n == 0 else {"dual-mean": state.mean}
+        numbers = {"primal_step": eta_x, "dual_step": eta_y, "damping": beta_y, "extrapolation": theta}
+        mean = clients.ask(vectors, **numbers)
+        state = apda_rule.advance(state, mean, clients.mean("local-increment"))
+    return clients, state
+
+
+def play_five_gcs(objectives, rounds, gamma=0.5, weights=None):
+    clients, state = Clients(five_gcs, objectives, weights), MeanState(np.zeros(D), np.zeros(D))
+    for _ in range(rounds):
+        change = clients.ask({"primal": state.primal}, dual_step=1 / (2 * gamma), convexity=MU)
+        state = five_gcs_rule.advance(state, change, step=gamma, convexity=MU)
+    return clients, state
+
+
+def play_primal(solver, objectives, rounds, rate, steps, **numbers):
+    clients, state = Clients(solver, objectives), fed_cm_rule.FedCMState(np.zeros(D), np.zeros(D))
+    work = FirstOrder(steps=steps, batch_size=None)
+    for _ in range(rounds):
+        vectors = {"primal": state.primal, "direction": state.direction}
+        mean = clients.ask(vectors, client_lr=rate, work=work, **numbers)
+        state = fed_cm_rule.advance(state, mean, rate * steps)
+    return state.primal
+
+
+# --- equalities and fixed points --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("weights", [None, UNEQUAL])
+def test_fed_pd_and_fed_dr_and_fed_dyn_are_one_method(weights):
+    objectives, eta = quadratics(), 0.3
+    start = np.linspace(-1, 1, D)
+    pd = play_fed_pd(objectives, 20, eta, weights, start)
+    dr = play_fed_dr(objectives, 20, eta, 1.0, weights, start)
+    dyn = play_fed_dyn(objectives, 20, 1 / eta, weights, start)
+    np.testing.assert_allclose(pd[1], dr[1], atol=1e-11)
+    np.testing.assert_allclose(pd[1], [state.primal for state in dyn[1]], atol=1e-11)
+    for a, b in zip(pd[0].memories, dyn[0].memories, strict=True):
+        np.testing.assert_allclose(a["dual"], -b["own"], atol=1e-10)
+
+
+def _at_optimum(name, objectives):
+    """Return the next point of a method whose memories are those of the optimum."""
+    solution = optimum(objectives)
+    gradients = [f.gradient(solution) for f in objectives]
+    if name == "fed_pd":
+        clients = Clients(fed_pd, objectives)
+        clients.memories = [{"dual": -g, "local": solution} for g in gradients]
+        return solution + clients.ask({"primal": solution}, step=0.3)
+    if name == "five_gcs":
+        clients = Clients(five_gcs, objectives)
+        duals = [g - MU * solution for g in gradients]
+        clients.memories = [{"dual": dual, "local": solution} for dual in duals]
+        change = clients.ask({"primal": solution}, dual_step=1.0, convexity=MU)
+        state = MeanState(solution, np.mean(duals, axis=0))
+        return five_gcs_rule.advance(state, change, step=0.5, convexity=MU).primal
+    if name == "apda":
+        clients, eta_y = Clients(apda_inexact, objectives), 0.2
+        clients.memories = [{"sent": -g + eta_y * solution, "local": solution} for g in gradients]
+        numbers = {"primal_step": 0.25, "dual_step": eta_y, "damping": 0.1, "extrapolation": 0.9}
+        change = clients.ask({"dual-mean": eta_y * solution}, **numbers)
+        np.testing.assert_allclose(change, 0.0, atol=1e-10)
+        return solution + clients.mean("local-increment")
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("name", ["fed_pd", "five_gcs", "apda"])
+def test_the_optimum_is_a_fixed_point(name):
+    objectives = quadratics()
+    np.testing.assert_allclose(_at_optimum(name, objectives), optimum(objectives), atol=1e-10)
+
+
+EXACT_METHODS = {
+    "FedPD": lambda f, p: play_fed_pd(f, 150, 0.5, p)[1][-1],
+    "APDAInexact": lambda f, p: play_apda(f, 1100, weights=p)[1].primal,
+    "FiveGCS": lambda f, p: play_five_gcs(f, 200, weights=p)[1].primal,
+}
+
+
+@pytest.mark.parametrize("weights", [None, UNEQUAL], ids=["equal", "unequal"])
+@pytest.mark.parametrize("name", EXACT_METHODS)
+def test_reaches_the_optimum(name, weights):
+    objectives = quadratics()
+    assert error(EXACT_METHODS[name](objectives, weights), objectives, weights) < 1e-8
+
+
+def test_fed_cm_and_fed_sam_do_not_reach_the_optimum():
+    objectives, rate = quadratics(), 0.3 / TOP
+    finals = {
+        "FedAvg": play_primal(client_momentum, objectives, 200, rate, 10, mix=1.0),
+        "FedCM": play_primal(client_momentum, objectives, 200, rate, 10, mix=0.5),
+        "FedSAM": play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.05),
+    }
+    for name, point in finals.items():
+        assert error(point, objectives) > 1e-3, name
+    # Bias, not slowness: with one local step FedAvg is gradient descent and arrives, and so does FedCM.
+    for mix in (1.0, 0.5):
+        assert error(play_primal(client_momentum, objectives, 500, rate, 1, mix=mix), objectives) < 1e-9
+    # FedAvg twice over: no momentum, no radius.
+    np.testing.assert_array_equal(finals["FedAvg"], play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.0))
+
+
+def test_fed_pd_without_communication_goes_on_from_its_own_point():
+    objectives = quadratics(count=1)
+    twice = play_fed_pd(objectives, 5, 0.4, repeats=2)[1]
+    once = play_fed_pd(objectives, 10, 0.4)[1]
+    np.testing.assert_allclose(twice, once[::2], atol=1e-12)
+
+
+# --- the boxes of the papers, step by step ----------------------------------------------------------------------
+
+
+def test_apda_inexact_takes_the_steps_of_its_box():
+    objectives, eta_x, beta, rounds = quadratics(), 0.25, 0.1, 15
+    eta_y = 1 / (32 * eta_x)
+    theta = max(2 / (2 + MU * eta_x), 1 - beta * eta_y)
+    x, before, y, gradients = np.zeros((5, D)), np.zeros((5, D)), np.zeros((5, D)), np.zeros((5, D))
+    gradients = np.array([f.gradient(np.zeros(D)) for f in objectives])
+    for _ in range(rounds):
+        extrapolated = x + theta * (x - before)
+        v = y - eta_y * beta * (y + gradients) + eta_y * extrapolated
+        y = v - v.mean(axis=0)
+        before = x
+        # The exact proximal point, so x+ is x_hat.
+        x = np.array(
+            [
+                np.linalg.solve(f.matrix + np.eye(D) / eta_x, f.vector + (a - eta_x * b) / eta_x)
+                for f, a, b in zip(objectives, x, y, strict=True)
+            ]
+        )
+        gradients = np.array([f.gradient(a) for f, a in zip(objectives, x, strict=True)])
+    # The first message only says where the duals start.
+    clients, state = play_apda(objectives, rounds + 1, eta_x, beta)
+    np.testing.assert_allclose([memory["local"] for memory in clients.memories], x, atol=1e-11)
+    np.testing.assert_allclose(state.primal, x.mean(axis=0), atol=1e-11)
+
+
+def test_five_gcs_takes_the_steps_of_its_box():
+    objectives, gamma, rounds = quadratics(), 0.5, 10
+    count = len(objectives)
+    tau = 1 / (2 * gamma * count)
+    x, u = np.zeros(D), np.zeros((count, D))
+    for _ in range(rounds):
+        hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * MU)
+        # argmin 1/M (f - mu/2 |.|^2) + tau/2 |y - (hat + u/tau)|^2
+        y = [
+            np.linalg.solve((f.matrix - MU * np.eye(D)) / count + tau * np.eye(D), f.vector / count + tau * hat + v)
+            for f, v in zip(objectives, u, strict=True)
+        ]
+        following = u + tau * (hat - np.array(y))
+        x = hat - gamma * (following.sum(axis=0) - u.sum(axis=0))
+        u = following
+    hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * MU)
+    clients, state = play_five_gcs(objectives, rounds, gamma)
+    np.testing.assert_allclose(state.primal, hat, atol=1e-11)
+    np.testing.assert_allclose([memory["dual"] / count for memory in clients.memories], u, atol=1e-11)
+
+
+def test_fed_cm_and_fed_sam_take_the_steps_of_their_boxes():
+    objectives, rate, steps, alpha, radius = quadratics(), 0.02, 3, 0.3, 0.1
+    x, direction, sharp = np.zeros(D), np.zeros(D), np.zeros(D)
+    for _ in range(4):
+        ends, sharp_ends = [], []
+        for f in objectives:
+            a, b = x.copy(), sharp.copy()
+            for _ in range(steps):
+                a = a - rate * (alpha * f.gradient(a) + (1 - alpha) * direction)
+                g = f.gradient(b)
+                b = b - rate * f.gradient(b + radius * g / np.linalg.norm(g))
+            ends.append(a)
+            sharp_ends.append(b)
+        direction = -(np.mean(ends, axis=0) - x) / (rate * steps)
+        x, sharp = np.mean(ends, axis=0), np.mean(sharp_ends, axis=0)
+    np.testing.assert_allclose(play_primal(client_momentum, objectives, 4, rate, steps, mix=alpha), x, atol=1e-13)
+    np.testing.assert_allclose(
+        play_primal(sharpness_aware, objectives, 4, rate, steps, radius=radius), sharp, atol=1e-13
+    )
+
+
+class Counted(Quadratic):
+    """Counts its gradients."""
+
+    calls = 0
+
+    def gradient(self, w, batch=None, out=None):
+        self.calls += 1
+        return super().gradient(w, batch, out)
+
+
+@pytest.mark.parametrize(("radius", "a_step"), [(0.1, 2), (0.0, 1)])
+def test_fed_sam_says_how_many_gradients_its_steps_cost(radius, a_step):
+    objective = Counted(np.diag(np.arange(1.0, D + 1)), np.ones(D))
+    clients = Clients(sharpness_aware, [objective])
+    clients.ask({"primal": np.zeros(D)}, client_lr=0.02, work=FirstOrder(steps=7, batch_size=None), radius=radius)
+    assert clients.uplinks[0].metrics["gradient-evaluations"] == objective.calls == 7 * a_step
+
+
+def test_fed_sam_stays_where_there_is_no_uphill():
+    objective = Counted(np.eye(D), np.zeros(D))
+    clients = Clients(sharpness_aware, [objective])
+    work = FirstOrder(steps=3, batch_size=None)
+    np.testing.assert_array_equal(clients.ask({"primal": np.zeros(D)}, client_lr=0.02, work=work, radius=0.1), 0.0)
+    assert clients.uplinks[0].metrics["gradient-evaluations"] == objective.calls == 3
+
+
+# The first round of APDA-Inexact has no minimisation.
+@pytest.mark.parametrize(("solver", "minimisations"), [(fed_pd, 2), (five_gcs, 2), (apda_inexact, 1)])
+def test_a_minimisation_begins_where_the_last_one_ended(solver, minimisations, monkeypatch):
+    begins_where_it_ended(solver, monkeypatch, minimisations)
+
+
+def test_a_memory_of_fed_pd_is_a_function_of_the_messages():
+    def expected(before, point, vectors):
+        moved = 0.5 * (vectors["increment"] - 0.4 * before["dual"])
+        return {"dual": before["dual"] + moved / 0.4, "local": point + moved}
+
+    remembers(fed_pd, expected)
+
+
+def test_a_memory_of_five_gcs_is_a_function_of_the_messages():
+    def expected(before, point, vectors):
+        increment = vectors["increment"]
+        return {"dual": before["dual"] + increment, "local": point - increment / 1.0}
+
+    remembers(five_gcs, expected)
+
+
+def test_a_memory_of_apda_inexact_is_a_function_of_the_messages():
+    def expected(before, point, vectors):
+        local = before["local"] + vectors["local-increment"]
+        return {"sent": before["sent"] + vectors["increment"], "local": local}
+
+    remembers(apda_inexact, expected)

@@ -1,0 +1,209 @@
+"""The saddle-point rivals: the papers' boxes written out, and what is known of them."""
+
+import numpy as np
+import pytest
+from saddles import (
+    ADVERSARIAL,
+    BILINEAR,
+    CASES,
+    PSI,
+    RNG,
+    SIDE,
+    SPARSE,
+    answer,
+    bilinear,
+    equal_bilinear,
+    federated,
+    one_client,
+    queries,
+    run,
+    takes_two_batches_a_step,
+    unequal_quadratics,
+)
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.engines import FirstOrder
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import Euclidean, PNorm
+from flwr_fco.objectives import BilinearSaddle, QuadraticSaddle
+from flwr_fco.pooled import saddle_metrics, saddle_point
+from flwr_fco.regularizers import L1, PerParameter, Zero
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import Steps
+from reproduction.rivals import DistributedPGDA, ExtraStepLocalSGD, FedAvgS, ScaffoldS
+
+
+def test_extra_step_is_extragradient_with_subgradients_and_projection():
+    start = np.clip(RNG.normal(size=13), -0.5, 0.5)
+    _, uplink = answer("extra_step", BILINEAR, SPARSE, Euclidean(), {"primal": start.copy()})
+    strength = np.r_[np.full(8, 0.1), np.full(5, 0.05)]
+    side = np.r_[np.full(8, 0.5), np.full(5, np.inf)]
+    g, z = iter(queries(BILINEAR, 8)), start.copy()
+    for _ in range(4):
+        half = np.clip(z - 0.07 * (next(g)(z) + strength * np.sign(z)), -side, side)
+        z = np.clip(z - 0.07 * (next(g)(half) + strength * np.sign(half)), -side, side)
+    np.testing.assert_allclose(uplink.vectors["increment"], z - start, atol=1e-14)
+
+
+@pytest.mark.parametrize(("sign", "bound"), [(False, None), (True, None), (False, 0.05)])
+def test_descent_ascent_alternating(sign, bound):
+    """Universal adversarial training: descent of the classifier, then ascent of the attack on the same images.
+
+    A classifier with bounds is within them before the attack sees it.
+    """
+    objective, split = ADVERSARIAL, ADVERSARIAL.split
+    start = np.clip(0.1 * RNG.normal(size=objective.layout.size), -0.1, 0.1)
+    psi = PerParameter({"coefficients": L1(0.01, bound=bound), "perturbation": L1(0.02, bound=0.1)})
+    vectors = {"primal": start.copy(), "options": {"alternating": True, "sign-ascent": sign}}
+    _, uplink = answer(
+        "descent_ascent", objective, psi, Euclidean(), vectors, numbers={"ascent-lr": 0.02}, client_lr=0.3
+    )
+    strength = np.r_[np.full(12, 0.01), np.zeros(3), np.full(4, 0.02)]
+    w = start.copy()
+    for batch in objective.batches(np.random.default_rng(0), FirstOrder(steps=4, batch_size=3)):
+        descent = objective.gradient(w, batch) + strength * np.sign(w)
+        w[:split] -= 0.3 * descent[:split]
+        if bound is not None:
+            w[:12] = np.clip(w[:12], -bound, bound)
+        ascent = -(objective.gradient(w, batch) + strength * np.sign(w))[split:]
+        w[split:] = np.clip(w[split:] + 0.02 * (np.sign(ascent) if sign else ascent), -0.1, 0.1)
+    np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
+
+
+def test_alternating_ascends_from_where_the_attack_is():
+    """A start outside of the attack's bound: the descent must not project it before its own step."""
+    objective, split = ADVERSARIAL, ADVERSARIAL.split
+    start = np.full(objective.layout.size, 0.3)
+    psi = PerParameter({"coefficients": L1(0.01), "perturbation": L1(0.0, bound=0.1)})
+    vectors = {"primal": start.copy(), "options": {"alternating": True, "sign-ascent": False}}
+    _, uplink = answer(
+        "descent_ascent", objective, psi, Euclidean(), vectors, numbers={"ascent-lr": 5.0}, client_lr=0.3
+    )
+    w = start.copy()
+    for batch in objective.batches(np.random.default_rng(0), FirstOrder(steps=4, batch_size=3)):
+        descent = objective.gradient(w, batch) + np.r_[np.full(12, 0.01), np.zeros(7)] * np.sign(w)
+        w[:split] -= 0.3 * descent[:split]
+        ascent = -objective.gradient(w, batch)[split:]
+        w[split:] = np.clip(w[split:] + 5.0 * ascent, -0.1, 0.1)
+    np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
+
+
+def test_descent_ascent_simultaneous_is_gradient_descent_along_the_operator():
+    start = RNG.normal(size=13)
+    _, uplink = answer("descent_ascent", BILINEAR, Zero(), Euclidean(), {"primal": start.copy()})
+    w = start.copy()
+    for g in queries(BILINEAR, 4):
+        w = w - 0.07 * g(w)
+    np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
+
+
+@pytest.mark.parametrize("alternating", [False, True])
+def test_descent_ascent_descends_a_loss_without_a_maximising_player(alternating):
+    objective = CASES["a convex loss"][0]
+    start = RNG.normal(size=5)
+    vectors = {"primal": start.copy(), "options": {"alternating": alternating, "sign-ascent": alternating}}
+    _, uplink = answer("descent_ascent", objective, Zero(), Euclidean(), vectors)
+    w = start.copy()
+    for g in queries(objective, 4):
+        w = w - 0.07 * g(w)
+    np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
+
+
+def test_an_epoch_counts_batches_and_an_extra_step_takes_two():
+    takes_two_batches_a_step("extra_step")
+
+
+def test_on_a_bilinear_problem_descent_ascent_runs_away():
+    clients, saddle, rate = equal_bilinear()
+    found = federated("descent_ascent", clients, 200, client_lr=rate, steps=10)
+    assert np.linalg.norm(found - saddle) >= 1e6 * np.linalg.norm(saddle)
+
+
+def test_descent_ascent_has_no_half_step_and_is_exact_for_one_local_step():
+    clients = unequal_quadratics()
+    saddle = QuadraticSaddle.pooled(clients, np.full(4, 0.25)).solution
+    found = federated("descent_ascent", clients, 300, client_lr=0.1, steps=1)
+    assert np.linalg.norm(found - saddle) <= 1e-8
+
+
+def test_one_local_step_has_no_bias_and_control_variates_have_none_for_any_number_of_them():
+    rng = np.random.default_rng(3)
+    clients = [
+        QuadraticSaddle(np.diag(rng.random(3) + 0.5), rng.normal(size=(2, 3)), np.eye(2), linear=rng.normal(size=3))
+        for _ in range(3)
+    ]
+    saddle = saddle_point(clients)
+    one = {"client_lr": 0.2, "work": Steps(1, batch_size=None)}
+    assert np.abs(run(FedAvgS(**one), clients, 200) - saddle).max() <= 1e-9
+    many = {"client_lr": 0.05, "work": Steps(5, batch_size=None)}
+    assert np.abs(run(ScaffoldS(**many), clients, 400) - saddle).max() <= 1e-9
+    assert np.abs(run(FedAvgS(**many), clients, 400) - saddle).max() >= 1e-3
+
+
+def test_on_a_bilinear_problem_the_extra_step_converges_and_descent_ascent_diverges():
+    clients, saddle, rate = equal_bilinear()
+    options = {"client_lr": rate, "work": Steps(5, batch_size=None)}
+    assert np.abs(run(ExtraStepLocalSGD(**options), clients, 200) - saddle).max() <= 1e-6
+    options["on_divergence"] = "warn"
+    for strategy in (FedAvgS(**options), DistributedPGDA(alternating=False, **options)):
+        assert np.abs(run(strategy, clients, 200) - saddle).max() >= 1e3
+
+
+def test_the_extra_step_makes_no_exact_zeros():
+    a, b, c = (np.random.default_rng(np.random.SeedSequence(0, spawn_key=key)) for key in ((0,), (1,), (3, 0)))
+    matrix, offset = a.uniform(-1.0, 1.0, (20, 30)), b.uniform(-1.0, 1.0, 20)
+    clients = [BilinearSaddle(matrix, offset, noise=0.1) for _ in range(5)]
+    start = {"x": c.uniform(-0.05, 0.05, 30), "y": c.uniform(-0.05, 0.05, 20)}
+    psi = PerParameter({"*": L1(0.1, bound=0.05)})
+    options = {"regularizer": psi, "client_lr": 0.03, "server_lr": 1.0, "work": Steps(10, batch_size=1)}
+    w = run(ExtraStepLocalSGD(**options), clients, 40, start)
+    metrics = saddle_metrics(clients[:1], None, psi, w)
+    assert np.isfinite(metrics["gap"])
+    assert metrics["density"] > 0.97
+
+
+def test_the_ascent_has_its_own_rate():
+    """One step from 0 on <A x - b, y>: y moves by ascent_lr along minus b, or along its sign; x does not move."""
+    objective = bilinear(2)
+    for options, expected in (
+        ({"ascent_lr": 0.02}, -0.02 * objective.offset),
+        ({"ascent_lr": lambda server_round: 0.03}, -0.03 * objective.offset),
+        ({}, -0.5 * objective.offset),
+        ({"ascent_lr": 0.02, "sign_ascent": True}, -0.02 * np.sign(objective.offset)),
+    ):
+        strategy = DistributedPGDA(**one_client(client_lr=0.5, work=Steps(1, batch_size=None), **options))
+        found = run(strategy, [objective], 1)
+        np.testing.assert_allclose(found[10:], expected, atol=1e-15)
+        assert not found[:10].any()
+    with pytest.raises(ConfigurationError, match="ascent_lr"):
+        DistributedPGDA(ascent_lr=-1.0)
+
+
+def test_the_ascent_rate_is_one_number_for_all_nodes_of_a_round():
+    rng = np.random.default_rng(0)
+    objective = BilinearSaddle(rng.uniform(-1.0, 1.0, (4, 3)), rng.uniform(-1.0, 1.0, 4))
+    start = {"x": rng.uniform(-0.05, 0.05, 3), "y": rng.uniform(-0.05, 0.05, 4)}
+    rates = []
+    for rate in ([0.1, 0.2], [0.1, 0.2, 9.0, 9.0, 9.0, 9.0]):
+        countdown = iter(rate)
+        strategy = DistributedPGDA(
+            client_lr=0.1, ascent_lr=lambda n, left=countdown: next(left), work=Steps(1), fraction_evaluate=0.0
+        )
+        app = client_app(lambda context: objective)
+        options = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": start, "progress": False}
+        arrays = simulate(strategy, app, **options).arrays
+        rates.append(np.concatenate([array.numpy().ravel() for array in arrays.values()]))
+    np.testing.assert_array_equal(*rates)
+
+
+@pytest.mark.parametrize("strategy", [ExtraStepLocalSGD, FedAvgS, DistributedPGDA])
+def test_the_baselines_are_euclidean(strategy):
+    with pytest.raises(ConfigurationError, match=f"{strategy.__name__} averages primal points"):
+        strategy(mirror_map=PNorm(3.0))
+
+
+@pytest.mark.parametrize("strategy", [ExtraStepLocalSGD, FedAvgS, DistributedPGDA])
+def test_the_baselines_stay_feasible(strategy):
+    clients = [bilinear(seed, noise=0.5) for seed in range(3)]
+    found = run(strategy(regularizer=PSI, client_lr=0.3, work=Steps(3, batch_size=1), server_lr=0.5), clients, 10)
+    assert np.abs(found).max() <= SIDE + 1e-12

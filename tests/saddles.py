@@ -1,0 +1,129 @@
+"""Small saddle points, a client's answers on them, and runs of strategies."""
+
+import numpy as np
+import pytest
+from problems import run as run_from
+
+from flwr_fco.client_apps import find_solver
+from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
+from flwr_fco.objectives import BilinearSaddle, LeastSquares, MatrixGame, QuadraticSaddle, UniversalAdversarialLogistic
+from flwr_fco.regularizers import L1, PerParameter, Zero
+from flwr_fco.wire.protocol import Downlink, Plan
+from flwr_fco.work import FirstOrder
+
+RNG = np.random.default_rng(7)
+BILINEAR = BilinearSaddle(RNG.uniform(-1, 1, (5, 8)), RNG.uniform(-1, 1, 5), noise=0.2)
+GAME = MatrixGame(RNG.uniform(-1, 1, (4, 3)), noise=0.2)
+ADVERSARIAL = UniversalAdversarialLogistic(RNG.normal(size=(17, 4)), RNG.integers(0, 3, 17), num_classes=3)
+SPARSE = PerParameter({"x": L1(0.1, bound=0.5), "y": L1(0.05)})
+ATTACK = PerParameter({"coefficients": L1(0.01), "perturbation": L1(0.02, bound=0.1)})
+ENTROPY = Product({"*": SimplexEntropy()})
+CASES = {
+    "bilinear": (BILINEAR, SPARSE, Euclidean()),
+    "game": (GAME, Zero(), ENTROPY),
+    "adversarial": (ADVERSARIAL, ATTACK, Euclidean()),
+    "a convex loss": (LeastSquares(RNG.normal(size=(9, 4)), RNG.normal(size=9)), L1(0.1), Euclidean()),
+}
+SIDE, STRENGTH = 0.4, 0.2
+PSI = PerParameter({"x": L1(STRENGTH, bound=SIDE), "y": L1(STRENGTH, bound=SIDE)})
+
+
+def downlink(solver, objective, psi, h, vectors, *, steps=4, batch_size=3, client_lr=0.07, elapsed=0.3, numbers=None):
+    options = {"trajectory": False, "alternating": False, "sign-ascent": False, **vectors.pop("options", {})}
+    plan = Plan(solver, objective.layout, psi, h, work=FirstOrder(steps=steps, batch_size=batch_size), options=options)
+    return Downlink(plan, vectors, client_lr=client_lr, elapsed=elapsed, numbers=numbers or {})
+
+
+def answer(solver, objective, psi, h, vectors, seed=0, **options):
+    message = downlink(solver, objective, psi, h, dict(vectors), **options)
+    for vector in message.vectors.values():
+        vector.setflags(write=False)
+    uplink, state = find_solver(solver)(message, objective, None, np.random.default_rng(seed))
+    assert state is None
+    return message, uplink
+
+
+def queries(objective, count, seed=0, batch_size=3):
+    """Return the operators of a round: a fresh batch for each query."""
+    work = FirstOrder(steps=count, batch_size=batch_size)
+    return [lambda w, b=b: objective.gradient(w, b) for b in objective.batches(np.random.default_rng(seed), work)]
+
+
+def federated(solver, objectives, rounds, *, client_lr, steps, psi=None, server_lr=1.0, start=None):
+    """Run a method whose server averages increments, noise-free, and return its last vector."""
+    layout = objectives[0].layout
+    name = "dual" if solver == "dual_extrapolation" else "primal"
+    vector, elapsed = np.zeros(layout.size) if start is None else start.copy(), 0.0
+    for _ in range(rounds):
+        uplinks = [
+            answer(
+                solver,
+                objective,
+                psi or Zero(),
+                Euclidean(),
+                {name: vector.copy()},
+                steps=steps,
+                batch_size=None,
+                client_lr=client_lr,
+                elapsed=elapsed,
+            )[1]
+            for objective in objectives
+        ]
+        vector = vector + server_lr * np.mean([uplink.vectors["increment"] for uplink in uplinks], axis=0)
+        elapsed += server_lr * client_lr * steps
+    return vector
+
+
+def equal_bilinear():
+    """Return equal clients, noise-free, unconstrained and of full rank, their saddle point, and a rate."""
+    rng = np.random.default_rng(1)
+    matrix = rng.normal(size=(6, 6)) / 3.0 + np.eye(6)
+    clients = [BilinearSaddle(matrix, rng.normal(size=6))] * 2
+    return clients, np.r_[np.linalg.solve(matrix, clients[0].offset), np.zeros(6)], 0.9 / clients[0].lipschitz()
+
+
+def unequal_quadratics():
+    rng = np.random.default_rng(2)
+
+    def psd(n):
+        a = rng.normal(size=(n, n))
+        return a @ a.T / n + 0.5 * np.eye(n)
+
+    return [
+        QuadraticSaddle(psd(4), rng.normal(size=(3, 4)), psd(3), linear=rng.normal(size=4), offset=rng.normal(size=3))
+        for _ in range(4)
+    ]
+
+
+def takes_two_batches_a_step(solver):
+    """An epoch counts batches: 17 rows in batches of 4 are five batches, three steps of two."""
+    objective = ADVERSARIAL
+    plan = Plan(
+        solver,
+        objective.layout,
+        ATTACK,
+        Euclidean(),
+        work=FirstOrder(epochs=1, batch_size=4),
+        options={"trajectory": False},
+    )
+    start = np.zeros(objective.layout.size)
+    message = Downlink(plan, {"dual": start, "primal": start}, client_lr=0.1)
+    uplink, _ = find_solver(solver)(message, objective, None, np.random.default_rng(0))
+    assert (uplink.steps, uplink.elapsed) == (3, pytest.approx(0.3))
+
+
+def run(strategy, objectives, rounds, start=None):
+    layout = objectives[0].layout
+    result = run_from(
+        strategy, objectives, rounds, start=layout.unflatten(np.zeros(layout.size)) if start is None else start
+    )
+    return layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
+
+
+def one_client(**options):
+    return {"min_train_nodes": 1, "min_available_nodes": 1, "server_lr": 1.0, **options}
+
+
+def bilinear(seed=0, noise=0.0):
+    rng = np.random.default_rng(seed)
+    return BilinearSaddle(rng.uniform(-1, 1, (6, 10)), rng.uniform(-1, 1, 6), noise=noise)
