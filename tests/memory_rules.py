@@ -17,7 +17,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Everyone, Participation, run_of
+from flwr_fco.strategies import Everyone, Minimise, Participation, run_of
 from flwr_fco.wire.client_state import read_state
 from flwr_fco.wire.envelope import StateMissingError
 from flwr_fco.wire.protocol import ClientStamp
@@ -163,7 +163,7 @@ def refuses_samples(make):
 def leaves_who_has_no_weight_out_of_the_mean(make, num_rounds):
     """It never counts, so nothing may be divided by a weight that is guessed for it."""
     objectives, weights = quadratics(count=4), {0: 3.0, 1: 1.0, 3: 2.0}
-    strategy = make(weighting=weights, tolerance=1e-13)
+    strategy = make(weighting=weights, work=Minimise(tolerance=1e-13))
     strategy.fraction_evaluate = 0.0
     options = {"num_nodes": 4, "num_rounds": num_rounds, "initial_arrays": {"x": np.ones(6)}, "progress": False}
     simulate(strategy, app_of(objectives), **options)

@@ -47,12 +47,12 @@ def test_what_the_run_decides_reaches_every_strategy(name):
     assert strategy.regularizer == psi
     assert (strategy.seed, strategy.min_train_nodes) == (9, 16 if everyone else 8)
     if isinstance(strategy, WorkOptions):
-        assert strategy.local_steps == 4
+        assert strategy.work.steps == 4
     for key in ("client_lr", "server_lr"):
         if key in inspect.signature(STRATEGIES[name]).parameters:
             assert getattr(strategy, key) == getattr(settings, key)
     # What the run decides cannot be set a second time as an option.
-    assert not {"regularizer", "client_lr", "seed", "local_steps", "fraction_train"} & set(option_names(name))
+    assert not {"regularizer", "client_lr", "seed", "work", "fraction_train"} & set(option_names(name))
 
 
 def test_stages_outlast_the_run():
