@@ -113,6 +113,7 @@ def test_a_strategy_of_ones_own_has_its_own_arguments():
         ({"client_prox": "no"}, "client_prox='no' is a str; expected True or False"),
         ({"client_prox": 1}, "client_prox=1 is a int; expected True or False"),
         ({"node_timeout": "x"}, "node_timeout='x' is a str; expected a number"),
+        ({"node_timeout": float("inf")}, "node_timeout=inf; expected a finite number >= 0, of seconds"),
         ({"fraction_train": 1.5}, "fraction_train=1.5; expected a number from 0 to 1"),
         ({"min_train_nodes": 2.5}, "min_train_nodes=2.5 is a float; expected a whole number"),
         ({"seed": True}, "seed=True is a bool; expected a whole number"),
@@ -252,6 +253,7 @@ def test_the_ascent_rate_is_one_number_for_all_nodes_of_a_round():
     [
         ({"max_ratio": 10.0}, r"max_ratio=10.0: FedDualAvg has no such option; write bounds=Bounds\(max_ratio=10.0\)"),
         ({"window": 3}, r"write output=Average\(window=3\)"),
+        ({"output_window": 3}, r"write output=Average\(window=3\)"),
         ({"trim": 0.1}, r"write aggregation=Trimmed\(0.1\)"),
         ({"client_weights": {0: 1.0}}, r"write weighting=\{0: 1.0\}"),
     ],
@@ -310,3 +312,49 @@ def test_option_objects_take_numbers_of_numpy_and_keep_those_of_python():
 def test_weights_by_partition_are_checked(weighting, message):
     with pytest.raises(ConfigurationError, match=message):
         FedDualAvg(weighting=weighting)
+
+
+BETWEEN = {"client_lr": 0.02, "local_steps": 2, "batch_size": None}
+
+
+@together(
+    "options",
+    [
+        {"aggregation": "median"},
+        {"output": Average()},
+        {"density": 0.5},
+        {"bounds": Bounds(max_examples=20.0)},
+        {"server_momentum": 0.5},
+        {"regularizer": L1(0.3)},
+    ],
+)
+def test_options_set_between_two_runs_act_as_if_they_were_given(options):
+    strategy = FedDualAvg(**BETWEEN)
+    first = flat(run(strategy, clients(), 3).arrays)
+    for name, value in options.items():
+        setattr(strategy, name, value)
+    second = flat(run(strategy, clients(), 3).arrays)
+    np.testing.assert_array_equal(second, flat(run(FedDualAvg(**BETWEEN, **options), clients(), 3).arrays))
+    assert not np.array_equal(first, second)
+
+
+def test_what_is_set_between_two_runs_is_checked():
+    strategy = FedDualAvg(**BETWEEN)
+    for name, value, said in (
+        ("local_steps", 0, "local_steps=0; expected a whole number >= 1"),
+        ("output", "average", "output='average' is a str"),
+        ("server_lr", "fast", "server_lr='fast' is a str"),
+    ):
+        setattr(strategy, name, value)
+        with pytest.raises(ConfigurationError, match=said):
+            run(strategy, clients(), 1)
+        setattr(strategy, name, getattr(FedDualAvg(), name))
+    strategy.min_replies, strategy.fraction_evaluate = 2, 0.0
+    strategy.start(InProcessGrid(app_of(clients()), 4), start_arrays(), 1, timeout=7.0)
+    assert run_of(strategy).mail.timeout == 7.0
+
+
+def test_a_class_attribute_is_no_default():
+    for name, value in (("client_lr", 0.5), ("regularizer", L1(0.1))):
+        with pytest.raises(ConfigurationError, match=f"class Mine has {name} = .*, which changes no default; write"):
+            type("Mine", (FedDualAvg,), {name: value})()

@@ -187,10 +187,14 @@ def test_a_node_without_a_good_answer_is_asked_again_in_the_same_round(name, kin
     np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("fault", ["lost message", "raises", "NaN"])
-def test_a_client_that_is_bad_for_good_ends_the_run_with_an_error_that_names_it(fault):
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [("lost message", "no reply"), ("raises", "this client raises on purpose"), ("NaN", "NaN or infinite")],
+)
+def test_a_client_that_is_bad_for_good_ends_the_run_with_an_error_that_names_it_and_why(fault, reason):
     strategy = EVERYONE["DualFL"]()
-    with pytest.raises(ConfigurationError, match=rf"partition {VICTIM} .* 3 rounds in a row.*on_missing"):
+    said = rf"partition {VICTIM} .* 3 rounds in a row.*\(its last answer: .*{reason}.*\)\. .*on_missing"
+    with pytest.raises(ConfigurationError, match=said):
         faulty_run(strategy, FAULTS[fault], rounds=range(5, 100), num_rounds=30)
     assert strategy.state.round == 4
     assert run_of(strategy).current.number == 7
