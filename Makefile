@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-torch run test test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures clean
+.PHONY: help install install-torch run test test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,11 +63,21 @@ $(VENV)/.torch: $(INSTALLED)
 
 install-torch: $(VENV)/.torch ## Install PyTorch in .venv too (TORCH= says which)
 
-test-torch: $(VENV)/.torch ## Run the tests that need PyTorch
-	$(BIN)/python -m pytest -q -m "not slow" tests/pytorch flwr_fco/torch reproduction/tests/problems/test_networks.py
+# The targets that need PyTorch have it beside .venv: all others run without it, at the same time if need be.
+BESIDE := .venv-torch
+WITH_TORCH := PYTHONPATH=$(CURDIR)/$(BESIDE)$${PYTHONPATH:+:$$PYTHONPATH}
+$(BESIDE)/.installed: $(INSTALLED)
+	rm -rf $(BESIDE)
+	$(BIN)/python -m pip install --quiet --target $(BESIDE) $(TORCH)
+	@touch $@
 
-bench-torch: $(VENV)/.torch ## Run the benchmarks that need PyTorch in their quick mode
-	@set -e; for name in density large_network small_network; do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py --quick; done
+test-torch: $(BESIDE)/.installed ## Run the tests that need PyTorch
+	$(WITH_TORCH) $(BIN)/python -m pytest -q -m "not slow" tests/pytorch flwr_fco/torch reproduction/tests/problems/test_networks.py
+
+bench-torch: $(BESIDE)/.installed ## Run the benchmarks that need PyTorch in their quick mode
+	@set -e; for name in density large_network small_network; do echo "== benchmarks/$$name.py"; $(WITH_TORCH) $(BIN)/python benchmarks/$$name.py --quick; done
+
+torch: test-torch bench-torch ## Both, one after the other
 
 LOWEST := .venv-lowest
 $(LOWEST)/.installed: pyproject.toml
@@ -89,7 +99,8 @@ TOUCHES_FLOWER := tests/wire tests/client_apps/test_client_app.py tests/client_a
   tests/server/clients/test_nodes.py tests/server/clients/test_unmodified.py tests/server/questions \
   tests/server/replies/test_failures.py tests/server/rounds/test_saving.py tests/strategies/test_as_flowers_tests.py \
   tests/strategies/test_silence.py tests/simulation/test_exchange.py tests/simulation/test_simulate.py \
-  tests/simulation/test_workers.py
+  tests/simulation/test_workers.py::test_no_reply_is_lost_and_no_bit_changes_when_a_worker_dies \
+  tests/simulation/test_workers.py::test_sparse_vectors_travel_to_workers_too
 test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowest release of it that is supported
 	$(LOWEST)/bin/python -m pytest -q -m "not slow and not flower" $(TOUCHES_FLOWER)
 
@@ -119,4 +130,4 @@ pictures: $(INSTALLED) ## Draw the pictures of the README again
 	@set -e; for script in docs/make_*.py; do $(BIN)/python $$script; done
 
 clean: ## Remove .venv and what runs and tests have written
-	rm -rf $(VENV) $(LOWEST) .run .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) $(LOWEST) $(BESIDE) .run .mypy_cache .pytest_cache .ruff_cache build dist

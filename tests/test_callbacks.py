@@ -308,6 +308,21 @@ def test_a_checkpoint_is_the_state_after_the_last_whole_round(tmp_path):
     assert again.state.round == 6
 
 
+@together(
+    ("given", "said"),
+    [
+        ((3,), "path=3 is a int; expected a string or a PathLike"),
+        (("state.txt",), "expected the name of a file that ends in .npz"),
+        (("state.npz", 0), "every=0; expected a whole number >= 1"),
+        (("state.npz", 1.5), "every=1.5 is a float; expected a whole number"),
+        (("state.npz", "2"), "every='2' is a str; expected a whole number"),
+    ],
+)
+def test_a_checkpoint_takes_the_name_of_a_file_and_a_number(given, said):
+    with pytest.raises(ConfigurationError, match=said):
+        Checkpoint(*given)
+
+
 def test_a_diverged_state_does_not_replace_a_checkpoint(tmp_path):
     path = tmp_path / "state.npz"
     diverging = strategy(client_lr=1.2, regularizer=L1(0.0))

@@ -93,6 +93,10 @@ class Run:
         self.running = False
         self._assemble()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is under way is of the grid and the callbacks, which hold connections, or the clients themselves.
+        return {**self.__dict__, "progress": None, "running": False}
+
     def _assemble(self) -> None:
         """Make the parts that the options select."""
         kind = algorithm_class(self.strategy)

@@ -50,6 +50,8 @@ def test_the_root_app_gives_the_same_bits_as_the_run_in_this_process(superlink, 
     assert [line["round"] for line in lines] == [1, 2, 3]
 
 
+# By day tests/examples runs its two apps in this process, and the root app comes this way.
+@pytest.mark.nightly
 def test_the_quickstart_example_runs(superlink, tmp_path, request):
     app = request.config.rootpath / "examples" / "quickstart-sparse-logistic"
     flower_run(app, superlink, {"num-server-rounds": 3}, num_nodes=4, log=tmp_path / "log")

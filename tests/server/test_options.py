@@ -219,6 +219,7 @@ def test_a_function_of_the_round_may_count_by_itself(make, name):
     [
         ({"max_ratio": 10.0}, r"max_ratio=10.0: FedDualAvg has no such option; write bounds=Bounds\(max_ratio=10.0\)"),
         ({"window": 3}, r"write output=Average\(window=3\)"),
+        ({"output_window": 3}, r"write output=Average\(window=3\)"),
         ({"trim": 0.1}, r"write aggregation=Trimmed\(0.1\)"),
         ({"local_steps": 5}, r"write work=Steps\(5, batch_size=32\)"),
         ({"batch_size": None}, r"write work=Epochs\(1, batch_size=None\)"),
@@ -282,3 +283,49 @@ def test_option_objects_take_numbers_of_numpy_and_keep_those_of_python():
 def test_weights_by_partition_are_checked(weighting, message):
     with pytest.raises(ConfigurationError, match=message):
         FedDualAvg(weighting=weighting)
+
+
+BETWEEN = {"client_lr": 0.02, "work": Steps(2, batch_size=None)}
+
+
+@together(
+    "options",
+    [
+        {"aggregation": "median"},
+        {"output": Average()},
+        {"density": 0.5},
+        {"bounds": Bounds(max_examples=20.0)},
+        {"server_momentum": 0.5},
+        {"regularizer": L1(0.3)},
+    ],
+)
+def test_options_set_between_two_runs_act_as_if_they_were_given(options):
+    strategy = FedDualAvg(**BETWEEN)
+    first = flat(run(strategy, clients(), 3).arrays)
+    for name, value in options.items():
+        setattr(strategy, name, value)
+    second = flat(run(strategy, clients(), 3).arrays)
+    np.testing.assert_array_equal(second, flat(run(FedDualAvg(**BETWEEN, **options), clients(), 3).arrays))
+    assert not np.array_equal(first, second)
+
+
+def test_what_is_set_between_two_runs_is_checked():
+    strategy = FedDualAvg(**BETWEEN)
+    for name, value, said in (
+        ("work", 3, "work=3 is a int; expected a FirstOrder"),
+        ("output", "average", "output='average' is a str"),
+        ("server_lr", "fast", "server_lr='fast' is a str"),
+    ):
+        setattr(strategy, name, value)
+        with pytest.raises(ConfigurationError, match=said):
+            run(strategy, clients(), 1)
+        setattr(strategy, name, getattr(FedDualAvg(), name))
+    strategy.participation, strategy.fraction_evaluate = Participation(min_replies=2), 0.0
+    strategy.start(InProcessGrid(app_of(clients()), 4), start_arrays(), 1, timeout=7.0)
+    assert run_of(strategy).mail.timeout == 7.0
+
+
+def test_a_class_attribute_is_no_default():
+    for name, value in (("client_lr", 0.5), ("regularizer", L1(0.1))):
+        with pytest.raises(ConfigurationError, match=f"class Mine has {name} = .*, which changes no default; write"):
+            type("Mine", (FedDualAvg,), {name: value})()

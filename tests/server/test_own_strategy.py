@@ -3,17 +3,20 @@
 import re
 import sys
 import types
+from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
-from problems import app_of, clients, start_arrays
+from problems import app_of, clients, run, start_arrays
+from together import together
 
 from flwr_fco.algorithms import ClientHalf, DualAveraging, MirrorDescent, Start
 from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps.table import find_solver
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, run_of
 from flwr_fco.testing import check_strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-strategy.md"
@@ -68,3 +71,78 @@ def test_a_subclass_that_changes_the_client_half_needs_a_name(name):
     kind = MirrorDescent if name == "local_step" else DualAveraging
     with pytest.raises(ConfigurationError, match=f"changes {name} of the method {kind.name!r}.* give yours a `name`"):
         type("Changed", (kind,), {name: object()})
+
+
+def test_a_base_class_that_changes_the_client_half_needs_a_name_too():
+    mixin = type("Mixin", (), {"send": staticmethod(lambda downlink, moved, memory: {})})
+    with pytest.raises(ConfigurationError, match=f"changes send of the method {DualAveraging.name!r}"):
+        type("Changed", (mixin, DualAveraging), {})
+
+
+def test_a_name_is_of_one_class_which_may_be_defined_again():
+    half = {"name": "defined-twice", "engine": "dual steps", "begin": staticmethod(Start)}
+    for _ in range(2):
+        last = type("First", (ClientHalf,), half)
+    with pytest.raises(ConfigurationError, match=r"a method called 'defined-twice' exists already, .*First"):
+        type("Second", (ClientHalf,), half)
+    assert halves()["defined-twice"] is last
+
+
+@together(
+    ("memory", "functions"),
+    [(("own",), ()), (("own",), ("fresh",)), (("own",), ("remember",)), ((), ("fresh", "remember")), ((), ("fresh",))],
+)
+def test_a_method_that_remembers_says_what_and_how(memory, functions):
+    half = {"engine": "dual steps", "begin": staticmethod(Start), "memory": memory}
+    half |= {name: staticmethod(lambda *given: {}) for name in functions}
+    with pytest.raises(ConfigurationError, match="names them in `memory` and has both `fresh` and `remember`"):
+        type("Forgetful", (ClientHalf,), {"name": "forgetful", **half})
+    assert "forgetful" not in halves()
+
+
+@together(
+    ("says", "expected"),
+    [
+        ({"reads": "median"}, "reads='median'; expected 'mean', 'sums' or 'rows'"),
+        ({"refuses": ["regularizer"]}, "expected reasons by option"),
+        ({"refuses": {"client_lr": "why"}}, "of mirror_map, regularizer, server_lr"),
+    ],
+)
+def test_what_an_algorithm_says_of_its_server_half_is_checked(says, expected):
+    with pytest.raises(ConfigurationError, match=expected):
+        type("Odd", (DualAveraging,), says)
+
+
+def test_an_option_that_the_strategy_lacks_is_named():
+    @dataclass(frozen=True, kw_only=True)
+    class Fast(DualAveraging):
+        speed: float
+
+    with pytest.raises(ConfigurationError, match="Fast needs the option 'speed', which Slow does not have"):
+        run(type("Slow", (FedDualAvg,), {}, algorithm=Fast)(), clients(), 1)
+
+
+@together(
+    ("start", "said"),
+    [
+        (lambda point: {"point": point}, "returned a dict; expected a Start"),
+        (lambda point: Start(point.tolist()), r"returned a Start\(list\)"),
+        (lambda point: Start(point.astype(np.float32)), r"returned a Start\(ndarray\)"),
+        (lambda point: Start(point[None]), r"returned a Start\(ndarray\)"),
+    ],
+)
+def test_where_a_client_begins_is_a_start_of_float64(start, said):
+    half = {"name": "begins-oddly", "begin": staticmethod(lambda downlink, memory: start(downlink.vectors["dual"]))}
+    kind = type("Odd", (FedDualAvg,), {}, algorithm=type("Half", (DualAveraging,), half))
+    with pytest.raises(ClientError, match=said):
+        run(kind(), clients(), 1)
+
+
+def test_the_run_is_of_a_strategy_that_has_one():
+    class Headless(FedDualAvg):
+        def __post_init__(self):
+            pass
+
+    for other in (FedDualAvg, object(), Headless()):
+        with pytest.raises(ConfigurationError, match="has no run; expected a strategy of flwr_fco"):
+            run_of(other)

@@ -69,7 +69,7 @@ def killing(workers, worker, number):
     "make_strategy",
     [
         pytest.param(strategy, marks=pytest.mark.nightly),
-        lambda: strategy(fraction_train=0.5, seed=3),
+        pytest.param(lambda: strategy(fraction_train=0.5, seed=3), marks=pytest.mark.nightly),
         pytest.param(lambda: strategy(FedDAGT, client_state="ledger"), marks=pytest.mark.nightly),
         lambda: strategy(FedDAGT, client_state="ledger", fraction_train=0.5),
     ],

@@ -34,6 +34,12 @@ def test_too_few_replies_in_every_round_are_that_error_too():
         start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(participation=Participation(min_replies=5)))
 
 
+def test_replies_that_all_weigh_nothing_are_that_error_too():
+    weights = dict.fromkeys(range(4), 0.0) | {4: 1.0}
+    with pytest.raises(NothingTrainedError, match="4 good replies in the first one, whose weights are all 0"):
+        start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(weighting=weights))
+
+
 def test_a_clients_traceback_stays_in_left_out():
     def broken(message, reply):
         return [Message(error=Error(2, "ZeroDivisionError: division by zero\nTraceback ..."), reply_to=message)]

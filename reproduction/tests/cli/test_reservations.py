@@ -108,7 +108,8 @@ def test_workers_are_tasks_at_a_time_whatever_each_reserves(num_cpus, tmp_path, 
 
 @pytest.mark.flower
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+# As `sweep`, `reproduce` calls for tasks; test_reproduce_engines.py runs them.
+@pytest.mark.parametrize("command", ["run", "sweep", pytest.param("reproduce", marks=pytest.mark.nightly)])
 def test_ray_runs_with_a_reservation_and_refuses_one_that_is_not_there(command, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import D, app_of, clients, flat, optimum, problem, start_arrays, trackers_of
 from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
@@ -222,6 +223,22 @@ def test_a_second_start_begins_anew():
     a, _, _ = faulty_run(strategy, "drop")
     b, _, _ = faulty_run(strategy, "drop")
     assert np.array_equal(a, b)
+
+
+def test_without_a_first_gradient_trackers_start_at_zero(caplog):
+    def nobody(delivery):
+        return []
+
+    models = []
+    for kind, lost in (("gradient", (0,)), ("zero", ())):
+        grid = FaultyGrid(app_of(clients()), 4, {nobody: 1.0}, rounds=lost)
+        with _flower.identity(grid.run_id), caplog.at_level("WARNING", logger="flwr"):
+            strategy = FedDAGT(
+                client_lr=0.02, work=Epochs(1, batch_size=None), fraction_evaluate=0.0, tracker_start=kind
+            )
+            models.append(flat(strategy.start(grid, start_arrays(), 3).arrays))
+    np.testing.assert_array_equal(*models)
+    assert caplog.text.count("No client has sent a gradient that counts") == 1
 
 
 def test_the_same_nodes_serve_a_second_start():

@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flwr_fco.algorithms import DualAveraging, SparseDualAveraging
 from flwr_fco.algorithms.density import allotted, erdos_renyi, rounds_needed
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import digits
@@ -212,3 +213,11 @@ def test_a_density_of_an_array_is_that_many_entries():
     assert HardSparsity(density=0.3).value(HardSparsity(12).prox(v, 1.0)) == 0.0
     assert HardSparsity(density=0.3).value(HardSparsity(13).prox(v, 1.0)) == math.inf
     assert np.count_nonzero(HardSparsity(density=1e-9).prox(v, 1.0)) == 1
+
+
+def test_a_density_is_an_algorithm_of_its_own():
+    """It would replace another one in silence."""
+    other, sparse = (type("Own", (kind,), {}) for kind in (DualAveraging, SparseDualAveraging))
+    with pytest.raises(ConfigurationError, match=r"density=0.5: Mine runs Own, .* make yours a subclass"):
+        type("Mine", (FedDualAvg,), {}, algorithm=other)(density=0.5)
+    assert type(run_of(type("Mine", (FedDualAvg,), {}, algorithm=sparse)(density=0.5)).algorithm) is sparse

@@ -36,3 +36,10 @@ def test_running_statistics_are_bounded_too():
     assert list(found) == [4]
     assert "its change of mean is 3e+38" in found[4]
     assert IncrementBounds(1000.0, None).objections(uplinks(0.0, 0.0, 0.0, 1.0, 3.0), passed=old) == {}
+
+
+def test_the_reason_has_the_bound_that_was_applied():
+    for ratio, said in ((None, "max_ratio=1000 times 1,"), (50.0, "its count is 1e+09, more than 50 times 1,")):
+        found = {}
+        IncrementBounds(1000.0, None).compare("count", [1.0] * 5 + [1e9], found, ratio=ratio)
+        assert said in found[5]

@@ -315,6 +315,7 @@ def test_bad_arguments_are_named_with_their_value(options, message):
         (lambda: Steps(1, batch_size="32"), "batch_size='32'"),
         (lambda: Participation(min_replies=0), "min_replies=0; expected a whole number >= 1"),
         (lambda: Participation(node_timeout="x"), "node_timeout='x' is a str; expected a number"),
+        (lambda: Participation(node_timeout=float("inf")), "expected a finite number >= 0, of seconds"),
         (lambda: Participation(choose_nodes=[1, 2]), r"choose_nodes=\[1, 2\] is a list; expected a function"),
         (lambda: Everyone(evict_after=0), "evict_after=0"),
         (lambda: Everyone(on_missing="wait"), "on_missing='wait'"),

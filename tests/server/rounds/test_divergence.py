@@ -4,6 +4,8 @@ import logging
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.errors import DivergedError
@@ -121,3 +123,17 @@ def test_methods_with_memories_too(cls):
 def test_other_geometries_converge_undisturbed():
     strategy = FedDualAvg(mirror_map=PNorm(4.0), regularizer=L1(0.3), client_lr=0.02, work=Steps(2))
     assert np.isfinite(flat(run(strategy, clients(), 300).arrays)).all()
+
+
+def test_of_unmodified_clients_the_rate_is_their_own():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        away = {name: Array(10.0 * array.numpy() + 1.0) for name, array in message.content["arrays"].items()}
+        content = {"arrays": ArrayRecord(away), "metrics": MetricRecord({"num-examples": 10})}
+        return Message(RecordDict(content), reply_to=message)
+
+    strategy = FedDualAvg(client="unmodified", fraction_evaluate=0.0)
+    with pytest.raises(DivergedError, match="The rate of the clients' own training is too large"):
+        simulate(strategy, app, num_nodes=2, num_rounds=400, initial_arrays=start_arrays(), progress=False)

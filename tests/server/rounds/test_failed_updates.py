@@ -1,11 +1,14 @@
 """A round whose update fails leaves everything as it was, whatever the update raises, and where."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from faulty import Faulty, start_on
 from problems import app_of, changed, clients, flat
+from together import together
 
-from flwr_fco.errors import MagnitudeError
+from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.strategies import Average, FedDualAvg, Steps, run_of
 
 
@@ -57,3 +60,35 @@ def test_an_extrapolated_rate_counts_once_the_round_does():
     strategy, _ = run(3, where="aggregate", server_lr="auto", on_divergence="warn")
     plain, _ = run(2, server_lr="auto")
     assert run_of(strategy).chosen == run_of(plain).chosen
+
+
+class Other(NamedTuple):
+    dual: np.ndarray
+    round: int
+
+
+def other(state, primal):
+    return Other(state.dual, state.round)
+
+
+@together(
+    ("wrong", "said"),
+    [
+        ({"aggregate": other}, "aggregate returned a Other; expected a DualState, as `init` returns"),
+        ({"aggregate": lambda state, primal: state.dual}, r"aggregate returned an array of shape \(7,\); expected"),
+        ({"aggregate": lambda state, primal: state._replace(round=5)}, "round=5 after round=0; expected 1"),
+        ({"aggregate": lambda state, primal: state._replace(round=0)}, "round=0 after round=0; expected 1"),
+        ({"retrieve": lambda state, primal: primal[:-1]}, r"retrieve returned an array of shape \(6,\); .*\(7,\)"),
+        ({"retrieve": lambda state, primal: None}, "retrieve returned a NoneType; expected an array"),
+    ],
+)
+def test_what_is_no_next_state_or_no_model_is_named(wrong, said):
+    def aggregate(own, self, problem, state, replies):
+        return wrong.get("aggregate", lambda state, primal: state)(own.aggregate(self, problem, state, replies), None)
+
+    def retrieve(own, self, problem, state):
+        return wrong.get("retrieve", lambda state, primal: primal)(state, own.retrieve(self, problem, state))
+
+    strategy = changed(FedDualAvg, aggregate=aggregate, retrieve=retrieve)(fraction_evaluate=0.0)
+    with pytest.raises(ConfigurationError, match=said):
+        start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy)

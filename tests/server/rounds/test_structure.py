@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from problems import clients, flat, run
+from problems import changed, clients, flat, run
 from together import together
 
 from flwr_fco.client_apps import client_app
@@ -112,6 +112,12 @@ def test_each_array_is_looked_at_for_what_its_own_psi_promises():
     w = np.concatenate([np.diag([1.0, 1.0, 0, 0]).ravel(), [1.0, 1, 1, 0, 0, 0], np.ones(4)])
     layout = Layout.from_arrays({"conv": np.zeros((4, 4)), "head": np.zeros((2, 3)), "free": np.zeros((2, 2))})
     assert structure(psi.bind(layout), layout, w) == {"rank": 2, "feasible": 1, "density": 0.5}
+
+
+def test_a_methods_numbers_replace_none_of_the_rounds_own():
+    own = changed(FedDualAvg, metrics=lambda own, self, problem, state: {"skipped": 7, "num-replies": 7, "mine": 7})
+    metrics = run(own(client_lr=0.05), clients(), 1).train_metrics_clientapp[1]
+    assert (metrics["skipped"], metrics["num-replies"], metrics["mine"]) == (0, 4, 7)
 
 
 def test_without_psi_there_is_nothing_to_promise():
