@@ -27,6 +27,9 @@ def test_the_bits_are_those_of_simulate_and_strangers_stay_out(strategy, deploym
     assert replies == [row["train/num-replies"] for row in expected_rows] == [3, 3]
 
 
+# It waits a minute for the keys of killed nodes to be free. By day test_killed_runs.py goes on with new nodes on a grid
+# that tells no more than Flower's, and test_deploy.py starts a node until it is taken.
+@pytest.mark.nightly
 def test_a_killed_superlink_is_resumed_from_the_checkpoint(deployments, here):
     deployment = deployments(2)
     saved = str(deployment.home / "saved.npz")
