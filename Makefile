@@ -105,7 +105,7 @@ test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowe
 	$(LOWEST)/bin/python -m pytest -q -m "not slow and not flower" $(TOUCHES_FLOWER)
 
 test-deployment-lowest: $(LOWEST)/.installed ## A deployment of the lowest release of Flower that is supported (three minutes)
-	$(LOWEST)/bin/python -m pytest -q -m flower tests/integration/deployment
+	$(LOWEST)/bin/python -m pytest -q -m "flower and (nightly or not nightly)" tests/integration/deployment
 
 check: $(INSTALLED) ## Lint, formatting, types
 	$(BIN)/ruff check .

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flwr_fco.errors import ConfigurationError
+from tools import deployment as module
 from tools.deploy import app
 from tools.deployment import LocalDeployment, free_ports
 from tools.local_superlink import command_line, exists
@@ -151,3 +152,31 @@ def test_a_dead_process_takes_what_it_has_started_with_it(made):
 
 def test_ports_are_free_and_differ():
     assert len(set(free_ports(5))) == 5
+
+
+NODE = """
+import sys, time
+from pathlib import Path
+tried = Path(sys.argv[1], "tried")
+number = len(tried.read_text()) if tried.exists() else 0
+tried.write_text("x" * (number + 1))
+print(["Exit Code: 412", "refused", "SuperNode ID: 1"][number], flush=True)
+if number != 1:
+    time.sleep(60)
+"""
+
+
+def test_a_node_whose_key_is_still_in_use_is_started_until_it_is_taken(made, monkeypatch):
+    """Refused it reports so and lives on, or ends."""
+    deployment, _ = made
+    own = ["python", "-c", NODE, str(deployment.home)]
+    monkeypatch.setattr(deployment, "_command", lambda name: own)
+    monkeypatch.setattr(module, "_REFUSED", 2.0)
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.1)))
+    try:
+        deployment.start_node(0, again=True)
+        assert (deployment.home / "tried").read_text() == "xxx"
+        assert command_line(deployment.pids["node-0"])
+    finally:
+        deployment.stop("node-0")

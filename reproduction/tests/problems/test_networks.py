@@ -17,7 +17,7 @@ from flwr_fco.objectives import UniversalAdversarialLogistic
 from flwr_fco.pooled import client_weights
 from flwr_fco.regularizers import L1, PerParameter
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedMiP, FeDualEx
+from flwr_fco.strategies import Arrays, FedMiP, FeDualEx, Steps
 from flwr_fco.torch import TorchObjective
 from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.named import load_task
@@ -76,10 +76,9 @@ def test_a_saddle_point_is_played_as_our_own_objective_plays_it(kind):
         objectives = [make(*part) for part in parts()]
         strategy = kind(
             regularizer=PerParameter({"perturbation": L1(1e-3, bound=0.1)}),
-            apply_to="perturbation",
+            arrays=Arrays(apply_to="perturbation"),
             client_lr=0.2,
-            local_steps=3,
-            batch_size=16,
+            work=Steps(3, batch_size=16),
             fraction_evaluate=0.0,
         )
         arrays = {name: start[name] for name in objectives[0].layout.names}

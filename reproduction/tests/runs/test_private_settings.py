@@ -52,7 +52,7 @@ def test_what_is_missing_or_cannot_be_is_refused_with_the_reason():
         strategy_of(settings_of(privacy_clip=None, privacy_delta=None))
     with pytest.raises(ConfigurationError, match="target_epsilon"):
         strategy_of(settings_of(privacy_noise_multiplier=None))
-    with pytest.raises(ConfigurationError, match="local_steps"):
+    with pytest.raises(ConfigurationError, match="work=Steps"):
         strategy_of(settings_of(local_steps=0))
     with pytest.raises(ConfigurationError, match="weighting"):
         strategy_of(settings_of(weighting="examples"))

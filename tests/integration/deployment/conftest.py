@@ -48,7 +48,7 @@ class Deployment(LocalDeployment):
             **super().environment,
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
             "OMP_NUM_THREADS": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
         }
 
     def spawn(self, name, program):

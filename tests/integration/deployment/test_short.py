@@ -15,18 +15,21 @@ def same(arrays, others):
 @pytest.mark.parametrize("strategy", ["FedDAGT", pytest.param("FedDualAvg", marks=pytest.mark.nightly)])
 def test_the_bits_are_those_of_simulate_and_strangers_stay_out(strategy, deployments, here):
     """By day with memories and a round 0, of which the other's messages are a part."""
-    deployment = deployments()
+    deployment = deployments(2)
     deployment.make_ca("other-ca")
-    deployment.start_stranger(3, register=False, ca="ca.crt")
-    deployment.start_stranger(4, register=True, ca="other-ca.crt")
+    deployment.start_stranger(2, register=False, ca="ca.crt")
+    deployment.start_stranger(3, register=True, ca="other-ca.crt")
     arrays, rows, left_out = deployment.run(strategy, strategy=strategy, rounds=2)
-    expected, expected_rows = here(strategy, 2)
+    expected, expected_rows = here(strategy, 2, 2)
     same(arrays, expected)
     assert left_out == []
     replies = [row["train/num-replies"] for row in rows]
-    assert replies == [row["train/num-replies"] for row in expected_rows] == [3, 3]
+    assert replies == [row["train/num-replies"] for row in expected_rows] == [2, 2]
 
 
+# It waits a minute for the keys of killed nodes to be free. By day test_killed_runs.py goes on with new nodes on a grid
+# that tells no more than Flower's, and test_deploy.py starts a node until it is taken.
+@pytest.mark.nightly
 def test_a_killed_superlink_is_resumed_from_the_checkpoint(deployments, here):
     deployment = deployments(2)
     saved = str(deployment.home / "saved.npz")

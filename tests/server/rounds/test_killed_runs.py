@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from fitting import fitting
 from flwr.app import MetricRecord
+from flwr.serverapp import Grid
 from problems import CONSTANTS, app_of, problem, start_arrays
 from representatives import by_class
 
 from flwr_fco.callbacks import Callback, Checkpoint, Csv, EarlyStopping, JsonLines
+from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -27,6 +29,7 @@ from flwr_fco.strategies import (
     method_of,
     run_of,
 )
+from flwr_fco.wire import flower as _flower
 
 ROUNDS = 6
 
@@ -414,3 +417,38 @@ def test_other_nodes_are_refused(tmp_path):
             initial_arrays=start_arrays(),
             resume=path,
         )
+
+
+class Deployed(Grid):
+    """Nodes of which a server knows what Flower's own grids tell: their memories are not among it."""
+
+    def __init__(self):
+        self.nodes = InProcessGrid(app_of(problem()), 5)
+
+    run = property(lambda self: self.nodes.run)
+
+
+for method in ("set_run", "create_message", "get_node_ids", "push_messages", "pull_messages", "send_and_receive"):
+    setattr(Deployed, method, lambda self, *given, _name=method, **more: getattr(self.nodes, _name)(*given, **more))
+Deployed.__abstractmethods__ = frozenset()
+
+
+@pytest.mark.parametrize("cls", [FedDAGT, DualFL])
+def test_nodes_that_are_new_after_a_kill_are_told_what_they_were(cls, tmp_path):
+    """As in a deployment that is killed as a whole: the ledger has what the nodes had, and no node has the plan."""
+    results = []
+    for path, rounds in ((tmp_path / "whole.npz", (4,)), (tmp_path / "run.npz", (2, 4))):
+        for number in rounds:
+            grid, strategy = Deployed(), make(cls, client_state="ledger", fraction_evaluate=0.0)
+            resume = path if path.exists() else None
+            with _flower.identity(grid.nodes.run_id), single_threaded_blas():
+                result = strategy.start(
+                    grid, start_arrays(), number, callbacks=[Checkpoint(path, every=1)], resume=resume
+                )
+        assert not result.left_out
+        results.append((strategy.state, result))
+    for one, other in zip(results[0][0], results[1][0], strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert [metrics["num-replies"] for metrics in results[1][1].train_metrics_clientapp.values()] == [
+        metrics["num-replies"] for metrics in results[0][1].train_metrics_clientapp.values()
+    ]
