@@ -19,9 +19,9 @@ psi is an extension that the paper does not have. It composes through `retrieve`
 Differs from the paper in: 1. psi; 2. weights p_m and unequal local work, as in FedDA-GT.
 
 Mean of a stage. The paper takes the next reference from the mean over all rounds of a stage of the points in which
-rounds begin, r = 0 .. R-1: that is the default. The authors' code takes the last 100 rounds (``restart_window=100``, or
-``output=Average(window=100)``, which then also sets the reference) and uses the points in which rounds end
-(``restart_newest=True``), so that a window includes the newest one.
+rounds begin, r = 0 .. R-1: that is the default. The authors' code takes the last 100 rounds
+(``Reference(window=100)``, or ``output=Average(window=100)``, which then also sets the reference) and uses the points
+in which rounds end (``Reference(newest=True)``), so that a window includes the newest one.
 
 Errata of the printed algorithm 2: line 7 must pass -z to its Prox, which minimises <w - v, g> + h; line 12 must be
 z_{r+1} = z_r + eta_s mean(z_K - z_0): with the printed Delta_r the dual moves by differences of gradients. In (4) the
@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.algorithms.contract import Problem, Replies, Setting, Vector
-from flwr_fco.algorithms.contract.choices import Average
+from flwr_fco.algorithms.contract.choices import Average, Reference
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.core.layout import largest_entries
 from flwr_fco.errors import ConfigurationError
@@ -256,14 +256,10 @@ class MultistepGradientTracking(RestrictedGradientTracking):
     ----------
     stages : sequence of Stage
         Length and numbers of each stage.
-    sparsity : int, optional
-        s: number of entries kept in a reference.
     output : str or Average
         The window of a moving average is also that of a reference.
-    restart_window : int, optional
-        Number of last rounds of a stage that the reference averages.
-    restart_newest : bool
-        Whether the reference averages the points in which rounds end.
+    reference : Reference
+        Which points the reference averages, and the number of entries that it keeps, s.
 
     References
     ----------
@@ -271,10 +267,8 @@ class MultistepGradientTracking(RestrictedGradientTracking):
     """
 
     stages: Sequence[Stage]
-    sparsity: int | None
     output: str | Average
-    restart_window: int | None
-    restart_newest: bool
+    reference: Reference
 
     # --- stages ---------------------------------------------------------------------------------------------------
 
@@ -294,9 +288,9 @@ class MultistepGradientTracking(RestrictedGradientTracking):
     @property
     def _restart_rounds(self) -> int | None:
         """Number of rounds that a reference averages; None for all rounds of a stage."""
-        if self.restart_window is None and isinstance(self.output, Average):
+        if self.reference.window is None and isinstance(self.output, Average):
             return self.output.window
-        return self.restart_window
+        return self.reference.window
 
     # --- the mathematics ------------------------------------------------------------------------------------------
 
@@ -312,7 +306,7 @@ class MultistepGradientTracking(RestrictedGradientTracking):
         following: Any = super().aggregate(problem, state, replies)
         if problem.round == 0 or state.stage + 1 >= len(self.stages):
             return following
-        point, rounds = self.retrieve(problem, following if self.restart_newest else state), self._restart_rounds
+        point, rounds = self.retrieve(problem, following if self.reference.newest else state), self._restart_rounds
         if rounds is None:
             points = state.stage_points + point if state.stage_round else point
         else:
@@ -325,7 +319,7 @@ class MultistepGradientTracking(RestrictedGradientTracking):
         mean = (
             state.stage_points / state.stage_round if self._restart_rounds is None else state.stage_points.mean(axis=0)
         )
-        reference = mean if self.sparsity is None else largest_entries(mean, self.sparsity)
+        reference = mean if self.reference.sparsity is None else largest_entries(mean, self.reference.sparsity)
         zeros = np.zeros(reference.size)
         return state._replace(
             dual=zeros,

@@ -604,6 +604,8 @@ _IN_AN_OBJECT = {
     "sparse_wire": "wire=Wire(sparse={value!r})",
     "threshold_per_round": "client=Unmodified(threshold_per_round={value!r})",
     "ledger_bytes": "client_state=Ledger(max_bytes={value!r})",
+    "restart_window": "reference=Reference(window={value!r})",
+    "restart_newest": "reference=Reference(newest={value!r})",
     "trim": "aggregation=Trimmed({value!r})",
     "client_weights": "weighting={value!r}",
     "density_scope": "density=Density(..., scope={value!r})",

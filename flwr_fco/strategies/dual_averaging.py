@@ -199,6 +199,8 @@ class CFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging, limit=Vanishing(
     30.0
     """
 
+    #: No local point enters the model.
+    last_point: bool = field(init=False, default=True)
     smoothness: float | Literal["auto"] = field(default=10.0, metadata=POSITIVE)
     radius: float | None = field(default=None, metadata=POSITIVE)
 

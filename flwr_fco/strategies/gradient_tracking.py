@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from flwr_fco.algorithms.contract.choices import AT_LEAST_ONE
+from flwr_fco.algorithms.contract.choices import Reference
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,
     DecentralizedGradientTracking,
@@ -141,14 +141,9 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
         after it. By default one stage without an end.
     radius_squared : float, optional
         Q_0, the first radius; without it and without radii in the stages there is no ball.
-    sparsity : int, optional
-        s: number of entries kept in a reference; by default all of them.
-    restart_window : int, optional
-        Number of last rounds of a stage that the reference averages. By default all rounds of the stage, or the
-        window of ``output=Average(window=...)``. The authors' experiments use 100.
-    restart_newest : bool, default False
-        Whether the reference averages the points in which rounds end, as in the authors' code, which includes the
-        newest one; by default the points in which rounds begin, as printed.
+    reference : Reference, default Reference()
+        Which points of a stage the next one begins from, and how many of their entries it keeps:
+        :class:`flwr_fco.strategies.Reference`.
 
     References
     ----------
@@ -158,15 +153,14 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     --------
     >>> from flwr_fco.mirror_maps import PNorm
     >>> stages = [Stage(300), Stage(300), Stage(300, local_steps=20)]
-    >>> strategy = MultistepReFedDAGT(stages=stages, mirror_map=PNorm(12.0), radius_squared=25_000.0, sparsity=16)
+    >>> reference = Reference(sparsity=16)
+    >>> strategy = MultistepReFedDAGT(stages=stages, mirror_map=PNorm(12.0), radius_squared=25_000.0, reference=reference)
     >>> len(strategy.stages)
     3
     """
 
     stages: Sequence[Stage] | None = None
-    sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    restart_window: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    restart_newest: bool = False
+    reference: Reference = field(default=Reference())
 
     def __post_init__(self) -> None:
         self.stages = tuple(self.stages or ())

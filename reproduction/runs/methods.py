@@ -41,7 +41,13 @@ _OTHERS: tuple[type, ...] = (Arrays, FirstOrder)
 #: Objects that replace a word, by the option; of other options the default says which object it is.
 _FOR_WORDS: Mapping[str, type] = {"output": Average, "aggregation": Trimmed}
 #: Keys of a command line for fields whose own name says too little.
-_KEYS = {("aggregation", "share"): "trim", ("wire", "dtype"): "wire_dtype", ("wire", "sparse"): "wire_sparse"}
+_KEYS = {
+    ("aggregation", "share"): "trim",
+    ("wire", "dtype"): "wire_dtype",
+    ("wire", "sparse"): "wire_sparse",
+    ("reference", "window"): "restart_window",
+    ("reference", "newest"): "restart_newest",
+}
 #: The fields of :class:`GaussianDP` as options, except the number of rounds, which the run sets.
 PRIVACY_OPTIONS = tuple(_PRIVACY + own.name for own in fields(GaussianDP) if own.name != "rounds")
 

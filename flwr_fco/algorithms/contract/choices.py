@@ -127,6 +127,37 @@ class Average(Choice):
 
 
 @dataclass(frozen=True)
+class Reference(Choice):
+    """What the next stage begins from: the largest entries of a mean of the previous stage's points.
+
+    Parameters
+    ----------
+    sparsity : int, optional
+        Number of entries that are kept, s; by default all of them.
+    window : int, optional
+        Number of last rounds of a stage that count. By default all rounds of the stage, or the window of
+        ``output=Average(window=...)``. The experiments of Liang, Peng and Zhang use 100.
+    newest : bool, default False
+        Whether the points in which rounds end count, as in those authors' code, which includes the newest one; by
+        default the points in which rounds begin, as printed.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is no whole number >= 1.
+
+    Examples
+    --------
+    >>> Reference(sparsity=16)
+    Reference(sparsity=16, window=None, newest=False)
+    """
+
+    sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    window: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    newest: bool = False
+
+
+@dataclass(frozen=True)
 class Density(Choice):
     """The fraction of the regularized entries that are not 0 in the end.
 

@@ -30,6 +30,7 @@ from flwr_fco.strategies import (
     MultistepReFedDAGT,
     Participation,
     ReFedDAGT,
+    Reference,
     Scaffold,
     Stage,
     Steps,
@@ -277,12 +278,12 @@ def test_a_float32_wire_keeps_the_trackers_consistent():
 # --- stages -------------------------------------------------------------------------------------------------------
 
 
-NEWEST = {"restart_window": 3, "restart_newest": True}
+NEWEST = {"reference": Reference(3, window=3, newest=True)}
 
 
 @pytest.mark.parametrize(
     ("window", "more"),
-    [(None, {}), (3, {"restart_window": 3}), (3, {"output": Average(window=3)}), (3, NEWEST)],
+    [(None, {}), (3, {"reference": Reference(3, window=3)}), (3, {"output": Average(window=3)}), (3, NEWEST)],
     ids=["all rounds", "window", "moving average", "the authors' code"],
 )
 def test_the_multistep_method_is_algorithm_3(window, more):
@@ -310,7 +311,7 @@ def test_the_multistep_method_is_algorithm_3(window, more):
         v = np.where(np.abs(mean) >= np.sort(np.abs(mean))[-3], mean, 0.0)
         square /= 2
     strategy = MultistepReFedDAGT(
-        stages=stages, radius_squared=8.0, sparsity=3, mirror_map=PNorm(p), **more, **options()
+        stages=stages, radius_squared=8.0, mirror_map=PNorm(p), **{"reference": Reference(3), **more}, **options()
     )
     result = run(strategy, objectives, 11)
     assert strategy.state.stage == 2
@@ -333,7 +334,7 @@ def test_the_multistep_method_is_algorithm_3(window, more):
         radius=np.sqrt(2.0),
     )
     further = MultistepReFedDAGT(
-        stages=stages, radius_squared=8.0, sparsity=3, mirror_map=PNorm(p), **more, **options()
+        stages=stages, radius_squared=8.0, mirror_map=PNorm(p), **{"reference": Reference(3), **more}, **options()
     )
     run(further, objectives, 14)
     assert relative(further.state.dual, z[0]) <= 1e-9
