@@ -1,0 +1,1 @@
+"""A federated proximal Newton method on a working set."""
