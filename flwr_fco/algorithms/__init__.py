@@ -29,6 +29,7 @@ from flwr_fco.algorithms.fed_dr import DouglasRachford
 from flwr_fco.algorithms.fed_dyn import DynamicRegularization
 from flwr_fco.algorithms.gradient_tracking import GradientTracking, trackers
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
+from flwr_fco.algorithms.newton import ProximalNewton
 from flwr_fco.algorithms.primal_averaging import GradientSteps, PrimalAveraging, SubgradientSteps
 from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, RestrictedGradientTracking
@@ -69,6 +70,7 @@ __all__ = [
     "MultistepGradientTracking",
     "PrimalAveraging",
     "Problem",
+    "ProximalNewton",
     "ProximalPoint",
     "Replies",
     "RestrictedGradientTracking",
