@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from flwr_fco.algorithms.newton import ProximalNewton
 from flwr_fco.errors import ConfigurationError
@@ -40,6 +41,9 @@ class FedNewton(
     ----------
     tolerance : float, default 1e-8
         Duality gap, or residual, at which the run ends.
+    hessian : {"block", "none"}, default "block"
+        ``"none"``: clients send no second derivatives; accelerated proximal gradient steps with restarts take the
+        place of Newton steps, with the same certificate, in some hundred rounds.
 
     References
     ----------
@@ -61,6 +65,7 @@ class FedNewton(
     """
 
     tolerance: float = field(default=1e-8, metadata=POSITIVE)
+    hessian: Literal["block", "none"] = "block"
 
     def __post_init__(self) -> None:
         super().__post_init__()

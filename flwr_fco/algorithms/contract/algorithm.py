@@ -81,6 +81,17 @@ class Algorithm(ClientHalf, ABC):
                 f"{who}: refuses={cls.refuses!r}; expected reasons by option, of {', '.join(sorted(allowed))}"
             )
 
+    @classmethod
+    def for_options(cls, options: object) -> type[Algorithm]:
+        """Return the class that runs a strategy with these options: this one, unless an option chooses another.
+
+        Parameters
+        ----------
+        options : CompositeStrategy
+            The strategy.
+        """
+        return cls
+
     @abstractmethod
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1.

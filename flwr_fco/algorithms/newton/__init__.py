@@ -2,6 +2,7 @@
 
 ========================  ============================================================
 :mod:`.method`            both halves of the method
+:mod:`.accelerated`       the same exchanges without a Hessian
 :mod:`.model`             the quadratic model of a step, and its minimiser
 :mod:`.working_set`       the coordinates of a step
 :mod:`.terms`             what a duality gap takes of an exchange
@@ -9,6 +10,7 @@
 ========================  ============================================================
 """
 
+from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient, AcceleratedState
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
 
-__all__ = ["NewtonState", "ProximalNewton"]
+__all__ = ["AcceleratedGradient", "AcceleratedState", "NewtonState", "ProximalNewton"]

@@ -7,7 +7,7 @@ For Phi(w) = F(w) + psi(w), F = sum_m p_m F_m, with w the point, W the working s
         two numbers of the conjugate; in the first round also its column means and, unless w = 0, A'y/n
     server: sums of all of these with the clients' weights
         lower <- max(lower, the dual's value at a point made of the same sums);  gap = Phi(trial) - lower
-        if Phi(trial) > Phi(w) + 1e-4 step slope:  step <- step / 2, trial <- w + (trial - w) / 2;  next round
+        if Phi(trial) > Phi(w) + 1e-4 step slope:  shorten the step, by half at least, with the gradient at its end
         w <- trial, step <- 1
         x = argmin over the coordinates of W of <gradient, x - w> + 1/2 (x - w)' block (x - w) + psi(x)
         trial <- x,  slope <- <gradient, x - w> + psi(x) - psi(w)
@@ -23,8 +23,8 @@ b = 0 times 4 q (1 - q). Then the first step begins there.
 ``hessian="none"`` asks for no block: accelerated proximal gradient steps (:mod:`.accelerated`).
 
 Differs from the paper in: 1. the subproblem is solved on a working set, which grows with the number of non-zeros, and
-to rounding instead of to an adaptive tolerance, because a sweep on the server costs nothing next to a round; 2. the
-step is the longest of 1, 1/2, 1/4, ... with a sufficient decrease, each trial with its own exchange.
+to rounding instead of to an adaptive tolerance, because a sweep on the server costs nothing next to a round; 2. each
+trial of the line search is an exchange, whose gradient says by how much to shorten a step that is too long.
 
 References: Lee, Sun, Saunders: Proximal Newton-type methods for minimizing composite functions (SIAM J. Optim. 2014),
 algorithm 1. Massias, Gramfort, Salmon: Celer, a fast solver for the lasso with dual extrapolation (ICML 2018), the
@@ -57,6 +57,7 @@ from flwr_fco.algorithms.contract import (
     Uplink,
     Vector,
 )
+from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     check_terms,
@@ -73,8 +74,8 @@ from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire.protocol import ReceivedVectors
 
-#: Fraction of the predicted decrease that a step must reach, and the shortest step.
-_SUFFICIENT, _SHORTEST = 1e-4, 2.0**-40
+#: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
+_SUFFICIENT, _SHORTEST, _SHORTENED = 1e-4, 1e-60, 1e-9
 #: Rounding error of an objective, relative to its size.
 _EPSILON = 1e-15
 #: Rounding error of a client's sums, for checks of what it says.
@@ -157,6 +158,11 @@ class ProximalNewton(Algorithm):
 
     tolerance: float = 1e-8
 
+    @classmethod
+    def for_options(cls, options: object) -> type[Algorithm]:
+        """Return the accelerated gradient method for ``hessian="none"``."""
+        return AcceleratedGradient if getattr(options, "hessian", "block") == "none" else cls
+
     # --- a client -------------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -218,7 +224,7 @@ class ProximalNewton(Algorithm):
             raise ProtocolError(
                 f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0"
             )
-        most = np.sqrt(np.outer(diagonal, diagonal))
+        most = np.outer(np.sqrt(diagonal), np.sqrt(diagonal))
         if (np.abs(block) > (1.0 + _ROUNDING) * most + np.finfo(np.float64).tiny).any():
             raise ProtocolError("its Hessian is not positive semidefinite: an |H_ij| is above sqrt(H_ii H_jj)")
 
@@ -236,7 +242,7 @@ class ProximalNewton(Algorithm):
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
         if not first and objective > enough and state.step > _SHORTEST:
-            return self._halved(problem, state)
+            return self._shortened(problem, state, known, objective)
         if not first and objective > state.objective + rounding:
             # An ascent is refused, however short the step.
             return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
@@ -253,12 +259,24 @@ class ProximalNewton(Algorithm):
         )
         return self._next_step(problem, state, known, _unpacked(replies.sum("block")), first)
 
-    def _halved(self, problem: Problem, state: NewtonState) -> NewtonState:
-        """Return the state with a trial point half as far from the best one."""
-        trial = handed_out(problem.layout, 0.5 * (state.point + state.trial))
+    def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:
+        """Return the state with a trial point nearer to the best one.
+
+        The tangents at both ends meet where a piecewise linear function would have its minimum: half of the step, or
+        there if that is less. A whole step from where all chances are 0 or 1 can be many powers of ten too long.
+        """
+        psi, move = problem.psi, state.trial - state.point
+        begin = state.step * state.slope
+        end = float(known.gradient @ move) + psi.value(state.trial) - psi.value(state.point)
+        factor = 0.5
+        if end > begin:
+            factor = min(max((objective - state.objective - end) / (begin - end), _SHORTENED), 0.5)
+        trial = handed_out(problem.layout, state.point + factor * move)
         same = np.array_equal(trial, state.point) or np.array_equal(trial, state.trial)
-        mask = whole_groups((state.mask > 0.0) | (trial != 0.0), Penalty.of(problem.psi)).astype(np.float64)
-        return state._replace(trial=trial, mask=mask, step=0.5 * state.step, stalled=float(same), round=state.round + 1)
+        mask = whole_groups((state.mask > 0.0) | (trial != 0.0), Penalty.of(psi)).astype(np.float64)
+        return state._replace(
+            trial=trial, mask=mask, step=factor * state.step, stalled=float(same), round=state.round + 1
+        )
 
     def _next_step(
         self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix, first: bool
