@@ -511,12 +511,12 @@ def _product(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
 
 
 def _top(matrix: NDArray[np.float64]) -> float:
-    last = matrix.shape[0] - 1
-    return float(_eigenvalues(matrix, subset_by_index=[last, last])[0])
+    return float(_eigenvalues(matrix)[-1])
 
 
-def _eigenvalues(matrix: NDArray[np.float64], **options: Any) -> NDArray[np.float64]:
+def _eigenvalues(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     # Imported here: not all clients need it, and in a deployment each message starts a new process.
     from scipy.linalg import eigh
 
-    return np.asarray(eigh(matrix, eigvals_only=True, **options))
+    # All of them, by QR steps: LAPACK's bisection for the largest one alone fails where most of them are equal.
+    return np.asarray(eigh(matrix, eigvals_only=True))
