@@ -100,6 +100,7 @@ if TYPE_CHECKING:
         FedMid as FedMid,
         FedMidOSP as FedMidOSP,
         FedMiP as FedMiP,
+        FedNewton as FedNewton,
         FedPD as FedPD,
         FedProx as FedProx,
         FedSAM as FedSAM,

@@ -5,69 +5,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
+from newton import numbers, objective_value, point, sites, solved
 from problems import app_of
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.objectives import Logistic, MultinomialLogistic
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, Box, ElasticNet, GroupLasso, L2Squared, PerParameter, SparseGroupLasso, Zero
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedNewton, run_of
 from flwr_fco.wire import flower
 
 GROUPS = np.arange(9) // 3
-
-
-def solved(objectives, psi, rounds=40, *, start=None, grid=None, **options):
-    """Run FedNewton; by default from 0."""
-    layout = objectives[0].layout
-    zeros = {name: np.zeros(shape) for name, shape in layout.shapes.items()}
-    only = {"min_train_nodes": 1, "min_available_nodes": 1, "fraction_evaluate": 0.0}
-    given = {name: options.pop(name) for name in ("callbacks", "resume", "engine", "workers") if name in options}
-    strategy = FedNewton(regularizer=psi, **only, **options)
-    result = simulate(
-        strategy,
-        app_of(objectives),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays=zeros if start is None else start,
-        progress=False,
-        **given,
-    )
-    return result, strategy
-
-
-def numbers(result, name):
-    return [metrics[name] for metrics in result.train_metrics_clientapp.values() if name in metrics]
-
-
-def point(result, objective):
-    return objective.layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
-
-
-def sites(kind="logistic", sizes=(30, 41, 25), p=9, seed=0, **options):
-    """Sites whose data differ in location, scale and truth."""
-    objectives = []
-    for m, n in enumerate(sizes):
-        rng = np.random.default_rng((seed, m))
-        features = rng.normal(0.3 * m, 1.0 + 0.5 * m, size=(n, p))
-        scores = features @ (np.arange(p) % 3 - 1.0) + 0.5 * m - 1.0 + rng.normal(size=n)
-        if kind == "squares":
-            objectives.append(LeastSquares(features, scores, scale=0.5, **options))
-        elif kind == "logistic":
-            objectives.append(Logistic(features, scores > 0.0, **options))
-        else:
-            classes = np.digitize(scores, [-2.0, 2.0])
-            objectives.append(MultinomialLogistic(features, classes, num_classes=3, **options))
-    return objectives
-
-
-def objective_value(objectives, psi, w):
-    total = sum(objective.num_examples for objective in objectives)
-    loss = sum(objective.num_examples * objective.value(w) for objective in objectives) / total
-    return loss + psi.bind(objectives[0].layout).value(w)
 
 
 PENALTIES = {
@@ -147,6 +98,44 @@ def test_the_solution_is_that_of_scikit_learn():
     oracle.fit(features, labels)
     np.testing.assert_allclose(result.arrays["coefficients"].numpy(), oracle.coef_[0], atol=1e-5)
     assert np.array_equal(result.arrays["coefficients"].numpy() != 0.0, oracle.coef_[0] != 0.0)
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+@pytest.mark.parametrize("kind", ["squares", "logistic"])
+def test_without_a_hessian_the_same_answer(name, kind):
+    psi, objectives = PENALTIES[name], sites(kind)
+    exact, _ = solved(objectives, psi)
+    result, _ = solved(objectives, psi, hessian="none", rounds=1000)
+    best = numbers(exact, "objective")[-1]
+    gaps, values = numbers(result, "duality-gap"), numbers(result, "objective")
+    assert gaps[-1] <= 1e-8
+    assert all(gap >= value - best - 1e-9 for gap, value in zip(gaps, values, strict=True))
+
+
+def _restarted_fista(objectives, psi, best, tolerance):
+    """Count the gradients of FISTA with restarts on the pooled data, with the exact largest eigenvalue."""
+    pooled = Logistic(np.vstack([f.features for f in objectives]), np.concatenate([f.labels for f in objectives]))
+    bound, L = psi.bind(pooled.layout), pooled.lipschitz()
+    x = y = np.zeros(pooled.layout.size)
+    t = 1.0
+    for count in range(1, 5000):
+        new = bound.prox(y - pooled.gradient(y) / L, 1.0 / L)
+        if pooled.value(new) + bound.value(new) - best <= tolerance:
+            return count
+        t = 1.0 if (y - new) @ (new - x) > 0.0 else t
+        following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * t * t))
+        x, y, t = new, new + (t - 1.0) / following * (new - x), following
+    raise AssertionError("no convergence")
+
+
+def test_without_a_hessian_it_takes_no_more_rounds_than_the_centralised_method():
+    objectives, largest = _skewed()
+    psi = L1(0.05 * largest)
+    exact, _ = solved(objectives, psi, tolerance=1e-13)
+    result, _ = solved(objectives, psi, hessian="none", rounds=1000)
+    oracle = _restarted_fista(objectives, psi, numbers(exact, "objective")[-1], 1e-8)
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+    assert len(result.train_metrics_clientapp) <= 1.3 * oracle
 
 
 def test_digits_on_a_working_set():
@@ -240,33 +229,34 @@ def _state(strategy):
     return [np.asarray(value).tobytes() for value in strategy.state]
 
 
-def test_in_process_over_messages_and_in_processes_the_bits_are_the_same():
+@pytest.mark.parametrize("hessian", ["block", "none"])
+def test_in_process_over_messages_and_in_processes_the_bits_are_the_same(hessian):
     objectives, psi = _wide()
-    result, strategy = solved(objectives, psi)
+    result, strategy = solved(objectives, psi, hessian=hessian)
     layout = objectives[0].layout
     start = {name: Array(np.zeros(shape)) for name, shape in layout.shapes.items()}
-    other = FedNewton(regularizer=psi, min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
+    other = FedNewton(regularizer=psi, hessian=hessian, fraction_evaluate=0.0)
     grid = Messages(app_of(objectives), 3)
     with flower.identity(grid.run_id), flower.quiet(50):
         told = other.start(grid, ArrayRecord(start), 40)
     assert _state(other) == _state(strategy)
     assert told.train_metrics_clientapp.keys() == result.train_metrics_clientapp.keys()
-    _, third = solved(objectives, psi, engine="processes", workers=2)
+    _, third = solved(objectives, psi, hessian=hessian, engine="processes", workers=2)
     assert _state(third) == _state(strategy)
 
 
-@pytest.mark.parametrize("stop", [1, 2, 4])
-def test_a_resumed_run_ends_in_the_same_bits(tmp_path, stop):
-    """Also in the middle of a step that is being halved."""
+@pytest.mark.parametrize(("stop", "hessian"), [(1, "block"), (2, "block"), (4, "block"), (3, "none")])
+def test_a_resumed_run_ends_in_the_same_bits(tmp_path, stop, hessian):
+    """Also in the middle of a step that is being shortened."""
     objectives, psi = _wide()
+    options = {"hessian": hessian, "rounds": 40}
     start = {"coefficients": np.full(150, 1.0), "intercept": np.array([-30.0])}
-    whole, strategy = solved(objectives, psi, start=start)
-    steps = numbers(whole, "step")
-    assert len(steps) > 4
+    whole, strategy = solved(objectives, psi, start=start, **options)
+    assert len(numbers(whole, "objective")) > 4
     path = tmp_path / "run.npz"
-    first, _ = solved(objectives, psi, rounds=stop, start=start, callbacks=[Checkpoint(path)])
+    first, _ = solved(objectives, psi, start=start, callbacks=[Checkpoint(path)], **{**options, "rounds": stop})
     assert len(first.train_metrics_clientapp) == stop
-    rest, resumed = solved(objectives, psi, start=start, resume=path)
+    rest, resumed = solved(objectives, psi, start=start, resume=path, **options)
     assert _state(resumed) == _state(strategy)
     assert numbers(rest, "duality-gap") == numbers(whole, "duality-gap")
 
