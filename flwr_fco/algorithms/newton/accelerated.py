@@ -56,6 +56,8 @@ from flwr_fco.errors import ProtocolError
 
 #: By what L falls in an exchange, at most, and exchanges without a better point until it doubles.
 _FALL, _PATIENCE = 0.9, 30
+#: Rounding error of an objective, relative to its size.
+_EPSILON = 1e-15
 
 
 class AcceleratedState(NamedTuple):
@@ -192,7 +194,8 @@ class AcceleratedGradient(Algorithm):
         objective, lower = known.loss + psi.value(y), state.lower
         if not known.reason:
             lower = max(lower, known.lower_bound(psi, state.columns, state.targets))
-        better = first or objective < state.objective
+        # Of points that differ by rounding the last one: its gradient is the smallest.
+        better = first or objective <= state.objective + _EPSILON * (1.0 + abs(objective))
         if better:
             residual = float(np.linalg.norm(y - psi.prox(y - known.gradient, 1.0)))
             state = state._replace(point=y, objective=objective, residual=residual)
