@@ -191,13 +191,17 @@ class LinearModel(Objective):
 
         A is the matrix of these columns; an intercept's is 1. Costs n k^2 operations, and memory for k columns.
         """
+        return self._block(w, indices, np.full(self.num_examples, 1.0 / self.num_examples))
+
+    def _block(self, w: Vector, indices: NDArray[np.int64], shares: Vector) -> Vector:
+        """Return the Hessian's block with other weights of the examples than 1/n each."""
         self._check(w)
         outputs = self._num_outputs
         column, output = np.divmod(indices, outputs)
         hessian = np.zeros((indices.size, indices.size))
         places = [np.flatnonzero(output == c) for c in range(outputs)]
         matrix, offsets = self._split(w)
-        for _, block in self.design.blocks():
+        for part, block in self.design.blocks():
             scores = block @ matrix
             if self.intercept:
                 scores += offsets
@@ -205,9 +209,9 @@ class LinearModel(Objective):
             for c, right in enumerate(places):
                 change = np.zeros_like(scores)
                 change.reshape(-1, outputs)[:, c] = 1.0
-                bent = self._bend(scores, change, 1.0 / self.num_examples).reshape(-1, outputs)
+                bent = self._bend(scores, change, 1.0).reshape(-1, outputs)
                 for a, left in enumerate(places[: c + 1]):
-                    weights = bent[:, a]
+                    weights = shares[part] * bent[:, a]
                     if left.size and right.size:
                         hessian[np.ix_(left, right)] += _product(features[a], weights, features[c])
         for c, right in enumerate(places):

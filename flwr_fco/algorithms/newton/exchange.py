@@ -125,6 +125,12 @@ def progress(state: Known) -> dict[str, float | int]:
     return known | {"residual": state.residual}
 
 
+def distance(state: Known) -> float:
+    """Return the duality gap of a state, or else the residual; :data:`UNKNOWN` if there is none yet."""
+    told = progress(state)
+    return float(told.get("duality-gap", told.get("residual", UNKNOWN)))
+
+
 def finished(state: Known, tolerance: float) -> str:
     """Return why a run is over; an empty string as long as it goes on."""
     told = progress(state)

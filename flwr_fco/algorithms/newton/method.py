@@ -61,6 +61,7 @@ from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     check_terms,
+    distance,
     evaluated,
     finished,
     handed_out,
@@ -78,6 +79,8 @@ from flwr_fco.wire.protocol import ReceivedVectors
 _SUFFICIENT, _SHORTEST, _SHORTENED = 1e-4, 1e-60, 1e-9
 #: Rounding error of an objective, relative to its size.
 _EPSILON = 1e-15
+#: By how much a step must lower the gap where it lowers the objective by rounding only.
+_LESS = 0.5
 #: Rounding error of a client's sums, for checks of what it says.
 _ROUNDING = 1e-9
 #: Smallest ratio of eigenvalues of a block that is not singular.
@@ -249,6 +252,7 @@ class ProximalNewton(Algorithm):
         lower = state.lower
         if not known.reason:
             lower = max(lower, known.lower_bound(problem.psi, state.columns, state.targets))
+        before = state
         state = state._replace(
             point=state.trial,
             objective=objective,
@@ -257,6 +261,8 @@ class ProximalNewton(Algorithm):
             step=1.0,
             round=state.round + 1,
         )
+        # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
+        state = state._replace(stalled=float(not first and distance(state) > _LESS * distance(before)))
         return self._next_step(problem, state, known, _unpacked(replies.sum("block")), first)
 
     def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:
@@ -295,8 +301,9 @@ class ProximalNewton(Algorithm):
         x = handed_out(problem.layout, x)
         mask = working_set(x, gradient, penalty).astype(np.float64)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
-        still = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
-        return state._replace(trial=x, mask=mask, slope=slope, stalled=float(still))
+        nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
+        stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
+        return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
     def _with_curvature(self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
         """Return the state, unless the classes are separable along coefficients that psi leaves alone.
@@ -307,7 +314,7 @@ class ProximalNewton(Algorithm):
             If they are: these coefficients grow without end, and the loss has no minimum.
         """
         on, outputs = _set_of(state), max(1, known.outputs)
-        idle = Penalty.of(problem.psi).idle[on]
+        idle = Penalty.of(problem.psi).idle[on] & (known.facts["l2"] == 0.0)
         if known.facts["intercept"]:
             idle &= on < state.point.size - outputs
         if outputs > 1:
