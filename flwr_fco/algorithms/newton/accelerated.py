@@ -50,7 +50,7 @@ from flwr_fco.algorithms.newton.exchange import (
     population_of,
     progress,
 )
-from flwr_fco.algorithms.newton.terms import TERMS, constant_terms, evaluation_terms
+from flwr_fco.algorithms.newton.terms import TERMS, constant_terms, evaluation_terms, short
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ProtocolError
 
@@ -139,9 +139,11 @@ class AcceleratedGradient(Algorithm):
         """Return loss and gradient at the server's point; at first also what never changes."""
         w, objective = downlink.vectors["primal"], client.objective
         _, gradient = objective.value_and_gradient(w)
-        sent = {"gradient": gradient, "terms": evaluation_terms(objective, w)}
-        if downlink.numbers["first"]:
-            sent |= constant_terms(objective, w) | {"smoothness": np.array([objective.lipschitz()])}
+        first = bool(downlink.numbers["first"])
+        sent = short(objective, {"gradient": gradient, **(constant_terms(objective, w) if first else {})})
+        sent["terms"] = evaluation_terms(objective, w)
+        if first:
+            sent["smoothness"] = np.array([objective.lipschitz()])
         return sent, Moved(gradient, None, 1)
 
     def setting(self, given: Setting, state: Any) -> Setting:

@@ -69,8 +69,9 @@ from flwr_fco.algorithms.newton.exchange import (
     progress,
 )
 from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
-from flwr_fco.algorithms.newton.terms import TERMS, Evaluated, constant_terms, evaluation_terms
+from flwr_fco.algorithms.newton.terms import TERMS, Evaluated, constant_terms, evaluation_terms, short
 from flwr_fco.algorithms.newton.working_set import SMALL, whole_groups, working_set
+from flwr_fco.core.clock import check_time
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire.protocol import ReceivedVectors
@@ -175,13 +176,12 @@ class ProximalNewton(Algorithm):
         told: Any = vectors.as_sent("primal") if isinstance(vectors, ReceivedVectors) else vectors["primal"]
         w, on = dense(told), np.asarray(told.indices, dtype=np.int64)
         _, gradient = objective.value_and_gradient(w)
-        sent = {
-            "gradient": gradient,
+        check_time(1, "of two passes over the data")
+        long = {"gradient": gradient, **(constant_terms(objective, w) if downlink.numbers["first"] else {})}
+        sent = short(objective, long) | {
             "block": objective.hessian_block(w, on),
             "terms": evaluation_terms(objective, w),
         }
-        if downlink.numbers["first"]:
-            sent |= constant_terms(objective, w)
         return sent, Moved(gradient, None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------

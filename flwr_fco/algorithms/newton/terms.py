@@ -25,14 +25,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flwr_fco.certificates.dual import conjugate_at, free_intercept, largest_scaling, only_norms, why_none
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.wire.questions import ENTROPY, FACTS, LINKS, SLOPES
@@ -83,6 +85,22 @@ def constant_terms(objective: Objective, w: Vector) -> dict[str, Vector]:
         data.design.add_rows(np.full(np.shape(y), 1.0 / n), columns)
         data.design.add_rows(np.asarray(y, dtype=np.float64) / n, targets)
     return {"columns": columns, "targets": targets} if w.any() else {"columns": columns}
+
+
+def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
+    """Return vectors of shape (d,) as they are sent: of a client with sparse features, at the columns of its rows.
+
+    Elsewhere they are 0, because the loss does not depend on these coordinates.
+    """
+    data = objective.linear_data()
+    if data is None or not isinstance(data.design, SparseDesign) or data.l2 != 0.0:
+        return dict(vectors)
+    size, outputs = objective.layout.size, data.num_outputs
+    columns = data.design.columns.astype(np.int64)[:, None] * outputs + np.arange(outputs)
+    on = np.concatenate([columns.reshape(-1), np.arange(data.design.shape[1] * outputs, size)]).astype(np.int32)
+    if not is_shorter(on.size, size):
+        return dict(vectors)
+    return {name: SparseVector(on, vector[on], size) for name, vector in vectors.items()}
 
 
 class Evaluated(NamedTuple):
