@@ -11,9 +11,9 @@ which ``predict`` expects. The objective functions are scikit-learn's, and so ar
     FederatedLogisticRegression   1/n sum_i loss_i + 1/(C n) (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
 
 The clients evaluate loss, gradient and a block of the Hessian (:class:`flwr_fco.strategies.FedNewton`): about a dozen
-rounds to a certified duality gap, however the data are distributed. Before round 1 they send the means of dense
-features, which are used to centre them, and of the targets. No array holds the rows of all clients, and none has a row
-and a column for each feature.
+rounds to a certified duality gap, however the data are distributed, after one in which they say how many rows they have
+and their loss at 0. No array holds the rows of all clients, and none has a row and a column for each feature. In a
+deployment ``model.client_app(load)`` is a site's ClientApp, and ``model.fit(grid, features=...)`` the ServerApp's part.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from flwr.app import Array, ArrayRecord
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -37,7 +38,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
@@ -294,57 +295,101 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         features, targets, weights = (list(column) for column in zip(*kept, strict=True))
         return _Parts(features, targets, weights, sample_weight is not None)
 
-    def _run(self, make: Any, split: _Parts, outputs: int, psi: Regularizer, null: float) -> tuple[Vector, Vector]:
-        """Train; return coefficients of shape (d, outputs) and intercepts of shape (outputs,).
-
-        `make` builds a client's objective from its number and its features; `null` is the loss with an intercept alone.
-        """
-        parts, d = split.features, split.features[0].shape[1]
-        masses = [float(weights.sum()) for weights in split.weights]
-        total, centre = math.fsum(masses), np.zeros(d)
-        if self.fit_intercept and not any(is_sparse(part) for part in parts):
-            # The clients send these sums before round 1.
-            sums = (weights @ part for weights, part in zip(split.weights, parts, strict=True))
-            centre = sum(sums, centre) / total
-            parts = [part - centre for part in parts]
-        objectives = [make(m, np.ascontiguousarray(p) if not is_sparse(p) else p) for m, p in enumerate(parts)]
+    def _run(self, objectives: list[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
+        """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
+        d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
         if split.weighted:
-            objectives = [_Weighted(*pair) for pair in zip(objectives, split.weights, strict=True)]
-        shape = (d, outputs) if outputs > 1 else (d,)
-        start = {"coefficients": np.zeros(shape)}
-        if self.fit_intercept:
-            start["intercept"] = np.zeros(outputs)
-        dense_solution = isinstance(psi, L2Squared | Zero) and d * outputs > _LARGEST_BLOCK
-        strategy = FedNewton(
-            regularizer=psi,
-            hessian="none" if dense_solution else "block",
-            tolerance=max(self.tol * null, np.finfo(np.float64).tiny),
-            fraction_evaluate=0.0,
-            min_train_nodes=1,
-            min_available_nodes=1,
-            weighting=dict(enumerate(masses)) if split.weighted else "examples",
-        )
+            objectives = [_Weighted(*pair) for pair in zip(objectives, split.weights, strict=True)]  # type: ignore[arg-type]
+        start, total = self._start(d, outputs), math.fsum(masses)
+        w = np.zeros(objectives[0].layout.size)
+        told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
+        weighting = dict(enumerate(masses)) if split.weighted else "examples"
+        strategy = self._strategy(penalty(total), told, outputs, weighting=weighting, min_available_nodes=1)
         result = simulate(
             strategy,
-            client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-            num_nodes=len(parts),
+            make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+            num_nodes=len(objectives),
             num_rounds=max(1, self.max_rounds - 1),
             initial_arrays=start,
             progress=False,
             on_interrupt="raise",
         )
+        return self._taken(strategy, result, d, outputs)
+
+    def _run_over(self, grid: Any, features: Any, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
+        """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
+        self._check_settings()
+        names = None if isinstance(features, int) else list(features or ())
+        d = features if names is None else len(names)
+        if isinstance(features, bool) or d < 1:
+            raise ConfigurationError(
+                f"features={features!r}: the sites have the data, so give the names of their columns in their order, "
+                "or how many there are"
+            )
+        start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
+        # Of this strategy only the question is needed, about the loss at 0.
+        asking = run_of(FedNewton(min_available_nodes=self.num_clients, fraction_evaluate=0.0))
+        asking.prepare(start)
+        size = asking.plan.layout.size
+        question = asking.inquiry.question("gradient", np.zeros(size))
+        answers = asking.inquiry.ask(grid, question, wanted=("loss",), shapes={"gradient": (size,)})
+        if len(answers) < self.num_clients:
+            raise ConfigurationError(
+                f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
+                f"{[row.reason for row in asking.left_out]}"
+            )
+        told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
+        total = math.fsum(answer.examples for answer in answers)
+        strategy = self._strategy(penalty(total), told, outputs, min_available_nodes=self.num_clients)
+        result = strategy.start(grid, start, max(1, self.max_rounds - 1))
+        self.n_features_in_ = d
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        return self._taken(strategy, result, d, outputs)
+
+    def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
+        start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
+        return start | {"intercept": np.zeros(outputs)} if self.fit_intercept else start
+
+    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
+        """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
+        dense_solution = isinstance(psi, L2Squared | Zero) and told[0][2].size > _LARGEST_BLOCK
+        null = math.fsum(weight * loss for weight, loss, _ in told)
+        if self.fit_intercept and isinstance(self, RegressorMixin):
+            # With the best intercept the loss is less by half of its slope's square.
+            null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in told) ** 2
+        return FedNewton(
+            regularizer=psi,
+            hessian="none" if dense_solution else "block",
+            tolerance=max(self.tol * null, np.finfo(np.float64).tiny),
+            fraction_evaluate=0.0,
+            min_train_nodes=1,
+            **more,
+        )
+
+    def _taken(self, strategy: FedNewton, result: Any, d: int, outputs: int) -> tuple[Vector, Vector]:
+        """Return a run's coefficients and intercepts, and keep its numbers."""
         rounds = result.train_metrics_clientapp
         self.n_iter_ = 1 + len(rounds)
-        self.duality_gap_ = float(rounds[max(rounds)].get("duality-gap", math.nan))  # type: ignore[arg-type]
+        self.duality_gap_ = float(rounds[max(rounds)].get("duality-gap", math.nan))
         if not run_of(strategy).finished():
             warnings.warn(
                 f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         coefficients = result.arrays["coefficients"].numpy().reshape(d, outputs)
-        intercept = result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
-        return coefficients, intercept - centre @ coefficients if self.fit_intercept else intercept
+        return coefficients, result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
+
+
+def _is_grid(X: Any) -> bool:
+    return hasattr(X, "send_and_receive")
+
+
+def _read(data: Any) -> tuple[Any, NDArray[Any]]:
+    """Return a site's features and targets, of arrays or of a frame."""
+    features, targets = data
+    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), np.asarray(targets)
 
 
 def _row_weights(weights: Any, features: Any) -> Vector:
@@ -405,19 +450,24 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     alpha: float = 1.0
     l1_ratio: float = field(default=0.5, kw_only=True)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit the model to the clients' rows.
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None, *, features: Any = None
+    ) -> Self:
+        """Fit the model to the clients' rows, here or where they are.
 
         Parameters
         ----------
-        X : array-like or sparse matrix, shape (n, d), or a list of them
-            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
+        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
+            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows; or the grid of a
+            ServerApp, whose `num_clients` sites run :meth:`client_app`.
         y : array-like, shape (n,), or a list of them
-            The targets.
+            The targets; none with a grid.
         sample_weight : array-like, shape (n,), or a list of them, optional
             Weight of each row; a row of weight 2 counts as two copies of it.
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
+        features : int or sequence of str, optional
+            With a grid, how many columns the sites have, or their names.
         """
         checked("alpha", self.alpha, float)
         checked("l1_ratio", self.l1_ratio, float)
@@ -426,21 +476,33 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
                 f"alpha={self.alpha!r}, l1_ratio={self.l1_ratio!r}; expected a finite number >= 0 and a number from 0 "
                 "to 1"
             )
-        parts = self._parts(X, y, sample_weight, groups, y_numeric=True)
-        targets = [own.astype(np.float64) for own in parts.y]
-        pairs = list(zip(parts.weights, targets, strict=True))
-        total = math.fsum(float(weights.sum()) for weights in parts.weights)
-        # Targets far from 0 would cost accuracy in the first rounds of the intercept.
-        level = math.fsum(float(weights @ own) for weights, own in pairs) / total if self.fit_intercept else 0.0
-        null = 0.5 * math.fsum(float(weights @ (own - level) ** 2) for weights, own in pairs) / total
 
-        def make(m: int, features: Any) -> Objective:
-            return LeastSquares(features, targets[m] - level, scale=0.5, intercept=self.fit_intercept)
+        def penalty(total: float) -> Regularizer:
+            return _penalty(self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio))
 
-        psi = _penalty(self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio))
-        coefficients, intercept = self._run(make, parts, 1, psi, null)
-        self.coef_, self.intercept_ = coefficients[:, 0], float(intercept[0] + level)
+        if _is_grid(X):
+            coefficients, intercept = self._run_over(X, features, 1, penalty)
+        else:
+            parts = self._parts(X, y, sample_weight, groups, y_numeric=True)
+            pairs = zip(parts.features, parts.y, strict=True)
+            objectives = [self._objective(own, targets) for own, targets in pairs]
+            coefficients, intercept = self._run(objectives, parts, 1, penalty)
+        self.coef_, self.intercept_ = coefficients[:, 0], float(intercept[0])
         return self
+
+    def client_app(self, load: Any) -> Any:
+        """Return the ClientApp of a site, for :meth:`fit` over a grid.
+
+        Parameters
+        ----------
+        load : callable
+            ``(context) -> (X, y)``: the site's rows and targets, as arrays, a sparse matrix or a frame, with the same
+            columns in the same order at every site.
+        """
+        return make_app(lambda context: self._objective(*_read(load(context))))
+
+    def _objective(self, X: Any, y: NDArray[Any]) -> Objective:
+        return LeastSquares(X, y.astype(np.float64), scale=0.5, intercept=self.fit_intercept)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
@@ -532,19 +594,33 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     C: float = 1.0
     l1_ratio: float = field(default=0.0, kw_only=True)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit the model to the clients' rows.
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        groups: Any = None,
+        *,
+        features: Any = None,
+        classes: Any = (0, 1),
+    ) -> Self:
+        """Fit the model to the clients' rows, here or where they are.
 
         Parameters
         ----------
-        X : array-like or sparse matrix, shape (n, d), or a list of them
-            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
+        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
+            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows; or the grid of a
+            ServerApp, whose `num_clients` sites run :meth:`client_app`.
         y : array-like, shape (n,), or a list of them
-            The classes.
+            The classes; none with a grid.
         sample_weight : array-like, shape (n,), or a list of them, optional
             Weight of each row; a row of weight 2 counts as two copies of it.
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
+        features : int or sequence of str, optional
+            With a grid, how many columns the sites have, or their names.
+        classes : array-like, default (0, 1)
+            With a grid, the classes, as for :meth:`client_app`.
         """
         checked("C", self.C, float)
         checked("l1_ratio", self.l1_ratio, float)
@@ -552,29 +628,57 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             raise ConfigurationError(
                 f"C={self.C!r}, l1_ratio={self.l1_ratio!r}; expected a finite number > 0 and a number from 0 to 1"
             )
-        parts = self._parts(X, y, sample_weight, groups)
-        for own in parts.y:
-            check_classification_targets(own)
-        self.classes_ = np.unique(np.concatenate([np.unique(own) for own in parts.y]))
+
+        def penalty(total: float) -> Regularizer:
+            strength = 1.0 / (self.C * total)
+            return _penalty(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio))
+
+        parts = None
+        if not _is_grid(X):
+            parts = self._parts(X, y, sample_weight, groups)
+            for own in parts.y:
+                check_classification_targets(own)
+            classes = np.concatenate([np.unique(own) for own in parts.y])
+        self.classes_ = np.unique(classes)
         count = self.classes_.size
         if count < 2:
             raise ConfigurationError(
                 f"y holds 1 class, {self.classes_.tolist()}; a classifier needs examples of two classes at least"
             )
-        strength = 1.0 / (self.C * math.fsum(float(weights.sum()) for weights in parts.weights))
-
-        def make(m: int, features: Any) -> Objective:
-            classes = np.searchsorted(self.classes_, parts.y[m])
-            if count == 2:
-                return Logistic(features, classes, intercept=self.fit_intercept)
-            return MultinomialLogistic(features, classes, num_classes=count, intercept=self.fit_intercept)
-
-        psi = _penalty(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio))
-        coefficients, intercept = self._run(make, parts, 1 if count == 2 else count, psi, math.log(count))
+        outputs = 1 if count == 2 else count
+        if parts is None:
+            coefficients, intercept = self._run_over(X, features, outputs, penalty)
+        else:
+            pairs = zip(parts.features, parts.y, strict=True)
+            objectives = [self._objective(own, labels, self.classes_) for own, labels in pairs]
+            coefficients, intercept = self._run(objectives, parts, outputs, penalty)
         # With a column for each class, the intercepts are unique only up to a common constant.
         self.coef_ = np.ascontiguousarray(coefficients.T)
         self.intercept_ = intercept - intercept.mean() if count > 2 else intercept
         return self
+
+    def client_app(self, load: Any, classes: ArrayLike = (0, 1)) -> Any:
+        """Return the ClientApp of a site, for :meth:`fit` over a grid.
+
+        Parameters
+        ----------
+        load : callable
+            ``(context) -> (X, y)``: the site's rows and labels, as arrays, a sparse matrix or a frame, with the same
+            columns in the same order at every site.
+        classes : array-like, default (0, 1)
+            All classes of the federation, the same at every site, which need not have all of them.
+        """
+        known = np.unique(np.asarray(classes))
+        return make_app(lambda context: self._objective(*_read(load(context)), known))
+
+    def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any]) -> Objective:
+        if not np.isin(y, classes).all():
+            # Not the labels themselves, which are the site's data: the error goes to the server.
+            raise ConfigurationError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
+        codes = np.searchsorted(classes, y)
+        if classes.size == 2:
+            return Logistic(X, codes, intercept=self.fit_intercept)
+        return MultinomialLogistic(X, codes, num_classes=classes.size, intercept=self.fit_intercept)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the scores: the log odds of the second of two classes, or one column for each class."""

@@ -1,4 +1,4 @@
-"""`make run`: FedDualAvg, FedAvgSubgradient and FedNewton on the same data, compared with scikit-learn; then through Flower.
+"""`make run`: three strategies on the same data, compared with scikit-learn; then through Flower.
 
 It first runs in this process and shows a table and a picture within seconds. Then its own SuperLink runs the root
 Flower App for fewer rounds, and the model must be bit-identical to that of this process. All files are written below

@@ -2,6 +2,7 @@
 
 import tracemalloc
 import warnings
+from collections import Counter
 
 import joblib
 import numpy as np
@@ -19,8 +20,10 @@ from together import together
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression, to_estimator
 from flwr_fco.strategies import FedDualAvg
+from flwr_fco.wire import flower
 
 
 def regression_data():
@@ -259,3 +262,48 @@ def test_a_ridge_of_many_features_asks_for_no_square():
     model = FederatedLogisticRegression(num_clients=2, tol=1e-8).fit(X, y)
     expected = LogisticRegression(tol=1e-10, max_iter=1000).fit(X, y)
     np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["lasso", "two classes", "three classes"])
+def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind):
+    """And every message to a site is counted: the question before round 1, and the rounds."""
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(0.2 * m, 1.0, size=(30 + m, 5)) for m in range(3)]
+    scores = [features @ [1.0, -1.0, 0.5, 0.0, 0.0] + rng.normal(size=len(features)) for features in parts]
+    bins = {"lasso": None, "two classes": [0.0], "three classes": [-1.0, 1.0]}[kind]
+    targets = scores if bins is None else [np.array(["a", "b", "c"])[np.digitize(own, bins)] for own in scores]
+    model, more, app_options = FederatedLasso(0.1, num_clients=3), {}, {}
+    if bins is not None:
+        model = FederatedLogisticRegression(C=0.3, l1_ratio=1.0, num_clients=3)
+        more = app_options = {"classes": ["a", "b", "c"][: len(bins) + 1]}
+    here = clone(model).fit(parts, targets)
+    asked = []
+
+    class Counting(InProcessGrid):
+        def _deliver(self, message):
+            asked.append(message.metadata.dst_node_id)
+            return super()._deliver(message)
+
+    def load(context):
+        return parts[context.node_config["partition-id"]], targets[context.node_config["partition-id"]]
+
+    grid = Counting(model.client_app(load, **app_options), 3)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        there = clone(model).fit(grid, features=list("vwxyz"), **more)
+    assert np.array_equal(there.coef_, here.coef_)
+    assert np.array_equal(there.intercept_, here.intercept_)
+    assert there.n_iter_ == here.n_iter_ == max(Counter(asked).values())
+    assert there.feature_names_in_.tolist() == list("vwxyz")
+    assert there.duality_gap_ == here.duality_gap_
+    np.testing.assert_array_equal(there.predict(parts[0]), here.predict(parts[0]))
+
+
+def test_what_a_grid_needs_besides():
+    model = FederatedLogisticRegression(num_clients=2)
+    app = model.client_app(lambda context: (np.eye(3), np.array(["x", "y", "z"])), classes=["x", "y"])
+    grid = InProcessGrid(app, 2, raise_errors=False)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        with pytest.raises(ConfigurationError, match="features=None: the sites have the data"):
+            model.fit(grid)
+        with pytest.raises(ConfigurationError, match=r"0 of num_clients=2 sites have answered.*a label is none of"):
+            model.fit(grid, features=3, classes=["x", "y"])
