@@ -96,6 +96,7 @@ if TYPE_CHECKING:
         FedMid as FedMid,
         FedMidOSP as FedMidOSP,
         FedMiP as FedMiP,
+        FedNewton as FedNewton,
         FedProx as FedProx,
         FeDualEx as FeDualEx,
         LocalSGD as LocalSGD,

@@ -10,10 +10,10 @@ which ``predict`` expects. The objective functions are scikit-learn's, and so ar
     FederatedElasticNet           1/(2n) ||y - Xw - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
     FederatedLogisticRegression   1/n sum_i loss_i + 1/(C n) (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
 
-The clients take one full gradient step per round (:class:`flwr_fco.strategies.FedDualAvg`), which is exact however the
-data are distributed. Before round 1 they also send the server the means and second moments of their features, which are
-used to centre the data and set step sizes. The certificate that ends the fit is computed on the pooled data: this is an
-experiment in one process, not a deployment.
+The clients evaluate loss, gradient and a block of the Hessian (:class:`flwr_fco.strategies.FedNewton`): about a dozen
+rounds to a certified duality gap, however the data are distributed, after one in which they say how many rows they have
+and their loss at 0. No array holds the rows of all clients, and none has a row and a column for each feature. In a
+deployment ``model.client_app(load)`` is a site's ClientApp, and ``model.fit(grid, features=...)`` the ServerApp's part.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from flwr.app import Array, ArrayRecord
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression
@@ -38,25 +38,21 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import DiagonalMetric
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.base import Batch
-from flwr_fco.objectives.design import is_sparse, stacked
-from flwr_fco.regularizers import L1, Regularizer, Zero
+from flwr_fco.objectives.design import is_sparse
+from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, Steps, run_of
+from flwr_fco.strategies import FedNewton, run_of
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
 
-#: Sparse features with at most this many entries are converted to dense ones, which can be centred and so take fewer
-#: rounds.
-_SMALL = 2**22
-#: Rounds between two evaluations of the certificate.
-_EVERY = 20
+#: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
+_LARGEST_BLOCK = 2048
 
 
 def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None = None) -> Any:
@@ -138,17 +134,22 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
 
 
 class _Parts(NamedTuple):
-    """Each client's features, the pooled targets and weights, and each client's rows in them."""
+    """Each client's features, targets and weights of rows, and whether these were given."""
 
-    features: list[NDArray[np.float64]]
-    y: NDArray[Any]
-    weights: Vector
-    rows: list[NDArray[np.intp]]
+    features: list[Any]
+    y: list[NDArray[Any]]
+    weights: list[Vector]
     weighted: bool
 
 
-def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[np.intp], NDArray[Any] | None]:
-    """Return the clients' rows as one array, with columns in the first frame's order, and the client of each row."""
+def _aligned(X: Any, y: Any, sample_weight: Any) -> list[Any]:
+    """Return the clients' features, with columns in the first frame's order; nothing is pooled.
+
+    Raises
+    ------
+    ConfigurationError
+        If the parts do not fit together.
+    """
     beside = {"y": y} if sample_weight is None else {"y": y, "sample_weight": sample_weight}
     for name, parts in beside.items():
         if not isinstance(parts, list | tuple) or len(parts) != len(X):
@@ -156,7 +157,8 @@ def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[
                 f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}; "
                 "expected a list of as many parts"
             )
-    X, first = list(X), _columns(X[0])
+    aligned: list[Any] = list(X)
+    first = _columns(X[0])
     for number, features in enumerate(X):
         width, expected, names = np.shape(features)[-1], np.shape(X[0])[-1], _columns(features)
         if width != expected:
@@ -170,7 +172,7 @@ def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[
                     f"part {number} has the columns {names or 'of an array'}, part 0 has {first or 'those of an array'}"
                     "; expected the same names, in any order"
                 )
-            X[number] = features[first]
+            aligned[number] = features[first]
         for name, parts in beside.items():
             if features.shape[0] != len(parts[number]):
                 raise ConfigurationError(
@@ -183,12 +185,7 @@ def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[
             raise ConfigurationError(
                 f"part {number} has other labels than part 0: texts and numbers; expected one kind"
             )
-    owner = np.repeat(np.arange(len(X)), [part.shape[0] for part in X])
-    X = stacked([part if is_sparse(part) else np.asarray(part) for part in X])
-    y, sample_weight = (
-        None if parts is None else np.concatenate([np.asarray(part) for part in parts]) for parts in (y, sample_weight)
-    )
-    return X, y, sample_weight, owner, np.array(first, dtype=object) if first else None
+    return aligned
 
 
 def _columns(features: Any) -> list[str]:
@@ -205,66 +202,34 @@ class _Weighted(Objective):
         self._shares = weights / weights.sum()
 
     def value(self, w: Vector) -> float:
-        self._plain._does_not_know("its value", "ask for its gradient")
+        plain, scores = self._plain, self._scores(w)
+        if isinstance(plain, LeastSquares):
+            losses = plain.scale * (scores - plain.targets) ** 2
+        elif isinstance(plain, Logistic):
+            losses = np.logaddexp(0.0, -plain._targets * scores)
+        else:
+            losses = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), plain.labels]
+        return float(self._shares @ losses) + plain._l2_value(w)
 
     def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
-        data = self._plain.linear_data()
-        assert data is not None
-        matrix = w[: data.design.shape[1] * data.num_outputs].reshape(-1, data.num_outputs)
-        scores = data.design.matrix @ matrix
-        if data.intercept:
-            scores += w[matrix.size :]
-        if data.link == "identity":
-            slopes = data.factor * (scores - data.targets[:, None])
-        elif data.link == "logistic":
-            slopes = -data.targets[:, None] * expit(-data.targets[:, None] * scores)
-        else:
-            slopes = softmax(scores, axis=1)
-            slopes[np.arange(len(slopes)), data.targets] -= 1.0
-        slopes *= self._shares[:, None]
-        gradient = data.design.matrix.T @ slopes + data.l2 * matrix
-        parts = [gradient.reshape(-1), slopes.sum(axis=0)] if data.intercept else [gradient.reshape(-1)]
-        return np.concatenate(parts, out=out)
+        plain, slopes = self._plain, self._scores(w)
+        plain._slopes(slopes, plain._targets, 1.0)
+        slopes *= self._shares.reshape(-1, *([1] * (slopes.ndim - 1)))
+        out = plain._zeros(out)
+        plain.design.add_rows(slopes, out)
+        if plain.l2 != 0.0:
+            out[: plain._num_coefficients] += plain.l2 * w[: plain._num_coefficients]
+        return out
 
+    def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
+        return self._plain._block(w, indices, self._shares)
 
-def _curvature(parts: list[Any], row_weights: list[Vector], factor: float, l2: float) -> tuple[Vector, float]:
-    """Return the diagonal D of factor A' diag(weights) A + l2 I, A all rows, and its largest ratio to D."""
-    d = parts[0].shape[1]
-    second = sum(
-        (part.T @ (weights[:, None] * part) for weights, part in zip(row_weights, parts, strict=True)),
-        np.zeros((d, d)),
-    )
-    hessian = factor * second + l2 * np.eye(d)
-    metric = np.diag(hessian).copy()
-    metric[metric <= 0.0] = 1.0
-    return metric, float(np.linalg.eigvalsh(hessian / np.sqrt(np.outer(metric, metric)))[-1]) if d else 1.0
+    def lipschitz(self, norm: str = "l2") -> float:
+        # The weighted Hessian is at most the plain one times the largest share.
+        return self._plain.lipschitz(norm) * float(self._shares.max()) * self.num_examples
 
-
-def _sparse_curvature(rows: Any, weights: Vector, l2: float, intercept: bool) -> tuple[Vector, float]:
-    """Return the diagonal D of A' diag(weights) A + l2 I, A the rows and a column of ones, and its largest ratio to D.
-
-    Sparse rows are not centred, because centring would make them dense.
-    """
-    from scipy.sparse.linalg import LinearOperator, eigsh
-
-    d = rows.shape[1]
-    metric = np.asarray(rows.multiply(rows).T @ weights) + l2
-    metric[metric <= 0.0] = 1.0
-    scales = 1.0 / np.sqrt(np.append(metric, weights.sum()) if intercept else metric)
-
-    def multiply(vector: Vector) -> Vector:
-        scaled = scales * vector.reshape(-1)
-        change = weights * (rows @ scaled[:d] + (scaled[d] if intercept else 0.0))
-        product = rows.T @ change + l2 * scaled[:d]
-        return np.asarray(scales * (np.append(product, change.sum()) if intercept else product))
-
-    if scales.size == 1:
-        return metric, float(multiply(np.ones(1))[0])
-    operator = LinearOperator((scales.size, scales.size), matvec=multiply, dtype=np.float64)
-    start = np.random.default_rng(0).normal(size=scales.size)
-    largest = eigsh(operator, k=1, which="LA", v0=start, tol=1e-6, return_eigenvectors=False)
-    # Lanczos approaches the eigenvalue from below.
-    return metric, float(largest[0]) * (1.0 + 1e-6)
+    def _scores(self, w: Vector) -> NDArray[np.float64]:
+        return np.array(self._plain.design.predict(w, num_outputs=self._plain.num_outputs))
 
 
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
@@ -276,7 +241,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     fit_intercept: bool = field(default=True, kw_only=True)
     num_clients: int = field(default=4, kw_only=True)
     max_rounds: int = field(default=5000, kw_only=True)
-    tol: float = field(default=1e-9, kw_only=True)
+    tol: float = field(default=1e-14, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -300,119 +265,147 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, **checks: Any) -> _Parts:
         """Return each client's data."""
         self._check_settings()
-        names = None
+        checks |= {"dtype": np.float64, "accept_sparse": "csr"}
         if isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
             if groups is not None:
                 raise ConfigurationError(
                     "groups is for one X, y; here X is a list, whose parts are the clients already"
                 )
-            X, y, sample_weight, groups, names = _joined(X, y, sample_weight)
-        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse="csr", **checks)
-        if names is not None:
-            self.feature_names_in_ = names
-        if groups is None:
+            parts = _aligned(X, y, sample_weight)
+            pairs = [
+                validate_data(self, own, labels, reset=m == 0, **checks)
+                for m, (own, labels) in enumerate(zip(parts, y, strict=True))
+            ]
+            given = [None] * len(pairs) if sample_weight is None else sample_weight
+            clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
+        else:
+            X, y = validate_data(self, X, y, **checks)
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
-        else:
-            check_consistent_length(X, groups)
-            _, owner = np.unique(column_or_1d(groups), return_inverse=True)
-        weights = np.ones(X.shape[0])
-        if sample_weight is not None:
-            checked = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
-            weights = column_or_1d(checked)
-            check_consistent_length(X, weights)
-            counts = weights > 0.0
-            if weights.min() < 0.0 or not counts.any():
-                raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
-            X, y, weights, owner = X[counts], y[counts], weights[counts], owner[counts]
-        rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
-        if is_sparse(X) and math.prod(X.shape) <= _SMALL:
-            X = X.toarray()
-        parts = [X[part] if is_sparse(X) else np.ascontiguousarray(X[part]) for part in rows]
-        return _Parts(parts, y, weights, rows, sample_weight is not None)
+            if groups is not None:
+                check_consistent_length(X, groups)
+                _, owner = np.unique(column_or_1d(groups), return_inverse=True)
+            if sample_weight is not None:
+                sample_weight = _row_weights(sample_weight, X)
+            rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
+            clients = [(X[own], y[own], None if sample_weight is None else sample_weight[own]) for own in rows]
+        weighted = [(own, labels, _row_weights(weights, own)) for own, labels, weights in clients]
+        if any((weights < 0.0).any() for _, _, weights in weighted) or not any(w.any() for _, _, w in weighted):
+            raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
+        kept = [(own[w > 0.0], labels[w > 0.0], w[w > 0.0]) for own, labels, w in weighted if w.any()]
+        features, targets, weights = (list(column) for column in zip(*kept, strict=True))
+        return _Parts(features, targets, weights, sample_weight is not None)
 
-    def _run(
-        self, make: Any, split: _Parts, outputs: int, curvature: float, l1: float, l2: float
-    ) -> tuple[Vector, Vector]:
-        """Train; return coefficients of shape (d, outputs) and intercepts of shape (outputs,).
-
-        `make` builds a client's objective from its rows and its features; `curvature` is the largest second
-        derivative of the loss with respect to a prediction.
-        """
-        parts, d = split.features, split.features[0].shape[1]
-        row_weights = [split.weights[rows] for rows in split.rows]
-        masses = [float(weights.sum()) for weights in row_weights]
-        total = math.fsum(masses)
-        # The clients send these before round 1: sums of features and of their products.
-        centre = np.zeros(d)
-        if any(is_sparse(part) for part in parts):
-            metric, largest = _sparse_curvature(
-                stacked(parts), np.concatenate(row_weights) * (curvature / total), l2, self.fit_intercept
-            )
-        else:
-            centre = sum((weights @ part for weights, part in zip(row_weights, parts, strict=True)), centre) / total
-            if self.fit_intercept:
-                parts = [part - centre for part in parts]
-            metric, largest = _curvature(parts, row_weights, curvature / total, l2)
-        rate = 1.0 / max(float(largest), 1.0)
-        weights = [np.repeat(metric, outputs)] + ([np.full(outputs, curvature)] if self.fit_intercept else [])
-        objectives = [make(split.rows[m], part) for m, part in enumerate(parts)]
+    def _run(self, objectives: list[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
+        """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
+        d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
         if split.weighted:
-            objectives = [_Weighted(*pair) for pair in zip(objectives, row_weights, strict=True)]
-        shape = (d, outputs) if outputs > 1 else (d,)
-        start = {"coefficients": np.zeros(shape)}
-        if self.fit_intercept:
-            start["intercept"] = np.zeros(outputs)
-        regularizer: Regularizer = L1(l1) if l1 > 0.0 else Zero()
-        strategy = FedDualAvg(
-            regularizer=regularizer,
-            mirror_map=DiagonalMetric(np.concatenate(weights)),
-            client_lr=rate,
-            work=Steps(1, batch_size=None),
-            fraction_evaluate=0.0,
-            min_train_nodes=1,
-            min_available_nodes=1,
-            weighting=dict(enumerate(masses)) if split.weighted else "examples",
-        )
-        run, shares = run_of(strategy), [mass / total for mass in masses]
-        rounds, first = 0, 0.0
-
-        def gradient_at(w: Vector) -> Vector:
-            return sum(
-                (s * objective.gradient(w) for s, objective in zip(shares, objectives, strict=True)), np.zeros_like(w)
-            )
-
-        def is_solved(number: int, arrays: Any, metrics: Any) -> bool:
-            nonlocal rounds, first
-            rounds = number
-            if number % _EVERY and number != self.max_rounds:
-                return False
-            problem = run.problem
-            h, psi, w = problem.h, problem.psi, run.algorithm.retrieve(problem, run.state)
-            # If the solution is 0, the size of a step at 0 is the reference.
-            first = first or h.value(h.conjugate_gradient(rate * gradient_at(np.zeros_like(w))))
-            moved = h.retrieve(h.gradient(w) - rate * gradient_at(w), rate, psi) - w
-            return bool(h.value(moved) <= self.tol**2 * max(h.value(w), first))
-
+            objectives = [_Weighted(*pair) for pair in zip(objectives, split.weights, strict=True)]  # type: ignore[arg-type]
+        start, total = self._start(d, outputs), math.fsum(masses)
+        w = np.zeros(objectives[0].layout.size)
+        told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
+        weighting = dict(enumerate(masses)) if split.weighted else "examples"
+        strategy = self._strategy(penalty(total), told, outputs, weighting=weighting, min_available_nodes=1)
         result = simulate(
             strategy,
-            client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-            num_nodes=len(parts),
-            num_rounds=self.max_rounds,
+            make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+            num_nodes=len(objectives),
+            num_rounds=max(1, self.max_rounds - 1),
             initial_arrays=start,
             progress=False,
             on_interrupt="raise",
-            callbacks=[is_solved],
         )
-        self.n_iter_ = rounds
-        if rounds == self.max_rounds and not is_solved(rounds, None, None):
+        return self._taken(strategy, result, d, outputs)
+
+    def _run_over(self, grid: Any, features: Any, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
+        """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
+        self._check_settings()
+        names = None if isinstance(features, int) else list(features or ())
+        d = features if names is None else len(names)
+        if isinstance(features, bool) or d < 1:
+            raise ConfigurationError(
+                f"features={features!r}: the sites have the data, so give the names of their columns in their order, "
+                "or how many there are"
+            )
+        start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
+        # Of this strategy only the question is needed, about the loss at 0.
+        asking = run_of(FedNewton(min_available_nodes=self.num_clients, fraction_evaluate=0.0))
+        asking.prepare(start)
+        size = asking.plan.layout.size
+        question = asking.inquiry.question("gradient", np.zeros(size))
+        answers = asking.inquiry.ask(grid, question, wanted=("loss",), shapes={"gradient": (size,)})
+        if len(answers) < self.num_clients:
+            raise ConfigurationError(
+                f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
+                f"{[row.reason for row in asking.left_out]}"
+            )
+        told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
+        total = math.fsum(answer.examples for answer in answers)
+        strategy = self._strategy(penalty(total), told, outputs, min_available_nodes=self.num_clients)
+        result = strategy.start(grid, start, max(1, self.max_rounds - 1))
+        self.n_features_in_ = d
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        return self._taken(strategy, result, d, outputs)
+
+    def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
+        start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
+        return start | {"intercept": np.zeros(outputs)} if self.fit_intercept else start
+
+    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
+        """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
+        dense_solution = isinstance(psi, L2Squared | Zero) and told[0][2].size > _LARGEST_BLOCK
+        null = math.fsum(weight * loss for weight, loss, _ in told)
+        if self.fit_intercept and isinstance(self, RegressorMixin):
+            # With the best intercept the loss is less by half of its slope's square.
+            null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in told) ** 2
+        return FedNewton(
+            regularizer=psi,
+            hessian="none" if dense_solution else "block",
+            tolerance=max(self.tol * null, np.finfo(np.float64).tiny),
+            fraction_evaluate=0.0,
+            min_train_nodes=1,
+            **more,
+        )
+
+    def _taken(self, strategy: FedNewton, result: Any, d: int, outputs: int) -> tuple[Vector, Vector]:
+        """Return a run's coefficients and intercepts, and keep its numbers."""
+        rounds = result.train_metrics_clientapp
+        self.n_iter_ = 1 + len(rounds)
+        self.duality_gap_ = float(rounds[max(rounds)].get("duality-gap", math.nan))
+        if not run_of(strategy).finished():
             warnings.warn(
-                f"not solved to tol={self.tol} after {rounds} rounds; raise max_rounds or scale the features",
+                f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
         coefficients = result.arrays["coefficients"].numpy().reshape(d, outputs)
-        intercept = result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
-        return coefficients, intercept - centre @ coefficients if self.fit_intercept else intercept
+        return coefficients, result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
+
+
+def _is_grid(X: Any) -> bool:
+    return hasattr(X, "send_and_receive")
+
+
+def _read(data: Any) -> tuple[Any, NDArray[Any]]:
+    """Return a site's features and targets, of arrays or of a frame."""
+    features, targets = data
+    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), np.asarray(targets)
+
+
+def _row_weights(weights: Any, features: Any) -> Vector:
+    """Return the weights of rows; 1 by default."""
+    if weights is None:
+        return np.ones(features.shape[0])
+    checked = column_or_1d(check_array(weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight"))
+    check_consistent_length(features, checked)
+    return np.asarray(checked)
+
+
+def _penalty(l1: float, l2: float) -> Regularizer:
+    """Return l1 ||w||_1 + l2/2 ||w||^2."""
+    if l1 > 0.0 and l2 > 0.0:
+        return ElasticNet(l1 + l2, l1 / (l1 + l2))
+    return L1(l1) if l1 > 0.0 else L2Squared(l2) if l2 > 0.0 else Zero()
 
 
 @dataclass(repr=False, eq=False)
@@ -430,10 +423,10 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     num_clients : int, default 4
         Number of clients that `fit(X, y)` splits the rows among; fewer if there are fewer rows.
     max_rounds : int, default 5000
-        The fit ends with a warning after this many rounds.
-    tol : float, default 1e-9
-        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this
-        fraction.
+        The fit ends with a warning after this many rounds; about a dozen are enough.
+    tol : float, default 1e-14
+        The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
+        smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
 
     Attributes
     ----------
@@ -442,7 +435,9 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     intercept_ : float
         Intercept; 0 without one.
     n_iter_ : int
-        Number of rounds.
+        Number of rounds: messages to each client, the one before round 1 included.
+    duality_gap_ : float
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
 
     Examples
     --------
@@ -455,19 +450,24 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     alpha: float = 1.0
     l1_ratio: float = field(default=0.5, kw_only=True)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit the model to the clients' rows.
+    def fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None, *, features: Any = None
+    ) -> Self:
+        """Fit the model to the clients' rows, here or where they are.
 
         Parameters
         ----------
-        X : array-like or sparse matrix, shape (n, d), or a list of them
-            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
+        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
+            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows; or the grid of a
+            ServerApp, whose `num_clients` sites run :meth:`client_app`.
         y : array-like, shape (n,), or a list of them
-            The targets.
+            The targets; none with a grid.
         sample_weight : array-like, shape (n,), or a list of them, optional
             Weight of each row; a row of weight 2 counts as two copies of it.
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
+        features : int or sequence of str, optional
+            With a grid, how many columns the sites have, or their names.
         """
         checked("alpha", self.alpha, float)
         checked("l1_ratio", self.l1_ratio, float)
@@ -476,19 +476,33 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
                 f"alpha={self.alpha!r}, l1_ratio={self.l1_ratio!r}; expected a finite number >= 0 and a number from 0 "
                 "to 1"
             )
-        parts = self._parts(X, y, sample_weight, groups, y_numeric=True)
-        y = parts.y.astype(np.float64)
-        # Targets far from 0 would cost accuracy in the first rounds of the intercept.
-        level = np.average(y, weights=parts.weights) if self.fit_intercept else 0.0
-        l2 = self.alpha * (1.0 - self.l1_ratio)
 
-        def make(rows: NDArray[np.intp], features: NDArray[np.float64]) -> Objective:
-            targets = y[rows] - level
-            return LeastSquares(features, targets, scale=0.5, l2=l2, intercept=self.fit_intercept)
+        def penalty(total: float) -> Regularizer:
+            return _penalty(self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio))
 
-        coefficients, intercept = self._run(make, parts, 1, 1.0, self.alpha * self.l1_ratio, l2)
-        self.coef_, self.intercept_ = coefficients[:, 0], float(intercept[0] + level)
+        if _is_grid(X):
+            coefficients, intercept = self._run_over(X, features, 1, penalty)
+        else:
+            parts = self._parts(X, y, sample_weight, groups, y_numeric=True)
+            pairs = zip(parts.features, parts.y, strict=True)
+            objectives = [self._objective(own, targets) for own, targets in pairs]
+            coefficients, intercept = self._run(objectives, parts, 1, penalty)
+        self.coef_, self.intercept_ = coefficients[:, 0], float(intercept[0])
         return self
+
+    def client_app(self, load: Any) -> Any:
+        """Return the ClientApp of a site, for :meth:`fit` over a grid.
+
+        Parameters
+        ----------
+        load : callable
+            ``(context) -> (X, y)``: the site's rows and targets, as arrays, a sparse matrix or a frame, with the same
+            columns in the same order at every site.
+        """
+        return make_app(lambda context: self._objective(*_read(load(context))))
+
+    def _objective(self, X: Any, y: NDArray[Any]) -> Objective:
+        return LeastSquares(X, y.astype(np.float64), scale=0.5, intercept=self.fit_intercept)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
@@ -508,10 +522,10 @@ class FederatedLasso(FederatedElasticNet):
     num_clients : int, default 4
         Number of clients that `fit(X, y)` splits the rows among; fewer if there are fewer rows.
     max_rounds : int, default 5000
-        The fit ends with a warning after this many rounds.
-    tol : float, default 1e-9
-        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this
-        fraction.
+        The fit ends with a warning after this many rounds; about a dozen are enough.
+    tol : float, default 1e-14
+        The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
+        smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
 
     Attributes
     ----------
@@ -520,7 +534,9 @@ class FederatedLasso(FederatedElasticNet):
     intercept_ : float
         Intercept; 0 without one.
     n_iter_ : int
-        Number of rounds.
+        Number of rounds: messages to each client, the one before round 1 included.
+    duality_gap_ : float
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
 
     Examples
     --------
@@ -550,10 +566,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     num_clients : int, default 4
         Number of clients that `fit(X, y)` splits the rows among; fewer if there are fewer rows.
     max_rounds : int, default 5000
-        The fit ends with a warning after this many rounds.
-    tol : float, default 1e-9
-        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this
-        fraction.
+        The fit ends with a warning after this many rounds; about a dozen are enough.
+    tol : float, default 1e-14
+        The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
+        smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
 
     Attributes
     ----------
@@ -564,7 +580,9 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     intercept_ : ndarray, shape (k,), or (1,) for two classes
         Intercept; 0 without one.
     n_iter_ : int
-        Number of rounds.
+        Number of rounds: messages to each client, the one before round 1 included.
+    duality_gap_ : float
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
 
     Examples
     --------
@@ -576,19 +594,33 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     C: float = 1.0
     l1_ratio: float = field(default=0.0, kw_only=True)
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit the model to the clients' rows.
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        groups: Any = None,
+        *,
+        features: Any = None,
+        classes: Any = (0, 1),
+    ) -> Self:
+        """Fit the model to the clients' rows, here or where they are.
 
         Parameters
         ----------
-        X : array-like or sparse matrix, shape (n, d), or a list of them
-            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
+        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
+            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows; or the grid of a
+            ServerApp, whose `num_clients` sites run :meth:`client_app`.
         y : array-like, shape (n,), or a list of them
-            The classes.
+            The classes; none with a grid.
         sample_weight : array-like, shape (n,), or a list of them, optional
             Weight of each row; a row of weight 2 counts as two copies of it.
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
+        features : int or sequence of str, optional
+            With a grid, how many columns the sites have, or their names.
+        classes : array-like, default (0, 1)
+            With a grid, the classes, as for :meth:`client_app`.
         """
         checked("C", self.C, float)
         checked("l1_ratio", self.l1_ratio, float)
@@ -596,29 +628,57 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             raise ConfigurationError(
                 f"C={self.C!r}, l1_ratio={self.l1_ratio!r}; expected a finite number > 0 and a number from 0 to 1"
             )
-        parts = self._parts(X, y, sample_weight, groups)
-        check_classification_targets(parts.y)
-        self.classes_, labels = np.unique(parts.y, return_inverse=True)
+
+        def penalty(total: float) -> Regularizer:
+            strength = 1.0 / (self.C * total)
+            return _penalty(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio))
+
+        parts = None
+        if not _is_grid(X):
+            parts = self._parts(X, y, sample_weight, groups)
+            for own in parts.y:
+                check_classification_targets(own)
+            classes = np.concatenate([np.unique(own) for own in parts.y])
+        self.classes_ = np.unique(classes)
         count = self.classes_.size
         if count < 2:
             raise ConfigurationError(
                 f"y holds 1 class, {self.classes_.tolist()}; a classifier needs examples of two classes at least"
             )
-        strength = 1.0 / (self.C * parts.weights.sum())
-        l2 = strength * (1.0 - self.l1_ratio)
-
-        def make(rows: NDArray[np.intp], features: NDArray[np.float64]) -> Objective:
-            classes = labels[rows]
-            if count == 2:
-                return Logistic(features, classes, l2=l2, intercept=self.fit_intercept)
-            return MultinomialLogistic(features, classes, num_classes=count, l2=l2, intercept=self.fit_intercept)
-
-        outputs, curvature = (1, 0.25) if count == 2 else (count, 0.5)
-        coefficients, intercept = self._run(make, parts, outputs, curvature, strength * self.l1_ratio, l2)
+        outputs = 1 if count == 2 else count
+        if parts is None:
+            coefficients, intercept = self._run_over(X, features, outputs, penalty)
+        else:
+            pairs = zip(parts.features, parts.y, strict=True)
+            objectives = [self._objective(own, labels, self.classes_) for own, labels in pairs]
+            coefficients, intercept = self._run(objectives, parts, outputs, penalty)
         # With a column for each class, the intercepts are unique only up to a common constant.
         self.coef_ = np.ascontiguousarray(coefficients.T)
         self.intercept_ = intercept - intercept.mean() if count > 2 else intercept
         return self
+
+    def client_app(self, load: Any, classes: ArrayLike = (0, 1)) -> Any:
+        """Return the ClientApp of a site, for :meth:`fit` over a grid.
+
+        Parameters
+        ----------
+        load : callable
+            ``(context) -> (X, y)``: the site's rows and labels, as arrays, a sparse matrix or a frame, with the same
+            columns in the same order at every site.
+        classes : array-like, default (0, 1)
+            All classes of the federation, the same at every site, which need not have all of them.
+        """
+        known = np.unique(np.asarray(classes))
+        return make_app(lambda context: self._objective(*_read(load(context)), known))
+
+    def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any]) -> Objective:
+        if not np.isin(y, classes).all():
+            # Not the labels themselves, which are the site's data: the error goes to the server.
+            raise ConfigurationError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
+        codes = np.searchsorted(classes, y)
+        if classes.size == 2:
+            return Logistic(X, codes, intercept=self.fit_intercept)
+        return MultinomialLogistic(X, codes, num_classes=classes.size, intercept=self.fit_intercept)
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the scores: the log odds of the second of two classes, or one column for each class."""

@@ -1,17 +1,17 @@
-"""A client's work in a round: a number of stochastic gradient steps, or one minimisation to a tolerance."""
+"""A client's work in a round: stochastic gradient steps, one minimisation to a tolerance, or one evaluation."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError, SpecError
 
-__all__ = ["ENGINES", "Epochs", "FirstOrder", "Minimise", "Steps", "Work", "work_from_header"]
+__all__ = ["ENGINES", "Epochs", "Evaluation", "FirstOrder", "Minimise", "Steps", "Work", "work_from_header"]
 
 
 #: The engines that a client can minimise with; "auto" is the fastest that its objective allows.
@@ -190,7 +190,28 @@ class Minimise:
         }
 
 
-Work = FirstOrder | Minimise
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of the client's loss and its derivatives, at the server's point.
+
+    Examples
+    --------
+    >>> str(Evaluation())
+    'evaluate the loss and its derivatives'
+    """
+
+    #: As a minimisation that takes one iteration, where servers and clients limit these.
+    max_iterations: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        return "evaluate the loss and its derivatives"
+
+    def to_header(self) -> dict[str, Any]:
+        """Return the work as JSON; :func:`work_from_header` reads it."""
+        return {"kind": "evaluation"}
+
+
+Work = FirstOrder | Minimise | Evaluation
 
 
 def work_from_header(header: Mapping[str, Any]) -> Work:
@@ -206,7 +227,7 @@ def work_from_header(header: Mapping[str, Any]) -> Work:
     >>> work_from_header(FirstOrder(steps=3).to_header())
     Steps(3, batch_size=32)
     """
-    kinds: dict[Any, type[Work]] = {"first-order": FirstOrder, "minimise": Minimise}
+    kinds: dict[Any, type[Work]] = {"first-order": FirstOrder, "minimise": Minimise, "evaluation": Evaluation}
     kind = header.get("kind") if isinstance(header, Mapping) else None
     try:
         cls = kinds[kind]

@@ -19,6 +19,7 @@ REPRESENTATIVES = {
     "FedProx": "minimisations by clients that remember nothing",
     "FedDR": "minimisations with two vectors in each client's memory; a sample",
     "DualFL": "minimisations with a shift; everybody, and nobody's answer may be missing",
+    "FedNewton": "evaluations by clients that remember nothing; everybody, and the server checks what is said",
 }
 
 

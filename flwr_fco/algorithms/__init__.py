@@ -32,6 +32,7 @@ from flwr_fco.algorithms.fed_dyn import DynamicRegularization
 from flwr_fco.algorithms.gradient_tracking import GradientTracking, trackers
 from flwr_fco.algorithms.mean_of_memories import MeanOfMemories, MeanState, rescaled
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
+from flwr_fco.algorithms.newton import ProximalNewton
 from flwr_fco.algorithms.primal_averaging import GradientSteps, PrimalAveraging, PrimalState, SubgradientSteps
 from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, RestrictedGradientTracking
@@ -68,6 +69,7 @@ __all__ = [
     "PrimalAveraging",
     "PrimalState",
     "Problem",
+    "ProximalNewton",
     "ProximalPoint",
     "Replies",
     "RestrictedGradientTracking",

@@ -186,6 +186,42 @@ class LinearModel(Objective):
             result += self.l2 * direction
         return product
 
+    def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
+        """Return the Hessian at `w` on some coordinates, (A' diag(loss''/n) A + l2 I) on them, as a packed triangle.
+
+        A is the matrix of these columns; an intercept's is 1. Costs n k^2 operations, and memory for k columns.
+        """
+        return self._block(w, indices, np.full(self.num_examples, 1.0 / self.num_examples))
+
+    def _block(self, w: Vector, indices: NDArray[np.int64], shares: Vector) -> Vector:
+        """Return the Hessian's block with other weights of the examples than 1/n each."""
+        self._check(w)
+        outputs = self._num_outputs
+        column, output = np.divmod(indices, outputs)
+        hessian = np.zeros((indices.size, indices.size))
+        places = [np.flatnonzero(output == c) for c in range(outputs)]
+        matrix, offsets = self._split(w)
+        for part, block in self.design.blocks():
+            scores = block @ matrix
+            if self.intercept:
+                scores += offsets
+            features = [_columns(block, column[place]) for place in places]
+            for c, right in enumerate(places):
+                change = np.zeros_like(scores)
+                change.reshape(-1, outputs)[:, c] = 1.0
+                bent = self._bend(scores, change, 1.0).reshape(-1, outputs)
+                for a, left in enumerate(places[: c + 1]):
+                    weights = shares[part] * bent[:, a]
+                    if left.size and right.size:
+                        hessian[np.ix_(left, right)] += _product(features[a], weights, features[c])
+        for c, right in enumerate(places):
+            for left in places[:c]:
+                hessian[np.ix_(right, left)] = hessian[np.ix_(left, right)].T
+        if self.l2 != 0.0:
+            own = np.flatnonzero(indices < self._num_coefficients)
+            hessian[own, own] += self.l2
+        return hessian[np.triu_indices(indices.size)]
+
     def along(self, w: Vector, direction: Vector) -> Line:
         """Return F_m along a line, which stores the scores of `w` and `direction`, one feature product each.
 
@@ -456,13 +492,35 @@ def examples_of(values: NDArray[Any], limit: int = 6) -> str:
     return ", ".join(texts) + (f", ... ({values.size} different ones)" if values.size > limit else "")
 
 
+def _columns(rows: Any, columns: NDArray[np.int64]) -> Any:
+    """Return some columns of rows, with 1 in the place of an intercept's, which comes after the features."""
+    width = rows.shape[1]
+    ones = int((columns >= width).sum())
+    found = rows[:, columns[: columns.size - ones]]
+    if not ones:
+        return found
+    column = np.ones((rows.shape[0], ones))
+    if isinstance(found, np.ndarray):
+        return np.hstack([found, column])
+    from scipy.sparse import csr_array, hstack
+
+    return csr_array(hstack([found, column]))
+
+
+def _product(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
+    """Return left' diag(weights) right, of dense or of sparse columns."""
+    if isinstance(left, np.ndarray):
+        return np.asarray((left.T * weights) @ right)
+    return np.asarray((left.T @ right.multiply(weights[:, None]).tocsr()).toarray())
+
+
 def _top(matrix: NDArray[np.float64]) -> float:
-    last = matrix.shape[0] - 1
-    return float(_eigenvalues(matrix, subset_by_index=[last, last])[0])
+    return float(_eigenvalues(matrix)[-1])
 
 
-def _eigenvalues(matrix: NDArray[np.float64], **options: Any) -> NDArray[np.float64]:
+def _eigenvalues(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     # Imported here: not all clients need it, and in a deployment each message starts a new process.
     from scipy.linalg import eigh
 
-    return np.asarray(eigh(matrix, eigvals_only=True, **options))
+    # All of them, by QR steps: LAPACK's bisection for the largest one alone fails where most of them are equal.
+    return np.asarray(eigh(matrix, eigvals_only=True))

@@ -24,6 +24,7 @@ Batch = Any
 _DERIVED = {
     "value_and_gradient": ("value", "gradient", "add_gradient"),
     "hessian_product": ("gradient", "add_gradient", "value_and_gradient"),
+    "hessian_block": ("gradient", "add_gradient", "value_and_gradient"),
     "along": ("value", "gradient", "add_gradient", "value_and_gradient"),
     "linear_data": ("value", "gradient", "add_gradient", "value_and_gradient", "batches"),
 }
@@ -73,11 +74,11 @@ class Objective(ABC):
 
     Overrides take precedence over inherited shortcuts. If a subclass overrides :meth:`gradient`, the faster methods
     that it inherits without overriding them (:meth:`add_gradient`, :meth:`value_and_gradient`,
-    :meth:`hessian_product`, :meth:`along`, :meth:`linear_data`) are replaced with this class's defaults, which use the
-    new gradient, return None or raise an error. If it overrides only :meth:`add_gradient`, :meth:`gradient` is derived
-    from it. Overriding :meth:`value`, :meth:`value_and_gradient` or :meth:`batches` replaces the methods built on them
-    in the same way; inherited :meth:`metrics` report the new value as the loss. Bounds (:meth:`lipschitz`,
-    :meth:`strong_convexity`) are kept: override them if the curvature changes.
+    :meth:`hessian_product`, :meth:`hessian_block`, :meth:`along`, :meth:`linear_data`) are replaced with this class's
+    defaults, which use the new gradient, return None or raise an error. If it overrides only :meth:`add_gradient`,
+    :meth:`gradient` is derived from it. Overriding :meth:`value`, :meth:`value_and_gradient` or :meth:`batches`
+    replaces the methods built on them in the same way; inherited :meth:`metrics` report the new value as the loss.
+    Bounds (:meth:`lipschitz`, :meth:`strong_convexity`) are kept: override them if the curvature changes.
 
     Attributes
     ----------
@@ -276,6 +277,28 @@ class Objective(ABC):
             If it is not known.
         """
         self._does_not_know("its Hessian", "choose a method that takes gradients only")
+
+    def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
+        """Return the Hessian over all examples at `w`, restricted to some coordinates, as a packed triangle.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+            The point.
+        indices : ndarray of int64, shape (k,)
+            Ascending coordinates of the flat vector.
+
+        Returns
+        -------
+        ndarray of float64, shape (k (k + 1) / 2,)
+            The upper triangle by rows, ``H[np.triu_indices(k)]``.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not known.
+        """
+        self._does_not_know("its Hessian", "choose a method that takes gradients only, such as FedDAGT")
 
     def along(self, w: Vector, direction: Vector) -> Line:
         """Return F_m along a line, for a line search without further passes over the features.

@@ -58,6 +58,7 @@ class Hinge(TwoClassModel):
     _compiled: ClassVar[bool] = False
     linear_data = Objective.linear_data
     hessian_product = Objective.hessian_product
+    hessian_block = Objective.hessian_block
 
     def __init__(self, features: ArrayLike, labels: ArrayLike, *, l2: float = 0.0) -> None:
         self._set_examples(features, labels, intercept=False, l2=l2)

@@ -12,7 +12,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.clients.capped import CappedMinimisations
 from flwr_fco.server.clients.first_gradients import FirstGradients
 from flwr_fco.server.clients.memory import ClientMemories
-from flwr_fco.server.clients.participation import Everyone
+from flwr_fco.server.clients.participation import Attendance, Everyone
 from flwr_fco.server.clients.remembering import Gossip, Remembering
 from flwr_fco.server.clients.unmodified import UnmodifiedClients, check_unmodified
 from flwr_fco.server.options import (
@@ -127,8 +127,12 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
             may_be_sparse=kind.sparse and options.wire.sparse,
         )
         remembering = Remembering(memories, everyone=isinstance(own, EveryoneOptions))
-        if isinstance(options.participation, choices.Everyone):
-            everyone = parts["participation"] = Everyone(name, remembering, options.participation)
+    if isinstance(options.participation, choices.Everyone):
+        roster = Attendance() if remembering is None else remembering
+        everyone = parts["participation"] = Everyone(name, roster, options.participation)
+        if isinstance(roster, Attendance):
+            parts["attendance"] = roster
+    if remembering is not None:
         parts["memories"] = remembering
     if isinstance(own, TrackerOptions) and own.tracker_start == "gradient":
         parts["first gradients"] = FirstGradients(remembering)

@@ -108,7 +108,7 @@ def algorithm_class(options: object) -> type[Algorithm]:
             "of flwr_fco.algorithms.Algorithm"
         )
     if getattr(options, "density", None) is None or issubclass(kind, SparseDualAveraging):
-        return kind
+        return kind.for_options(options)
     if kind is not DualAveraging:
         raise ConfigurationError(
             f"density={getattr(options, 'density', None)!r}: {type(options).__name__} runs {kind.__name__}, and a "

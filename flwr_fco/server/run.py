@@ -644,6 +644,12 @@ class Run:
     def _structure(self, arrays: ArrayRecord) -> dict[str, int | float]:
         return structure(self.problem.psi, self.problem.layout, self.as_vector(arrays))
 
+    def finished(self) -> str:
+        """Return why the method needs no further round; an empty string as long as it does."""
+        if self._problem is None or self.state.round == 0:
+            return ""
+        return self.algorithm.finished(self._problem, self.state)
+
     def round_metrics(self) -> dict[str, float | int]:
         """Return the metrics that the method and its parts add to the current round."""
         found: dict[str, float | int] = {}

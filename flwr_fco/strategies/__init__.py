@@ -44,6 +44,7 @@ from flwr_fco.strategies.gradient_tracking import (
     Scaffold,
 )
 from flwr_fco.strategies.local_minimisation import DualFL, FedDR, FedDyn, FedProx, Scaffnew
+from flwr_fco.strategies.newton import FedNewton
 from flwr_fco.strategies.primal_averaging import FedAvgSubgradient, FedMid, FedMidOSP, FedMiP, FeDualEx, LocalSGD
 from flwr_fco.work import Epochs, Minimise, Steps
 
@@ -79,6 +80,7 @@ __all__ = [
     "FedMiP",
     "FedMid",
     "FedMidOSP",
+    "FedNewton",
     "FedProx",
     "GraphOptions",
     "Last",

@@ -153,8 +153,8 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     --------
     >>> from flwr_fco.mirror_maps import PNorm
     >>> stages = [Stage(300), Stage(300), Stage(300, local_steps=20)]
-    >>> reference = Reference(sparsity=16)
-    >>> strategy = MultistepReFedDAGT(stages=stages, mirror_map=PNorm(12.0), radius_squared=25_000.0, reference=reference)
+    >>> more = {"mirror_map": PNorm(12.0), "radius_squared": 25_000.0, "reference": Reference(sparsity=16)}
+    >>> strategy = MultistepReFedDAGT(stages=stages, **more)
     >>> len(strategy.stages)
     3
     """

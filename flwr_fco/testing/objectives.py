@@ -100,6 +100,8 @@ def check_objective(
         _check_batch_gradients(objective, w, rng, tolerances)
         _check_value_and_gradient(objective, w, tolerances)
         _check_hessian(objective, w, rng, tolerances)
+        if objective.smooth:
+            _check_hessian_block(objective, w, rng, tolerances)
         _check_line(objective, w, rng, tolerances)
         _check_metrics(objective, w, tolerances)
         require(np.array_equal(w, before), "value, gradient, add_gradient or metrics changed the point w in place")
@@ -289,6 +291,23 @@ def _check_hessian(objective: Objective, w: Vector, rng: np.random.Generator, to
         _require_close(product, expected, tolerances.slope * size + noise, what)
 
 
+def _check_hessian_block(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
+    """Compare a block with differences of the gradient, on the last coordinate and on some of the others."""
+    others = rng.choice(w.size, size=min(4, w.size), replace=False)
+    on = np.union1d(others, [w.size - 1]).astype(np.int64)
+    block = if_known(objective.hessian_block, w, on)
+    if block is None:
+        return
+    k, h = on.size, tolerances.step
+    require(block.shape == (k * (k + 1) // 2,), f"hessian_block of {k} coordinates has shape {block.shape}")
+    rows = [slope(objective.gradient, w, h * np.eye(1, w.size, j)[0], h)[on] for j in on]
+    expected = np.array(rows)[np.triu_indices(k)]
+    noise = tolerances.noise * (1.0 + float(np.abs(objective.gradient(w)).max()))
+    size = float(np.abs(expected).max())
+    what = f"hessian_block(w, {on.tolist()}) differs from differences of the gradient, which are up to {size:.3g},"
+    _require_close(block, expected, tolerances.slope * size + noise, what)
+
+
 def _check_line(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
     directions = rng.normal(size=(2, w.size)) / np.sqrt(w.size)
     line = if_known(objective.along, w, directions[0])
@@ -391,6 +410,10 @@ def _check_curvature(objective: Objective, rng: np.random.Generator) -> None:
         require(
             if_known(objective.hessian_product, zeros, zeros) is None,
             "hessian_product is known of an objective with smooth = False",
+        )
+        require(
+            if_known(objective.hessian_block, zeros, np.zeros(1, dtype=np.int64)) is None,
+            "hessian_block is known of an objective with smooth = False",
         )
     constants = known_constants(objective)
     if convexity is not None:

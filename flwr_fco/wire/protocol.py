@@ -26,7 +26,7 @@ from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
-from flwr_fco.work import FirstOrder, Minimise, Work, work_from_header
+from flwr_fco.work import FirstOrder, Work, work_from_header
 
 Option = bool | int | float | str
 #: A client's memory between rounds: vectors by name, which may be SparseVectors with sparse features; None before its
@@ -92,6 +92,19 @@ class ReceivedVectors(Received):
         if name in self.unseen:
             self._require_finite(name, vector)
             self.unseen.discard(name)
+        return vector
+
+    def as_sent(self, name: str) -> Any:
+        """Return a vector in the form in which it was sent: a SparseVector if it came with its places.
+
+        Raises
+        ------
+        ProtocolError
+            If there is no such vector, or it is not finite.
+        """
+        vector = super().__getitem__(name)
+        if name in self.unseen:
+            self._require_finite(name, vector.values if isinstance(vector, SparseVector) else vector)
         return vector
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -231,7 +244,7 @@ class Plan:
             "regularizer": (self.regularizer, Regularizer),
             "mirror_map": (self.mirror_map, MirrorMap),
             "scope": (self.scope, Literal["each", "joint"]),
-            "work": (self.work, FirstOrder | Minimise),
+            "work": (self.work, Work),
             "seed": (self.seed, int),
             "wire_dtype": (self.wire_dtype, Literal["float64", "float32", "auto"]),
             "options": (self.options, Mapping[str, Option]),

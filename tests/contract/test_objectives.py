@@ -110,6 +110,9 @@ class _Broken(Objective):
     def hessian_product(self, w, v):
         return self.inner.hessian_product(w, v)
 
+    def hessian_block(self, w, indices):
+        return self.inner.hessian_block(w, indices)
+
     def along(self, w, direction):
         return self.inner.along(w, direction)
 
@@ -223,6 +226,8 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ("value_and_gradient", _value_and_gradient(batch_value=1.001), "batches, weighted by batch size, average"),
         ("value_and_gradient", _value_and_gradient(batch_gradient=1.001), r"differs from gradient\(w, batch\)"),
         ("hessian_product", lambda self, w, v: 1.001 * self.inner.hessian_product(w, v), "hessian_product"),
+        ("hessian_block", lambda self, w, on: 1.001 * self.inner.hessian_block(w, on), "hessian_block"),
+        ("hessian_block", lambda self, w, on: self.inner.hessian_block(w, on)[1:], "hessian_block of .* has shape"),
         ("along", _along(value=1e-3), r"along.* is .*, the value there"),
         ("along", _along(slope=1.001), "has the slope"),
         ("along", _along(step=1e-3), r"along.*gradient\(.*\) is off"),
@@ -286,6 +291,7 @@ def test_the_unbroken_hinge_passes():
         ("strong_convexity", lambda self: 2.0 * self.inner.l2, "strong convexity is less"),
         ("lipschitz", lambda self, norm="l2": 1e9, "whose gradient jumps"),
         ("hessian_product", lambda self, w, v: 0.3 * v, "smooth = False"),
+        ("hessian_block", lambda self, w, on: np.ones(1), "smooth = False"),
     ],
 )
 def test_the_checker_notices_what_is_no_subgradient(name, broken, message):

@@ -238,3 +238,11 @@ def test_wrong_vectors_and_batches_are_refused(data):
         objective.add_gradient(np.zeros(6), None, 1.0, np.zeros(5))
     with pytest.raises(ConfigurationError, match="norm"):
         objective.lipschitz("linf")
+
+
+def test_the_largest_eigenvalue_where_most_are_equal():
+    """Orthonormal features with an intercept: LAPACK's search for one eigenvalue ends with an internal error here."""
+    for m in range(4):
+        features, _ = np.linalg.qr(np.random.default_rng(m).standard_normal((30, 6)))
+        objective = LeastSquares(np.sqrt(30) * features, np.ones(30), scale=0.5)
+        assert_allclose(objective.lipschitz(), np.linalg.eigvalsh(_hessian(objective))[-1], rtol=1e-12)

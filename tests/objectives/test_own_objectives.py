@@ -93,7 +93,15 @@ def test_what_is_not_overridden_is_kept():
         def metrics(self, w):
             return super().metrics(w) | {"size": float(np.abs(w).sum())}
 
-    for name in ("gradient", "add_gradient", "value_and_gradient", "hessian_product", "along", "linear_data"):
+    for name in (
+        "gradient",
+        "add_gradient",
+        "value_and_gradient",
+        "hessian_product",
+        "hessian_block",
+        "along",
+        "linear_data",
+    ):
         assert getattr(Reported, name) is getattr(LeastSquares, name)
     assert Reported(DATA, TARGETS).linear_data().link == "identity"
 

@@ -19,7 +19,7 @@ from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Batch
 from flwr_fco.wire.protocol import Downlink, Option, Plan, Uplink
-from flwr_fco.work import FirstOrder, Minimise, Work
+from flwr_fco.work import Evaluation, FirstOrder, Minimise, Work
 
 __all__ = [
     "ORIGIN",
@@ -29,6 +29,7 @@ __all__ = [
     "Client",
     "ClientHalf",
     "Downlink",
+    "Evaluation",
     "FirstOrder",
     "LossFacts",
     "Memory",

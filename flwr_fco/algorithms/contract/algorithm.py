@@ -33,7 +33,7 @@ from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Set
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.wire.protocol import Downlink, Option
+from flwr_fco.wire.protocol import Downlink, Option, Uplink
 
 
 class Algorithm(ClientHalf, ABC):
@@ -53,6 +53,7 @@ class Algorithm(ClientHalf, ABC):
     `common`      the vector that is added to every client's gradients: sparse features
     `sparse`      whether a client may work on the coordinates of its sparse features alone
     `everyone`    whether all clients take part in every round, and silent ones are asked again
+    `compared`    whether the lengths of the clients' vectors are compared with each other
     `refuses`     options that must keep their default, each with the reason
     ============  ========================================================================================
     """
@@ -62,6 +63,9 @@ class Algorithm(ClientHalf, ABC):
     reads: ClassVar[Literal["mean", "sums", "rows"]] = "mean"
     #: Whether all clients take part in every round.
     everyone: ClassVar[bool] = False
+    #: Whether the lengths of the clients' vectors are compared with each other (``max_ratio``): those of increments,
+    #: but not of derivatives, which depend on the units of a client's features; :meth:`check` knows what is possible.
+    compared: ClassVar[bool] = True
     #: Options that must keep their default, and why: ``"regularizer"``, ``"mirror_map"``, or ``"server_lr"`` for its
     #: value ``"auto"``.
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -76,6 +80,17 @@ class Algorithm(ClientHalf, ABC):
             raise ConfigurationError(
                 f"{who}: refuses={cls.refuses!r}; expected reasons by option, of {', '.join(sorted(allowed))}"
             )
+
+    @classmethod
+    def for_options(cls, options: object) -> type[Algorithm]:
+        """Return the class that runs a strategy with these options: this one, unless an option chooses another.
+
+        Parameters
+        ----------
+        options : CompositeStrategy
+            The strategy.
+        """
+        return cls
 
     @abstractmethod
     def init(self, problem: Problem, primal: Vector) -> Any:
@@ -145,6 +160,36 @@ class Algorithm(ClientHalf, ABC):
             The server's state as the round begins.
         """
         return {"increment": (problem.layout.size,)}
+
+    def check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
+        """Check what a reply says by the meaning of its numbers; it has the names and shapes, and is finite.
+
+        Parameters
+        ----------
+        problem : Problem
+            The model's layout, psi, h, and the round's numbers.
+        state : NamedTuple
+            The state of the message that it answers.
+        uplink : Uplink
+            The reply.
+
+        Raises
+        ------
+        ProtocolError
+            With the reason why it does not count.
+        """
+
+    def finished(self, problem: Problem, state: Any) -> str:
+        """Return why no further round is needed; an empty string as long as the run goes on.
+
+        Parameters
+        ----------
+        problem : Problem
+            The model's layout, psi, h, and the round's numbers.
+        state : NamedTuple
+            The server's state after a round.
+        """
+        return ""
 
     def setting(self, given: Setting, state: Any) -> Setting:
         """Return geometry, regularizer, work and rates of a state: the given ones, unless the method changes them.

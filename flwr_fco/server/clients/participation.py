@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +16,51 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.clients.nodes import nap
-from flwr_fco.server.clients.remembering import Remembering
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Node
 
 Key = tuple[int, int]
+
+
+class Roster(Protocol):
+    """Who takes part in a run."""
+
+    @property
+    def present(self) -> AbstractSet[Key]:
+        """Keys of the clients that were there in the last round."""
+
+    def drop(self, host: Host, gone: AbstractSet[Key], reason: str) -> None:
+        """Go on without some of them."""
+
+
+class Attendance(Part):
+    """The roster of a method whose clients remember nothing: the clients of the last round."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self.present: set[Key] = set()
+
+    def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Record who is asked; with nobody, a round in which one is missing is skipped."""
+        self.present = {node.key for node in nodes} or self.present
+        return nodes
+
+    def drop(self, host: Host, gone: AbstractSet[Key], reason: str) -> None:
+        """Go on without some clients."""
+        log(WARNING, "%s: the run goes on without them", reason)
+        self.present -= gone
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return who is there."""
+        return {"present": np.array(sorted(self.present), dtype=np.uint64).reshape(-1, 2)}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Restore what :meth:`to_arrays` returned."""
+        rows = saved_array(arrays, "present", np.uint64, (None, 2))
+        self.present = {(row[0], row[1]) for row in rows.tolist()}
 
 
 class Everyone(Part):
@@ -31,15 +72,14 @@ class Everyone(Part):
     ----------
     name : str
         Name of the strategy, for messages.
-    remembering : Remembering
-        The tracking of the clients' memories.
+    roster : Roster
+        Who takes part.
     patience : flwr_fco.strategies.Everyone
         How long the server waits for a client, and what happens then.
     """
 
-    def __init__(self, name: str, remembering: Remembering, patience: choices.Everyone) -> None:
-        self._name, self._remembering, self._memories = name, remembering, remembering.memories
-        self.patience = patience
+    def __init__(self, name: str, roster: Roster, patience: choices.Everyone) -> None:
+        self._name, self._roster, self.patience = name, roster, patience
         self.forget()
 
     def forget(self) -> None:
@@ -51,7 +91,7 @@ class Everyone(Part):
 
     def nodes_needed(self, minimum: int) -> int:
         """Return the number of nodes for the first round; later rounds wait for the nodes that were there before."""
-        return 1 if self._memories.present else minimum
+        return 1 if self._roster.present else minimum
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
         """Return all clients that have not been given up, or none if one of them does not return."""
@@ -65,7 +105,7 @@ class Everyone(Part):
         """Return the keys of known clients that are not connected, once there is no more time to wait."""
         deadline = time.monotonic() + self.patience.node_timeout
         while True:
-            absent = set(self._memories.present) - {node.key for node in host.nodes.ordered}
+            absent = set(self._roster.present) - {node.key for node in host.nodes.ordered}
             if not absent or time.monotonic() >= deadline:
                 return absent
             log(INFO, "Waiting for %s clients that were here before", len(absent))
@@ -78,7 +118,7 @@ class Everyone(Part):
             return None
         return {
             "num-replies": 0,
-            "num-left-out": len(self._memories.present),
+            "num-left-out": len(self._roster.present),
             "skipped": 1,
             "bytes-down": 0,
             "bytes-up": 0,
@@ -123,13 +163,9 @@ class Everyone(Part):
         self._evicted |= gone
         self._failures.clear()
         self.absent = set()
-        rest = self._memories.present - gone
-        if not rest:
+        if not self._roster.present - gone:
             raise ConfigurationError(f"{names} was given up, and no client is left to go on with")
-        for key in gone:
-            self._memories.members.pop(key, None)
-        self._memories.present = rest
-        self._remembering.changed(host, self._memories.new_epoch(f"{names} is given up"))
+        self._roster.drop(host, gone, f"{names} is given up")
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the clients that have been given up, and the counts of missed rounds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from logging import WARNING
 from typing import Any
 
@@ -36,6 +37,28 @@ class Remembering(Part):
     def forget(self) -> None:
         """Return to the state before the first round."""
         self.memories.forget(0)
+
+    @property
+    def present(self) -> AbstractSet[tuple[int, int]]:
+        """Keys of the clients that were there in the last round."""
+        return self.memories.present
+
+    def drop(self, host: Host, gone: AbstractSet[tuple[int, int]], reason: str) -> None:
+        """Go on without some clients: all others begin anew.
+
+        Parameters
+        ----------
+        host : Host
+            The run.
+        gone : set of (int, int)
+            Their keys.
+        reason : str
+            Why, for the log.
+        """
+        for key in gone:
+            self.memories.members.pop(key, None)
+        self.memories.present = self.memories.present - gone
+        self.changed(host, self.memories.new_epoch(reason))
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
         """Record the clients that have joined or left."""

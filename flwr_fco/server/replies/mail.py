@@ -504,6 +504,8 @@ class Mail(Part):
         """Return the replies that are within all bounds, with their weights."""
         current, options = self.current, self.options
         uplinks = [reply.value for reply in good]
+        if not self._kind.compared:
+            uplinks = [uplink._replace(vectors={}) for uplink in uplinks]
         # Only a weight that a client claims is compared with those of others.
         weights = None if options.weighting == "examples" else [1.0] * len(good)
         objections = self.bounds.objections(
@@ -577,6 +579,8 @@ class Mail(Part):
 
     def _possible(self, node: Node, uplink: Uplink, content: Any) -> Uplink:
         self.language.check(self, node, uplink, self._examples(uplink, content))
+        if self.current.problem is not None:
+            self.algorithm.check(self.current.problem, self.current.state, uplink)
         if self._given is not None:
             self.given_weight(node)
         elif self._memories is not None:

@@ -88,9 +88,10 @@ def run_rounds(
             stop, added = hooks.end_round(number, arrays, metrics, numbers)
             if added:
                 result.callback_metrics[number] = added
-            progress.save_point(number, complete=True, stopped=stop, last=stop or number == num_rounds)
-            if stop:
-                log(INFO, "A callback ended the run after round %s", number)
+            ended = "a callback ended it" if stop else run.finished()
+            progress.save_point(number, complete=True, stopped=bool(ended), last=bool(ended) or number == num_rounds)
+            if ended:
+                log(INFO, "The run is over after round %s: %s", number, ended)
                 break
     except BaseException as error:
         # Not in the middle of a round, when the state may be half of the next one.

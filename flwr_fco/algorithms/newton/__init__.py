@@ -1,0 +1,16 @@
+"""A federated proximal Newton method on a working set.
+
+========================  ============================================================
+:mod:`.method`            both halves of the method
+:mod:`.accelerated`       the same exchanges without a Hessian
+:mod:`.model`             the quadratic model of a step, and its minimiser
+:mod:`.working_set`       the coordinates of a step
+:mod:`.terms`             what a duality gap takes of an exchange
+:mod:`.exchange`          whose an exchange is, what is possible, how far the run is
+========================  ============================================================
+"""
+
+from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient, AcceleratedState
+from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
+
+__all__ = ["AcceleratedGradient", "AcceleratedState", "NewtonState", "ProximalNewton"]

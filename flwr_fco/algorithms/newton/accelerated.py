@@ -1,0 +1,263 @@
+"""Accelerated proximal gradient with restarts: the Newton method's exchanges, without a block of the Hessian.
+
+At the point y the clients send loss and gradient; x_{k+1} = prox(y_k - g_k / L; 1/L), and the next exchange is about
+
+    y_{k+1} = x_{k+1} + (t_k - 1) / t_{k+1} (x_{k+1} - x_k),    t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
+
+with t = 1 again where <y_k - x_{k+1}, x_{k+1} - x_k> > 0. L begins at sum_m p_m L_m, a bound for the pooled loss that
+is several times too large where sites differ, and follows the curvature ||g_{k+1} - g_k|| / ||y_{k+1} - y_k|| that the
+exchanges have seen: down by a factor each, up at once. The model is the best point that was asked about, so its
+objective and its lower bound are known; after 30 exchanges without a better one, the next one is about it again, with
+twice the L.
+
+References: Beck, Teboulle: A fast iterative shrinkage-thresholding algorithm (SIAM J. Imaging Sci. 2009). O'Donoghue,
+Candes: Adaptive restart for accelerated gradient schemes (Found. Comput. Math. 2015), the gradient scheme.
+
+Differs from the papers in: 1. L from the curvature along the way instead of a backtracking line search, whose trials
+would be exchanges of their own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from flwr_fco.algorithms.contract import (
+    Algorithm,
+    Client,
+    Downlink,
+    Evaluation,
+    Memory,
+    Moved,
+    Option,
+    Problem,
+    Replies,
+    Setting,
+    To,
+    Uplink,
+    Vector,
+)
+from flwr_fco.algorithms.newton.exchange import (
+    UNKNOWN,
+    check_terms,
+    evaluated,
+    finished,
+    handed_out,
+    population_of,
+    progress,
+)
+from flwr_fco.algorithms.newton.terms import TERMS, constant_terms, evaluation_terms, short
+from flwr_fco.core.sparse import dense
+from flwr_fco.errors import ProtocolError
+
+#: By what L falls in an exchange, at most, and exchanges without a better point until it doubles.
+_FALL, _PATIENCE = 0.9, 30
+#: Rounding error of an objective, relative to its size.
+_EPSILON = 1e-15
+
+
+class AcceleratedState(NamedTuple):
+    """State of the accelerated proximal gradient method.
+
+    Parameters
+    ----------
+    point : ndarray of float64, shape (d,)
+        The best point that was asked about.
+    trial : ndarray of float64, shape (d,)
+        y, the point that the clients are asked about next.
+    previous : ndarray of float64, shape (d,)
+        x, the last proximal point.
+    asked, gradient : ndarray of float64, shape (d,)
+        The point of the last exchange, and the pooled loss's gradient there.
+    columns, targets : ndarray of float64, shape (d,)
+        A'1/n and A'y/n of the pooled data.
+    objective, lower, residual : float
+        Of the best point, as in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
+    momentum : float
+        t.
+    smoothness, largest : float
+        L, and sum_m p_m L_m.
+    population : float
+        A digest of the clients and their weights; -1 before the first round.
+    since : float
+        Exchanges since the best point.
+    stalled : float
+        1.0 if the point of an exchange is that of the last one.
+    round : int
+        Number of successful rounds.
+    """
+
+    point: Vector
+    trial: Vector
+    previous: Vector
+    asked: Vector
+    gradient: Vector
+    columns: Vector
+    targets: Vector
+    objective: float = UNKNOWN
+    lower: float = -UNKNOWN
+    residual: float = UNKNOWN
+    momentum: float = 1.0
+    smoothness: float = 0.0
+    largest: float = 0.0
+    population: float = -1.0
+    since: float = 0.0
+    stalled: float = 0.0
+    round: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratedGradient(Algorithm):
+    """Accelerated proximal gradient steps with restarts, one exchange each, from sums of the clients' gradients.
+
+    Parameters
+    ----------
+    tolerance : float, default 1e-8
+        Duality gap at which the run ends.
+
+    References
+    ----------
+    Beck, Teboulle: A fast iterative shrinkage-thresholding algorithm for linear inverse problems (SIAM J. Imaging Sci.
+    2009); O'Donoghue, Candes: Adaptive restart for accelerated gradient schemes (Found. Comput. Math. 2015).
+    """
+
+    name: ClassVar[str] = "accelerated_gradient"
+    engine: ClassVar[str | None] = None
+    reads: ClassVar[Any] = "sums"
+    everyone: ClassVar[bool] = True
+    compared: ClassVar[bool] = False
+    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes Euclidean steps, whose length it finds"}
+
+    tolerance: float = 1e-8
+
+    @staticmethod
+    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+        """Return loss and gradient at the server's point; at first also what never changes."""
+        w, objective = downlink.vectors["primal"], client.objective
+        _, gradient = objective.value_and_gradient(w)
+        first = bool(downlink.numbers["first"])
+        sent = short(objective, {"gradient": gradient, **(constant_terms(objective, w) if first else {})})
+        sent["terms"] = evaluation_terms(objective, w)
+        if first:
+            sent["smoothness"] = np.array([objective.lipschitz()])
+        return sent, Moved(gradient, None, 1)
+
+    def setting(self, given: Setting, state: Any) -> Setting:
+        """Return the user's, with one evaluation as the work."""
+        return given._replace(work=Evaluation())
+
+    def init(self, problem: Problem, primal: Vector) -> AcceleratedState:
+        """Return the state before round 1."""
+        feasible = math.isfinite(problem.psi.value(primal))
+        start = handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
+        nothing = np.zeros(primal.size)
+        return AcceleratedState(start, start, start, start, nothing, nothing, nothing)
+
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+        """Return nothing that clients must know."""
+        return {}
+
+    def downlink(self, problem: Problem, state: AcceleratedState, to: To | None) -> Downlink:
+        """Return the point of the exchange."""
+        return Downlink(problem.plan, {"primal": state.trial}, numbers={"first": float(state.population < 0.0)})
+
+    def shapes(self, problem: Problem, state: AcceleratedState) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of gradient and terms; of the first round also of what never changes."""
+        d = state.trial.size
+        shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "terms": (len(TERMS),)}
+        if state.population < 0.0:
+            shapes |= {"columns": (d,), "smoothness": (1,), **({"targets": (d,)} if state.trial.any() else {})}
+        return shapes
+
+    def check(self, problem: Problem, state: AcceleratedState, uplink: Uplink) -> None:
+        """Check what a client says by its meaning."""
+        vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
+        check_terms(vectors["terms"], vectors["gradient"], state.trial)
+        if "smoothness" in vectors and not vectors["smoothness"][0] >= 0.0:
+            raise ProtocolError(f"its smoothness is {vectors['smoothness'][0]:.3g}; expected a number >= 0")
+
+    def aggregate(self, problem: Problem, state: AcceleratedState, replies: Replies) -> AcceleratedState:
+        """Return the state after a proximal gradient step from the point of the exchange."""
+        who, psi, y, first = population_of(replies), problem.psi, state.trial, state.population < 0.0
+        if not first and who != state.population:
+            return _begun_anew(state)
+        known = evaluated(psi, y, replies)
+        if first:
+            columns = replies.sum("columns")
+            targets = replies.sum("targets") if y.any() else known.targets_at_zero(columns)
+            largest = float(replies.sum("smoothness")[0])
+            state = state._replace(
+                columns=columns, targets=targets, population=who, smoothness=largest, largest=largest
+            )
+        objective, lower = known.loss + psi.value(y), state.lower
+        if not known.reason:
+            lower = max(lower, known.lower_bound(psi, state.columns, state.targets))
+        # Of points that differ by rounding the last one: its gradient is the smallest.
+        better = first or objective <= state.objective + _EPSILON * (1.0 + abs(objective))
+        if better:
+            residual = float(np.linalg.norm(y - psi.prox(y - known.gradient, 1.0)))
+            state = state._replace(point=y, objective=objective, residual=residual)
+        smoothness = state.smoothness if first else _followed(state, y, known.gradient)
+        state = state._replace(lower=lower, smoothness=smoothness, since=0.0 if better else state.since + 1.0)
+        return _stepped(problem, state, y, known.gradient)
+
+    def retrieve(self, problem: Problem, state: AcceleratedState) -> Vector:
+        """Return the best point that was asked about."""
+        return state.point
+
+    def finished(self, problem: Problem, state: AcceleratedState) -> str:
+        """Return why the run is over: a duality gap, or a residual, below the tolerance, or rounding."""
+        return finished(state, self.tolerance)
+
+    def metrics(self, problem: Problem, state: AcceleratedState) -> dict[str, float | int]:
+        """Return the objective, and the duality gap or else the residual."""
+        return {**progress(state), "smoothness": state.smoothness}
+
+    def describe(self, state: Any) -> list[tuple[str, str]]:
+        """Return the line about when the run ends."""
+        return [("Ends", f"at a duality gap of {self.tolerance:g}, of the data of all clients")]
+
+
+def _followed(state: AcceleratedState, y: Vector, gradient: Vector) -> float:
+    """Return L after an exchange: the curvature between the last two points, or a little less than before."""
+    move = float(np.linalg.norm(y - state.asked))
+    seen = float(np.linalg.norm(gradient - state.gradient)) / move if move > 0.0 else 0.0
+    return max(seen, _FALL * state.smoothness)
+
+
+def _stepped(problem: Problem, state: AcceleratedState, y: Vector, gradient: Vector) -> AcceleratedState:
+    """Return the state after a proximal step from y, with the next point ahead of it."""
+    psi, step = problem.psi, 1.0 / state.smoothness if state.smoothness > 0.0 else 1.0
+    state = state._replace(asked=y, gradient=gradient, round=state.round + 1)
+    if state.since >= _PATIENCE:
+        twice = min(2.0 * state.smoothness, max(state.smoothness, state.largest))
+        return state._replace(trial=state.point, previous=state.point, momentum=1.0, since=0.0, smoothness=twice)
+    x = psi.prox(y - step * gradient, step)
+    turns = float((y - x) @ (x - state.previous)) > 0.0
+    t = 1.0 if turns else state.momentum
+    following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * t * t))
+    ahead = x + (t - 1.0) / following * (x - state.previous)
+    trial = handed_out(problem.layout, ahead if math.isfinite(psi.value(ahead)) else psi.prox(ahead, 0.0))
+    return state._replace(
+        trial=trial, previous=x, momentum=following, stalled=float(np.array_equal(trial, y) and t == 1.0)
+    )
+
+
+def _begun_anew(state: AcceleratedState) -> AcceleratedState:
+    """Return the state at its best point with nothing known of its objective: other clients have another one."""
+    return state._replace(
+        trial=state.point,
+        previous=state.point,
+        objective=UNKNOWN,
+        lower=-UNKNOWN,
+        residual=UNKNOWN,
+        momentum=1.0,
+        population=-1.0,
+        since=0.0,
+        stalled=0.0,
+        round=state.round + 1,
+    )

@@ -1,0 +1,407 @@
+"""A federated proximal Newton method on a working set.
+
+For Phi(w) = F(w) + psi(w), F = sum_m p_m F_m, with w the point, W the working set (a set of coordinates)::
+
+    server: w = trial = the user's start
+    each round, every client, at the trial point and with W: loss, gradient, the Hessian's block on W (a triangle) and
+        two numbers of the conjugate; in the first round also its column means and, unless w = 0, A'y/n
+    server: sums of all of these with the clients' weights
+        lower <- max(lower, the dual's value at a point made of the same sums);  gap = Phi(trial) - lower
+        if Phi(trial) > Phi(w) + 1e-4 step slope:  shorten the step, by half at least, with the gradient at its end
+        w <- trial, step <- 1
+        x = argmin over the coordinates of W of <gradient, x - w> + 1/2 (x - w)' block (x - w) + psi(x)
+        trial <- x,  slope <- <gradient, x - w> + psi(x) - psi(w)
+        W <- the non-zeros of x, all coordinates that psi leaves alone, and those that violate optimality at x most
+
+A round is one exchange: gradient and block ride in one message, because W is chosen from the gradient before. The
+iterates are those of the centralised method on the pooled data, whatever the clients' data are.
+
+Squares need no line search, because the model is the loss. The null model: if all coefficients begin at 0, the best
+intercept b and the gradient there are known from the first round; of two classes also the Hessian, which is that at
+b = 0 times 4 q (1 - q). Then the first step begins there.
+
+``hessian="none"`` asks for no block: accelerated proximal gradient steps (:mod:`.accelerated`).
+
+Differs from the paper in: 1. the subproblem is solved on a working set, which grows with the number of non-zeros, and
+to rounding instead of to an adaptive tolerance, because a sweep on the server costs nothing next to a round; 2. each
+trial of the line search is an exchange, whose gradient says by how much to shorten a step that is too long.
+
+References: Lee, Sun, Saunders: Proximal Newton-type methods for minimizing composite functions (SIAM J. Optim. 2014),
+algorithm 1. Massias, Gramfort, Salmon: Celer, a fast solver for the lasso with dual extrapolation (ICML 2018), the
+working sets. Ndiaye, Fercoq, Gramfort, Salmon: Gap safe screening rules for sparsity enforcing penalties (JMLR 2017),
+the dual points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.algorithms.contract import (
+    Algorithm,
+    Client,
+    Downlink,
+    Evaluation,
+    Memory,
+    Moved,
+    Option,
+    Problem,
+    Replies,
+    Setting,
+    To,
+    Uplink,
+    Vector,
+)
+from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient
+from flwr_fco.algorithms.newton.exchange import (
+    UNKNOWN,
+    check_terms,
+    distance,
+    evaluated,
+    finished,
+    handed_out,
+    population_of,
+    progress,
+)
+from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
+from flwr_fco.algorithms.newton.terms import TERMS, Evaluated, constant_terms, evaluation_terms, short
+from flwr_fco.algorithms.newton.working_set import SMALL, whole_groups, working_set
+from flwr_fco.core.clock import check_time
+from flwr_fco.core.sparse import NonZeros, dense
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.wire.protocol import ReceivedVectors
+
+#: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
+_SUFFICIENT, _SHORTEST, _SHORTENED = 1e-4, 1e-60, 1e-9
+#: Rounding error of an objective, relative to its size.
+_EPSILON = 1e-15
+#: By how much a step must lower the gap where it lowers the objective by rounding only.
+_LESS = 0.5
+#: Rounding error of a client's sums, for checks of what it says.
+_ROUNDING = 1e-9
+#: Smallest ratio of eigenvalues of a block that is not singular.
+_SINGULAR = 1e-10
+#: Ratio to its start below which the unpenalised block's smallest eigenvalue says that the classes are separable.
+_SEPARABLE = 1e-6
+
+
+class NewtonState(NamedTuple):
+    """State of the proximal Newton method.
+
+    Parameters
+    ----------
+    point : ndarray of float64, shape (d,)
+        w, the best point whose objective is known.
+    trial : ndarray of float64, shape (d,)
+        The point that the clients are asked about next.
+    mask : ndarray of float64, shape (d,)
+        1.0 on the working set, 0.0 elsewhere.
+    columns, targets : ndarray of float64, shape (d,)
+        A'1/n and A'y/n of the pooled data.
+    objective : float
+        Phi(point).
+    lower : float
+        The largest lower bound of min Phi so far.
+    residual : float
+        ||w - prox(w - gradient)|| at the point.
+    slope : float
+        Predicted decrease of a whole step, at most 0.
+    step : float
+        Step size of the trial point.
+    curvature : float
+        Smallest eigenvalue of the Hessian on the coordinates that psi leaves alone, at the first point.
+    population : float
+        A digest of the clients and their weights, whose sums the bounds are about; -1 before the first round.
+    stalled : float
+        1.0 if no step decreases the objective by more than its rounding error.
+    round : int
+        Number of successful rounds.
+    """
+
+    point: Vector
+    trial: Vector
+    mask: Vector
+    columns: Vector
+    targets: Vector
+    objective: float = UNKNOWN
+    lower: float = -UNKNOWN
+    residual: float = UNKNOWN
+    slope: float = 0.0
+    step: float = 1.0
+    curvature: float = 0.0
+    population: float = -1.0
+    stalled: float = 0.0
+    round: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProximalNewton(Algorithm):
+    """Proximal Newton steps on a working set, from sums of the clients' gradients and Hessian blocks.
+
+    Parameters
+    ----------
+    tolerance : float, default 1e-8
+        Duality gap at which the run ends.
+
+    References
+    ----------
+    Lee, Sun, Saunders: Proximal Newton-type methods for minimizing composite functions (SIAM J. Optim. 2014).
+    """
+
+    name: ClassVar[str] = "proximal_newton"
+    engine: ClassVar[str | None] = None
+    reads: ClassVar[Any] = "sums"
+    everyone: ClassVar[bool] = True
+    compared: ClassVar[bool] = False
+    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
+
+    tolerance: float = 1e-8
+
+    @classmethod
+    def for_options(cls, options: object) -> type[Algorithm]:
+        """Return the accelerated gradient method for ``hessian="none"``."""
+        return AcceleratedGradient if getattr(options, "hessian", "block") == "none" else cls
+
+    # --- a client -------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+        """Return loss, gradient and the Hessian's block at the server's point; at first also what never changes."""
+        vectors, objective = downlink.vectors, client.objective
+        told: Any = vectors.as_sent("primal") if isinstance(vectors, ReceivedVectors) else vectors["primal"]
+        w, on = dense(told), np.asarray(told.indices, dtype=np.int64)
+        _, gradient = objective.value_and_gradient(w)
+        check_time(1, "of two passes over the data")
+        long = {"gradient": gradient, **(constant_terms(objective, w) if downlink.numbers["first"] else {})}
+        sent = short(objective, long) | {
+            "block": objective.hessian_block(w, on),
+            "terms": evaluation_terms(objective, w),
+        }
+        return sent, Moved(gradient, None, 1)
+
+    # --- the server -----------------------------------------------------------------------------------------------
+
+    def setting(self, given: Setting, state: Any) -> Setting:
+        """Return the user's, with one evaluation as the work."""
+        return given._replace(work=Evaluation())
+
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+        """Return that the point travels with the places of the working set."""
+        return {"sparse-wire": False}
+
+    def init(self, problem: Problem, primal: Vector) -> NewtonState:
+        """Return the state before round 1."""
+        penalty = Penalty.of(problem.psi)
+        feasible = math.isfinite(problem.psi.value(primal))
+        start = handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
+        mask = (start != 0.0) | penalty.idle | (primal.size <= SMALL)
+        nothing = np.zeros(primal.size)
+        return NewtonState(start, start, whole_groups(mask, penalty).astype(np.float64), nothing, nothing)
+
+    def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
+        """Return the trial point at the coordinates of the working set, outside of which it is 0."""
+        on = _set_of(state).astype(np.int32)
+        told: Any = NonZeros(on, state.trial[on], state.trial.size)
+        return Downlink(problem.plan, {"primal": told}, numbers={"first": float(state.population < 0.0)})
+
+    def shapes(self, problem: Problem, state: NewtonState) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
+        d, k = state.trial.size, _set_of(state).size
+        shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "block": (k * (k + 1) // 2,), "terms": (len(TERMS),)}
+        if state.population < 0.0:
+            shapes |= {"columns": (d,), "targets": (d,)} if state.trial.any() else {"columns": (d,)}
+        return shapes
+
+    def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
+        """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
+        vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
+        check_terms(vectors["terms"], vectors["gradient"], state.trial)
+        block = _unpacked(vectors["block"])
+        diagonal = np.diag(block)
+        if (diagonal < 0.0).any():
+            raise ProtocolError(
+                f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0"
+            )
+        most = np.outer(np.sqrt(diagonal), np.sqrt(diagonal))
+        if (np.abs(block) > (1.0 + _ROUNDING) * most + np.finfo(np.float64).tiny).any():
+            raise ProtocolError("its Hessian is not positive semidefinite: an |H_ij| is above sqrt(H_ii H_jj)")
+
+    def aggregate(self, problem: Problem, state: NewtonState, replies: Replies) -> NewtonState:
+        """Return the state after the trial point is known: a shorter step, or the next Newton step."""
+        who, first = population_of(replies), state.population < 0.0
+        if not first and who != state.population:
+            return _begun_anew(state)
+        known = evaluated(problem.psi, state.trial, replies)
+        if first:
+            columns = replies.sum("columns")
+            targets = replies.sum("targets") if state.trial.any() else known.targets_at_zero(columns)
+            state = state._replace(columns=columns, targets=targets, population=who)
+        objective = known.loss + problem.psi.value(state.trial)
+        rounding = _EPSILON * (1.0 + abs(objective))
+        enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
+        if not first and objective > enough and state.step > _SHORTEST:
+            return self._shortened(problem, state, known, objective)
+        if not first and objective > state.objective + rounding:
+            # An ascent is refused, however short the step.
+            return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
+        lower = state.lower
+        if not known.reason:
+            lower = max(lower, known.lower_bound(problem.psi, state.columns, state.targets))
+        before = state
+        state = state._replace(
+            point=state.trial,
+            objective=objective,
+            lower=lower,
+            residual=float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0))),
+            step=1.0,
+            round=state.round + 1,
+        )
+        # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
+        state = state._replace(stalled=float(not first and distance(state) > _LESS * distance(before)))
+        return self._next_step(problem, state, known, _unpacked(replies.sum("block")), first)
+
+    def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:
+        """Return the state with a trial point nearer to the best one.
+
+        The tangents at both ends meet where a piecewise linear function would have its minimum: half of the step, or
+        there if that is less. A whole step from where all chances are 0 or 1 can be many powers of ten too long.
+        """
+        psi, move = problem.psi, state.trial - state.point
+        begin = state.step * state.slope
+        end = float(known.gradient @ move) + psi.value(state.trial) - psi.value(state.point)
+        factor = 0.5
+        if end > begin:
+            factor = min(max((objective - state.objective - end) / (begin - end), _SHORTENED), 0.5)
+        trial = handed_out(problem.layout, state.point + factor * move)
+        same = np.array_equal(trial, state.point) or np.array_equal(trial, state.trial)
+        mask = whole_groups((state.mask > 0.0) | (trial != 0.0), Penalty.of(psi)).astype(np.float64)
+        return state._replace(
+            trial=trial, mask=mask, step=factor * state.step, stalled=float(same), round=state.round + 1
+        )
+
+    def _next_step(
+        self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix, first: bool
+    ) -> NewtonState:
+        """Return the state with the next trial point, its working set and the decrease that the step promises."""
+        psi, w, on = problem.psi, state.point, _set_of(state)
+        penalty = Penalty.of(psi)
+        state = self._with_curvature(problem, state, known, block)
+        x, gradient = w.copy(), known.gradient.copy()
+        if first and not w.any() and known.has_free_intercept(psi):
+            x, gradient, block = _null_model(known, state, block)
+        if block.size:
+            own = minimise_model(block, gradient[on], x[on], penalty.at(on))
+            gradient[on] += block @ (own - x[on])
+            x[on] = own
+        x = handed_out(problem.layout, x)
+        mask = working_set(x, gradient, penalty).astype(np.float64)
+        slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
+        nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
+        stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
+        return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
+
+    def _with_curvature(self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
+        """Return the state, unless the classes are separable along coefficients that psi leaves alone.
+
+        Raises
+        ------
+        ConfigurationError
+            If they are: these coefficients grow without end, and the loss has no minimum.
+        """
+        on, outputs = _set_of(state), max(1, known.outputs)
+        idle = Penalty.of(problem.psi).idle[on] & (known.facts["l2"] == 0.0)
+        if known.facts["intercept"]:
+            idle &= on < state.point.size - outputs
+        if outputs > 1:
+            # A common change of all classes' coefficients has no effect.
+            idle &= on % outputs < outputs - 1
+        idle_places = np.flatnonzero(idle)
+        if not idle_places.size:
+            return state
+        spectrum = np.linalg.eigvalsh(block[np.ix_(idle_places, idle_places)])
+        smallest, largest = float(spectrum[0]), float(spectrum[-1])
+        if state.curvature == 0.0:
+            return state._replace(curvature=smallest if smallest > _SINGULAR * largest else -1.0)
+        if smallest < _SEPARABLE * state.curvature and state.residual > self.tolerance:
+            size = float(np.abs(state.point[on[idle_places]]).max())
+            raise ConfigurationError(
+                f"the classes are separable along coefficients that psi leaves alone: the largest of them is "
+                f"{size:.3g} and grows without end (the curvature has fallen from {state.curvature:.3g} to "
+                f"{smallest:.3g}): the loss has no minimum. Let psi act on them, or add an l2 term to the losses"
+            )
+        return state
+
+    def retrieve(self, problem: Problem, state: NewtonState) -> Vector:
+        """Return the best point whose objective is known."""
+        return state.point
+
+    # --- what else it says ----------------------------------------------------------------------------------------
+
+    def finished(self, problem: Problem, state: NewtonState) -> str:
+        """Return why the run is over: a duality gap, or a residual, below the tolerance, or rounding."""
+        return finished(state, self.tolerance)
+
+    def metrics(self, problem: Problem, state: NewtonState) -> dict[str, float | int]:
+        """Return the objective, the duality gap or else the residual, and the size of the working set."""
+        return {**progress(state), "working-set": _set_of(state).size, "step": state.step}
+
+    def describe(self, state: Any) -> list[tuple[str, str]]:
+        """Return the line about when the run ends."""
+        return [("Ends", f"at a duality gap of {self.tolerance:g}, of the data of all clients")]
+
+
+def _set_of(state: NewtonState) -> NDArray[np.int64]:
+    """Return the coordinates of the working set, ascending."""
+    return np.flatnonzero(state.mask)
+
+
+def _unpacked(triangle: Vector) -> Matrix:
+    """Return the symmetric matrix of an upper triangle by rows."""
+    order = math.isqrt(2 * triangle.size)
+    upper = np.zeros((order, order))
+    upper[np.triu_indices(order)] = triangle
+    return upper + np.triu(upper, 1).T
+
+
+def _begun_anew(state: NewtonState) -> NewtonState:
+    """Return the state at its best point with nothing known of its objective: other clients have another one."""
+    return state._replace(
+        trial=state.point,
+        mask=np.maximum(state.mask, state.point != 0.0),
+        objective=UNKNOWN,
+        lower=-UNKNOWN,
+        residual=UNKNOWN,
+        slope=0.0,
+        step=1.0,
+        curvature=0.0,
+        population=-1.0,
+        stalled=0.0,
+        round=state.round + 1,
+    )
+
+
+def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Vector, Vector, Matrix]:
+    """Return the best point with an intercept alone, the gradient there, and the block; empty if it is not known.
+
+    Only from 0, where the block is at the same predictions for all examples.
+    """
+    size, outputs = state.point.size, known.outputs
+    x, targets, on = np.zeros(size), state.targets, _set_of(state)
+    if known.link == "softmax":
+        if on.size == size:
+            return x, known.gradient.copy(), block
+        shares = known.shares(targets)
+        x[size - outputs :] = np.log(shares) - np.log(shares).mean()
+        return x, np.resize(shares, size) * state.columns - targets, np.zeros((0, 0))
+    if known.link == "logistic":
+        share = float(known.shares(targets)[0])
+        x[-1], bend = math.log(share / (1.0 - share)), 4.0 * share * (1.0 - share)
+        ridge = (1.0 - bend) * known.facts["l2"] * (on < size - 1)
+        return x, share * state.columns - targets, bend * block + np.diag(ridge)
+    x[-1] = targets[-1]
+    return x, known.facts["factor"] * (targets[-1] * state.columns - targets), block

@@ -1,0 +1,237 @@
+"""The quadratic model of a proximal Newton step, and its minimiser.
+
+Compiled descent (:mod:`flwr_fco.kernels.quadratic`) finds which coordinates are zero. Where H is badly conditioned it
+crawls: then the smooth problem on the support, with the signs as they are, is solved by a factorisation, up to the
+first coordinate that would change its sign or leave its box.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.quadratic import descend
+from flwr_fco.regularizers import L2
+from flwr_fco.regularizers.base import BoundRegularizer
+
+Matrix = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+#: Sweeps before a factorised solve, and how often the two take turns.
+_SWEEPS, _TURNS = 60, 40
+#: Factorised solves in a row, each on a smaller support.
+_SOLVES = 20
+#: The last sweep's moves relative to the first one's, and to the size of the point.
+_RELATIVE, _ROUNDING = 1e-10, 4e-16
+#: Added to the diagonal, relative to its mean, so that equal columns have a factorisation.
+_DAMPING = 1e-13
+_HALVINGS = 30
+
+
+class Penalty(NamedTuple):
+    """psi by coordinates and groups: sum_j a_j |x_j| + b_j/2 x_j^2 within bounds, plus sum_G s_G ||x_G||_2.
+
+    Parameters
+    ----------
+    terms : ndarray of float64, shape (4, d)
+        a, b, lower and upper bounds.
+    groups : ndarray of int64, shape (d,)
+        Each coordinate's group; -1 for none.
+    strengths : ndarray of float64, shape (number of groups,)
+        The s_G.
+    """
+
+    terms: Matrix
+    groups: Indices
+    strengths: Vector
+
+    @classmethod
+    def of(cls, psi: BoundRegularizer) -> Penalty:
+        """Return the terms of a regularizer.
+
+        Raises
+        ------
+        ConfigurationError
+            If psi is no such sum.
+
+        Examples
+        --------
+        >>> from flwr_fco.core.layout import Layout
+        >>> from flwr_fco.regularizers import L1
+        >>> layout = Layout.from_arrays({"coefficients": np.zeros(2), "intercept": np.zeros(1)})
+        >>> Penalty.of(L1(0.5).bind(layout)).terms[0]
+        array([0.5, 0.5, 0. ])
+        """
+        separable, others = psi.split_terms()
+        terms = np.array([np.broadcast_to(term, (psi.layout.size,)) for term in separable])
+        groups, strengths = np.full(psi.layout.size, -1, dtype=np.int64), np.zeros(0)
+        for place, shape, part in others:
+            if isinstance(part, L2):
+                l1, numbers, own = 0.0, np.zeros(groups[place].size, dtype=np.int64), np.array([part.strength])
+            elif hasattr(part, "group_terms"):
+                l1, numbers, own = part.group_terms(shape)
+            else:
+                raise ConfigurationError(
+                    f"regularizer={part!r}: a proximal Newton step needs l1, elastic net, l2, boxes, group lasso or "
+                    "none, alone or by PerParameter; take FedDAGT, which needs psi's proximal map only"
+                )
+            terms[0, place] = l1
+            groups[place] = np.where(own[numbers] > 0.0, numbers + strengths.size, -1)
+            strengths = np.concatenate([strengths, own])
+        return cls(terms, groups, strengths).at(np.arange(groups.size))
+
+    def at(self, on: Indices) -> Penalty:
+        """Return the penalty of the coordinates `on`, which hold groups as a whole."""
+        present, groups = np.unique(self.groups[on], return_inverse=True)
+        groups = groups.astype(np.int64) - int(present[:1].sum() < 0)
+        return Penalty(self.terms[:, on], groups, self.strengths[present[present >= 0]])
+
+    def value(self, x: Vector) -> float:
+        """Return psi(x) of a point within the bounds."""
+        return float(self.terms[0] @ np.abs(x) + 0.5 * (self.terms[1] @ x**2) + self.strengths @ self.norms(x))
+
+    def norms(self, x: Vector) -> Vector:
+        """Return ||x_G||_2 of each group."""
+        inside = self.groups >= 0
+        return np.sqrt(np.bincount(self.groups[inside], x[inside] ** 2, self.strengths.size))
+
+    @property
+    def free(self) -> NDArray[np.bool_]:
+        """The coordinates on which psi has no kink: no threshold and no group."""
+        return np.asarray((self.terms[0] == 0.0) & (self.groups < 0))
+
+    @property
+    def idle(self) -> NDArray[np.bool_]:
+        """The coordinates on which psi does not act at all."""
+        return np.asarray(self.free & (self.terms[1] == 0.0) & np.isinf(self.terms[2]) & np.isinf(self.terms[3]))
+
+
+def minimise_model(hessian: Matrix, gradient: Vector, start: Vector, penalty: Penalty) -> Vector:
+    """Return the minimiser of <gradient, x - start> + 1/2 (x - start)' hessian (x - start) + psi(x).
+
+    Parameters
+    ----------
+    hessian : ndarray of float64, shape (k, k)
+        Symmetric and positive semidefinite.
+    gradient, start : ndarray of float64, shape (k,)
+        The loss's gradient at the point where the step begins.
+    penalty : Penalty
+        Of these coordinates.
+
+    References
+    ----------
+    Friedman, Hastie, Tibshirani: Regularization paths for generalized linear models via coordinate descent (J. Stat.
+    Softw. 2010).
+
+    Examples
+    --------
+    >>> from flwr_fco.core.layout import Layout
+    >>> from flwr_fco.regularizers import L1
+    >>> penalty = Penalty.of(L1(1.0).bind(Layout.from_arrays({"w": np.zeros(2)})))
+    >>> minimise_model(np.eye(2), np.array([-3.0, 0.5]), np.zeros(2), penalty)
+    array([2., 0.])
+    """
+    model = _Model(hessian, gradient, start, penalty)
+    x = start.copy()
+    for _ in range(_TURNS):
+        slope = model.slope(x)
+        size = float(np.max(np.abs(x) * np.sqrt(np.maximum(np.diag(hessian), 0.0)), initial=0.0))
+        if descend(hessian, slope, x, penalty.terms, *model.order, _SWEEPS, _RELATIVE, _ROUNDING * size):
+            break
+        x = model.solved(x)
+    return x
+
+
+class _Model:
+    """The model, with the order in which its coordinates and groups are visited."""
+
+    def __init__(self, hessian: Matrix, gradient: Vector, start: Vector, penalty: Penalty) -> None:
+        self.hessian, self.gradient, self.start, self.penalty = hessian, gradient, start, penalty
+        groups, count = penalty.groups, penalty.strengths.size
+        singles = np.flatnonzero(groups < 0)
+        members = np.argsort(groups, kind="stable")[singles.size :]
+        starts = np.searchsorted(groups[members], np.arange(count + 1))
+        own = [members[a:b] for a, b in pairwise(starts)]
+        largest = [float(np.linalg.eigvalsh(hessian[np.ix_(each, each)])[-1]) for each in own]
+        curvatures = np.concatenate([np.diag(hessian)[singles], largest])
+        floor = max(1e-12 * float(curvatures.max(initial=0.0)), np.finfo(np.float64).tiny)
+        self.order = singles, members, starts, penalty.strengths, np.maximum(curvatures, floor)
+
+    def slope(self, x: Vector) -> Vector:
+        """Return the gradient of the quadratic."""
+        return np.asarray(self.gradient + self.hessian @ (x - self.start))
+
+    def value(self, x: Vector) -> float:
+        """Return the model's value."""
+        move = x - self.start
+        return float(move @ (self.gradient + 0.5 * (self.hessian @ move))) + self.penalty.value(x)
+
+    def solved(self, x: Vector) -> Vector:
+        """Return a point with a smaller value: the minimiser on the support, or where its first zero stops it."""
+        for _ in range(_SOLVES):
+            better, whole = self._step(x)
+            if better is None:
+                return x
+            x = better
+            if whole:
+                break
+        return x
+
+    def _step(self, x: Vector) -> tuple[Vector | None, bool]:
+        """Return a point after a factorised step, if it is better, and whether the step was a whole one."""
+        (threshold, shrinkage, lower, upper), groups = self.penalty.terms, self.penalty.groups
+        norms = np.append(self.penalty.norms(x), np.inf)
+        active = ((x != 0.0) | (threshold == 0.0)) & (norms[groups] > 0.0) & (x > lower) & (x < upper)
+        on = np.flatnonzero(active)
+        if not on.size:
+            return None, True
+        own, at = x[on], self._smooth(x, on, norms)
+        curved = self.hessian[np.ix_(on, on)] + np.diag(shrinkage[on]) + at[1]
+        curved[np.diag_indices(on.size)] += _DAMPING * np.trace(curved) / on.size
+        direction = _solve(curved, -at[0])
+        if direction is None:
+            return None, True
+        with np.errstate(divide="ignore", invalid="ignore"):
+            limits = np.where(direction < 0.0, (lower[on] - own) / direction, (upper[on] - own) / direction)
+            zeros = np.where((threshold[on] > 0.0) & (own * direction < 0.0), -own / direction, np.inf)
+        limits = np.where(direction == 0.0, np.inf, np.minimum(limits, zeros))
+        step, before = min(1.0, float(limits.min())), self.value(x)
+        hit = limits <= step
+        for _ in range(_HALVINGS):
+            new = x.copy()
+            new[on] = own + step * direction
+            stopped = on[hit]
+            new[stopped] = np.where(zeros[hit] <= limits[hit], 0.0, np.clip(new, lower, upper)[stopped])
+            if self.value(new) < before:
+                return new, step == 1.0
+            step, hit = 0.5 * step, np.zeros_like(hit)
+        return None, True
+
+    def _smooth(self, x: Vector, on: Indices, norms: Vector) -> tuple[Vector, Matrix]:
+        """Return gradient and psi's Hessian on the support, where all terms are smooth."""
+        (threshold, shrinkage, _, _), groups = self.penalty.terms, self.penalty.groups[on]
+        own = x[on]
+        gradient = self.slope(x)[on] + threshold[on] * np.sign(own) + shrinkage[on] * own
+        curved = np.zeros((on.size, on.size))
+        for group in np.unique(groups[groups >= 0]):
+            here = np.flatnonzero(groups == group)
+            unit, ratio = own[here] / norms[group], self.penalty.strengths[group] / norms[group]
+            gradient[here] += self.penalty.strengths[group] * unit
+            curved[np.ix_(here, here)] += ratio * (np.eye(here.size) - np.outer(unit, unit))
+        return gradient, curved
+
+
+def _solve(matrix: Matrix, right: Vector) -> Vector | None:
+    """Return the solution of a positive definite system; None if rounding has made it something else."""
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+    try:
+        found = np.asarray(cho_solve(cho_factor(matrix), right))
+    except LinAlgError:
+        return None
+    return found if np.isfinite(found).all() else None

@@ -1,0 +1,249 @@
+"""What a client says of its loss at a point besides derivatives, and what a duality gap takes of it.
+
+The terms of an evaluation are eight numbers: the loss, the conjugate at the slopes u_i = f_i'(m_i) in two parts, and
+facts about the loss that must agree between clients::
+
+    mean f_i*(sigma u_i) <= sigma linear + sigma^2 quadratic
+
+with equality for squares; for chances (logistic, softmax) ``linear`` is the mean of sum q log q, and the bound follows
+from convexity, because f_i*(0) = 0.
+
+A dual point must sum to 0 over the examples if psi leaves the intercept alone. For squares the mean slope is taken off.
+For chances it is a mixture of the slopes with those of a constant prediction c,
+
+    u = sigma (q - y) + mu (c - y),    sigma g_b + mu (c - ybar) = 0,    sigma + mu <= 1,
+
+whose gradient X'u follows from that of the slopes, the column means and X'y by linearity, and whose conjugate is at
+most sigma linear + mu sum c log c by convexity. So every exchange has a valid lower bound of the optimum, and needs no
+second one. Scaling alone would not do: it ignores the intercept.
+
+Ndiaye, Fercoq, Gramfort, Salmon: Gap safe screening rules for sparsity enforcing penalties (JMLR 2017), section 2, has
+the scaled dual points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_fco.certificates.dual import conjugate_at, free_intercept, largest_scaling, only_norms, why_none
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.sparse import SparseVector, is_shorter
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.design import SparseDesign
+from flwr_fco.objectives.duality import duality_terms
+from flwr_fco.regularizers.base import BoundRegularizer
+from flwr_fco.wire.questions import ENTROPY, FACTS, LINKS, SLOPES
+
+#: A share of examples that is 0 up to rounding.
+_NOBODY = 1e-13
+#: Numbers of an evaluation, in their order.
+TERMS = ("loss", "linear", "quadratic", "link", "outputs", "intercept", "l2", "factor")
+#: Those in which clients must agree.
+FACTS_OF_LOSS = TERMS[3:]
+
+
+def evaluation_terms(objective: Objective, w: Vector) -> Vector:
+    """Return the terms of a client's loss at a point, in the order of :data:`TERMS`.
+
+    Examples
+    --------
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> objective = LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]), scale=0.5)
+    >>> dict(zip(TERMS, evaluation_terms(objective, np.zeros(2)), strict=True))["quadratic"]
+    np.float64(1.25)
+    """
+    numbers, _ = duality_terms(objective, w, {"stage": FACTS})
+    numbers = {"linear": 0.0, "quadratic": 0.0, **numbers}
+    link = LINKS[int(numbers["link"])]
+    if link == "identity":
+        numbers |= duality_terms(objective, w, {"stage": SLOPES})[0]
+    elif link in ("logistic", "softmax"):
+        numbers["linear"] = duality_terms(objective, w, {"stage": ENTROPY, "scaling": 1.0})[0]["entropy"]
+    return np.array([numbers[name] for name in TERMS])
+
+
+def constant_terms(objective: Objective, w: Vector) -> dict[str, Vector]:
+    """Return the gradients of predictions that are the same for all examples: A'1/n and A'y/n, of shape (d,) each.
+
+    A has a column of ones for the intercept; with several outputs, each has its own y. At w = 0 the gradient is one of
+    these already, so A'y/n is left out (:meth:`Evaluated.targets_at_zero`).
+    """
+    data, size = objective.linear_data(), objective.layout.size
+    columns, targets = np.zeros(size), np.zeros(size)
+    if data is not None:
+        n, outputs = data.design.shape[0], data.num_outputs
+        y = data.targets
+        if data.link == "logistic":
+            y = 0.5 * (1.0 + data.targets)
+        elif data.link == "softmax":
+            y = np.eye(outputs)[data.targets]
+        data.design.add_rows(np.full(np.shape(y), 1.0 / n), columns)
+        data.design.add_rows(np.asarray(y, dtype=np.float64) / n, targets)
+    return {"columns": columns, "targets": targets} if w.any() else {"columns": columns}
+
+
+def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
+    """Return vectors of shape (d,) as they are sent: of a client with sparse features, at the columns of its rows.
+
+    Elsewhere they are 0, because the loss does not depend on these coordinates.
+    """
+    data = objective.linear_data()
+    if data is None or not isinstance(data.design, SparseDesign) or data.l2 != 0.0:
+        return dict(vectors)
+    size, outputs = objective.layout.size, data.num_outputs
+    columns = data.design.columns.astype(np.int64)[:, None] * outputs + np.arange(outputs)
+    on = np.concatenate([columns.reshape(-1), np.arange(data.design.shape[1] * outputs, size)]).astype(np.int32)
+    if not is_shorter(on.size, size):
+        return dict(vectors)
+    return {name: SparseVector(on, vector[on], size) for name, vector in vectors.items()}
+
+
+class Evaluated(NamedTuple):
+    """The weighted means of an exchange, at a point.
+
+    Parameters
+    ----------
+    w : ndarray of float64, shape (d,)
+        The point.
+    gradient : ndarray of float64, shape (d,)
+        Of the pooled loss.
+    loss, linear, quadratic : float
+        Weighted means of the clients' terms.
+    facts : dict of str to float
+        What the clients agree on.
+    reason : str
+        Why there is no duality gap; empty if there is one.
+    """
+
+    w: Vector
+    gradient: Vector
+    loss: float
+    linear: float
+    quadratic: float
+    facts: dict[str, float]
+    reason: str
+
+    @classmethod
+    def of(
+        cls, psi: BoundRegularizer, w: Vector, gradient: Vector, terms: Sequence[Vector], weights: Sequence[float]
+    ) -> Evaluated:
+        """Return the means of the clients' terms.
+
+        Parameters
+        ----------
+        psi : BoundRegularizer
+            The regularizer.
+        w, gradient : ndarray of float64, shape (d,)
+            The point, and the gradient of the pooled loss.
+        terms : sequence of ndarray, shape (8,)
+            Of each client.
+        weights : sequence of float
+            Of each client; they sum to 1.
+        """
+        told = [dict(zip(TERMS, own.tolist(), strict=True)) for own in terms]
+        loss, linear, quadratic = (
+            math.fsum(weight * own[name] for weight, own in zip(weights, told, strict=True)) for name in TERMS[:3]
+        )
+        facts = {name: told[0][name] for name in FACTS_OF_LOSS}
+        return cls(w, gradient, loss, linear, quadratic, facts, why_none(told, psi, w))
+
+    @property
+    def link(self) -> str:
+        """Name of the loss's link."""
+        return LINKS[int(self.facts["link"])]
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs."""
+        return int(self.facts["outputs"])
+
+    def targets_at_zero(self, columns: Vector) -> Vector:
+        """Return A'y/n, from the gradient at w = 0 and the column means."""
+        if self.link == "identity":
+            return np.asarray(-self.gradient / self.facts["factor"])
+        if self.link in ("logistic", "softmax"):
+            return np.asarray(columns / max(2, self.outputs) - self.gradient)
+        return np.zeros(columns.size)
+
+    def has_free_intercept(self, psi: BoundRegularizer) -> bool:
+        """Whether there is an intercept on which psi does not act."""
+        return self.outputs > 0 and free_intercept(self.facts, psi, self.w)
+
+    def shares(self, targets: Vector) -> Vector:
+        """Return the share of each class, the intercepts' entries of A'y/n; of two classes the second one's.
+
+        Raises
+        ------
+        ConfigurationError
+            If no client has an example of some class, whose free intercept then has no optimum.
+        """
+        shares = targets[self.w.size - self.outputs :]
+        both = np.array([1.0 - shares[0], shares[0]]) if self.outputs == 1 else shares
+        if (both < _NOBODY).any():
+            raise ConfigurationError(
+                f"no client has an example of class {int(np.argmin(both))}, and the intercept is not regularized: the "
+                "loss has no minimum. Leave this class out (num_classes=), or make psi act on the intercept: "
+                "arrays=Arrays(apply_to=...)"
+            )
+        return np.asarray(shares)
+
+    def lower_bound(self, psi: BoundRegularizer, columns: Vector, targets: Vector) -> float:
+        """Return a number that no value of the pooled objective is below.
+
+        Parameters
+        ----------
+        psi : BoundRegularizer
+            The regularizer, for which :attr:`reason` is empty.
+        columns, targets : ndarray of float64, shape (d,)
+            Weighted means of :func:`constant_terms`.
+        """
+        outputs, l2, factor = self.outputs, self.facts["l2"], self.facts["factor"]
+        count = self.w.size - outputs if self.facts["intercept"] else self.w.size
+        slopes = self.gradient.copy()
+        slopes[:count] -= l2 * self.w[:count]
+        linear, quadratic, cap, own = self.linear, self.quadratic, 1.0, 0.0
+        if self.has_free_intercept(psi):
+            mean = slopes[count:].copy()
+            if self.link == "identity":
+                slopes -= mean[0] * columns
+                linear -= float(mean[0] * targets[count])
+                quadratic = max(0.0, quadratic - float(mean[0]) ** 2 / (2.0 * factor))
+            else:
+                shares = self.shares(targets)
+                ratio, constant = _mixture(mean, shares)
+                slopes += ratio * (np.resize(constant, count + outputs) * columns - targets)
+                cap, own = 1.0 / (1.0 + ratio), ratio * _entropy(constant)
+            slopes[count:] = 0.0
+        limit = largest_scaling(psi, -slopes, l2)
+        if self.link == "identity" and only_norms(psi, l2):
+            vertex = -linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0
+            scaling = min(max(vertex, -limit), limit)
+        else:
+            scaling = min(cap, limit)
+        conjugates = scaling * (linear + own) + scaling**2 * quadratic
+        return -conjugates - conjugate_at(psi, -scaling * slopes, l2, count)
+
+
+def _mixture(mean: Vector, shares: Vector) -> tuple[float, Vector]:
+    """Return rho = mu / sigma as small as possible, and a constant c >= 0 with mean + rho (c - shares) = 0."""
+    if mean.size == 1:
+        ratio = max(float(mean[0] / shares[0]), -float(mean[0]) / (1.0 - float(shares[0])))
+        top = 1.0
+    else:
+        ratio, top = float((mean / shares).max()), np.inf
+    if ratio <= 0.0:
+        return 0.0, shares
+    return ratio, np.clip(shares - mean / ratio, 0.0, top)
+
+
+def _entropy(constant: Vector) -> float:
+    """Return sum c log c of a constant prediction; with one output, c and 1 - c."""
+    from scipy.special import xlogy
+
+    both = np.array([1.0 - constant[0], constant[0]]) if constant.size == 1 else constant
+    return float(xlogy(both, both).sum())

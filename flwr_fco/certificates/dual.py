@@ -1,0 +1,115 @@
+"""What a dual point needs to be feasible for psi, and psi's conjugate there: shared by all duality gaps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import BoundRegularizer, Regularizer
+from flwr_fco.regularizers.conjugates import conjugate
+from flwr_fco.wire.questions import LINKS
+
+#: Factor that keeps a scaled dual vector within the domain of psi* despite rounding.
+_INWARDS = 1.0 - 1e-15
+
+
+def why_none(told: Sequence[Mapping[str, float]], psi: BoundRegularizer, w: Vector) -> str:
+    """Return the reason why there is no duality gap; an empty string if there is one.
+
+    Parameters
+    ----------
+    told : sequence of mapping of str to float
+        What each client says of its loss: ``link``, ``outputs``, ``intercept``, ``l2``, ``factor``.
+    psi : BoundRegularizer
+        The regularizer, bound to the clients' layout.
+    w : ndarray of float64, shape (d,)
+        The point.
+    """
+    facts = told[0]
+    for name in ("link", "outputs", "intercept", "l2", "factor"):
+        if any(own[name] != facts[name] for own in told):
+            return f"the clients' losses differ in their {name}"
+    if not 0.0 < facts["link"] < len(LINKS) or facts["link"] != int(facts["link"]) or not facts["factor"] > 0.0:
+        return "the conjugate of the clients' loss is not known"
+    if not 1.0 <= facts["outputs"] <= w.size or facts["l2"] < 0.0:
+        return "what the clients say of their loss is not possible"
+    if not psi.convex:
+        return f"{psi.regularizer!r} is not convex"
+    acts = psi.layout.regularized_mask()
+    coefficients = acts[: w.size - int(facts["outputs"])] if facts["intercept"] else acts
+    if facts["intercept"] and acts[w.size - int(facts["outputs"]) :].any() and facts["l2"] > 0.0:
+        return "psi acts on the intercept, which the l2 term leaves alone"
+    if facts["l2"] > 0.0:
+        return ""
+    if not coefficients.all():
+        return "psi leaves coefficients alone"
+    terms = psi.separable_terms(w.shape)
+    if terms is not None:
+        unbounded = ~np.isfinite(terms.lower) | ~np.isfinite(terms.upper)
+        idle = (np.asarray(terms.threshold) == 0.0) & (np.asarray(terms.shrinkage) == 0.0) & unbounded & acts
+        return "psi does not act in some directions" if bool(idle.any()) else ""
+    try:
+        for _, shape, regularizer in psi.blocks:
+            if not is_norm(regularizer, shape):
+                conjugate(regularizer, np.zeros(shape))
+    except ConfigurationError:
+        return f"the conjugate of {psi.regularizer!r} is not known"
+    return "" if psi.blocks else f"the conjugate of {psi.regularizer!r} is not known"
+
+
+def is_norm(regularizer: Regularizer, shape: tuple[int, ...]) -> bool:
+    """Whether psi is strength times a norm: psi* is 0 up to the strength in the dual norm, and infinite beyond."""
+    if not getattr(regularizer, "strength", 0.0) > 0.0 or getattr(regularizer, "bound", None) is not None:
+        return False
+    if type(regularizer).strength_max is Regularizer.strength_max:
+        return False
+    terms = regularizer.separable_terms(shape)
+    if terms is None:
+        return True
+    curved = bool(np.any(np.asarray(terms.shrinkage) > 0.0))
+    return not curved and not np.isfinite(np.concatenate([np.ravel(terms.lower), np.ravel(terms.upper)])).any()
+
+
+def only_norms(psi: BoundRegularizer, l2: float) -> bool:
+    """Whether psi* takes only the values 0 and infinity, so that any scaling within the limit is feasible."""
+    return l2 == 0.0 and bool(psi.blocks) and all(is_norm(regularizer, shape) for _, shape, regularizer in psi.blocks)
+
+
+def free_intercept(facts: Mapping[str, float], psi: BoundRegularizer, w: Vector) -> bool:
+    """Whether there is an intercept on which psi does not act."""
+    return bool(facts["intercept"]) and not psi.layout.regularized_mask()[w.size - int(facts["outputs"]) :].any()
+
+
+def largest_scaling(psi: BoundRegularizer, dual: Vector, l2: float) -> float:
+    """Return the largest factor for which psi* of the scaled dual vector is finite."""
+    if l2 > 0.0:
+        return math.inf
+    terms = psi.separable_terms(dual.shape)
+    if terms is not None:
+        a, b, lower, upper = (np.broadcast_to(np.asarray(term, dtype=np.float64), dual.shape) for term in terms)
+        bound = (b == 0.0) & np.where(dual > 0.0, np.isinf(upper), np.isinf(lower)) & (dual != 0.0)
+        return float((a[bound] / np.abs(dual[bound])).min(initial=math.inf))
+    limits = [math.inf]
+    for block, shape, regularizer in psi.blocks:
+        if is_norm(regularizer, shape):
+            largest = regularizer.strength_max(dual[block].reshape(shape))
+            limits.append(getattr(regularizer, "strength", 0.0) / largest if largest > 0.0 else math.inf)
+    return min(limits)
+
+
+def conjugate_at(psi: BoundRegularizer, u: Vector, l2: float, count: int) -> float:
+    """Return psi*(u), with l2/2 ||.||^2 on the first `count` coordinates; u is scaled so that this is finite."""
+    if l2 > 0.0:
+        # For any psi, the maximiser in the conjugate is a proximal point.
+        best = psi.prox(u / l2, 1.0 / l2)
+        best[count:] = 0.0
+        return float(u @ best) - psi.value(best) - 0.5 * l2 * float(best @ best)
+    # For a norm it is 0, but at the end of the interval rounding may give infinity.
+    return sum(
+        0.0 if is_norm(regularizer, shape) else conjugate(regularizer, u[block].reshape(shape) * _INWARDS)
+        for block, shape, regularizer in psi.blocks
+    )

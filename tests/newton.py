@@ -1,0 +1,58 @@
+"""Problems for FedNewton, and runs of them."""
+
+import numpy as np
+from problems import app_of
+
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedNewton
+
+
+def solved(objectives, psi, rounds=40, *, start=None, **options):
+    """Run FedNewton; by default from 0."""
+    layout = objectives[0].layout
+    zeros = {name: np.zeros(shape) for name, shape in layout.shapes.items()}
+    only = {"min_train_nodes": 1, "min_available_nodes": 1, "fraction_evaluate": 0.0}
+    given = {name: options.pop(name) for name in ("callbacks", "resume", "engine", "workers") if name in options}
+    strategy = FedNewton(regularizer=psi, **only, **options)
+    result = simulate(
+        strategy,
+        app_of(objectives),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=zeros if start is None else start,
+        progress=False,
+        **given,
+    )
+    return result, strategy
+
+
+def numbers(result, name):
+    return [metrics[name] for metrics in result.train_metrics_clientapp.values() if name in metrics]
+
+
+def point(result, objective):
+    return objective.layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
+
+
+def sites(kind="logistic", sizes=(30, 41, 25), p=9, seed=0, **options):
+    """Sites whose data differ in location, scale and truth."""
+    objectives = []
+    for m, n in enumerate(sizes):
+        rng = np.random.default_rng((seed, m))
+        features = rng.normal(0.3 * m, 1.0 + 0.5 * m, size=(n, p))
+        scores = features @ (np.arange(p) % 3 - 1.0) + 0.5 * m - 1.0 + rng.normal(size=n)
+        if kind == "squares":
+            objectives.append(LeastSquares(features, scores, scale=0.5, **options))
+        elif kind == "logistic":
+            objectives.append(Logistic(features, scores > 0.0, **options))
+        else:
+            classes = np.digitize(scores, [-2.0, 2.0])
+            objectives.append(MultinomialLogistic(features, classes, num_classes=3, **options))
+    return objectives
+
+
+def objective_value(objectives, psi, w):
+    total = sum(objective.num_examples for objective in objectives)
+    loss = sum(objective.num_examples * objective.value(w) for objective in objectives) / total
+    return loss + psi.bind(objectives[0].layout).value(w)

@@ -1,0 +1,287 @@
+"""FedNewton where data, clients or options are not as they should be: an answer, or an error in words."""
+
+import re
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord
+from newton import numbers, objective_value, point, sites, solved
+from problems import app_of
+
+from flwr_fco.errors import ClientError, ConfigurationError, UnknownOptionError
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.pooled import centralized_solution
+from flwr_fco.regularizers import L1, Nuclear, Zero
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import Average, Everyone, FedNewton, Last, Wire, run_of
+from flwr_fco.testing import check_strategy
+from flwr_fco.wire import flower
+
+
+def _certified(objectives, psi, **options):
+    result, _ = solved(objectives, psi, **options)
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+    return point(result, objectives[0])
+
+
+# --- data -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hessian", ["block", "none"])
+def test_classes_that_are_separable_along_what_psi_leaves_alone(hessian):
+    """l1 alone has an optimum; without psi on a separating column the loss has none, and a residual says 'solved'."""
+    rng = np.random.default_rng(0)
+    objectives = []
+    for _ in range(3):
+        features = rng.normal(size=(20, 4))
+        objectives.append(Logistic(features, features[:, 0] > 0.0))
+    _certified(objectives, L1(0.05), hessian=hessian, rounds=300)
+    free = L1(0.05, weights=np.array([0.0, 1.0, 1.0, 1.0]))
+    if hessian == "block":
+        with pytest.raises(
+            ConfigurationError, match=r"separable along coefficients that psi leaves alone: the largest"
+        ):
+            solved(objectives, free)
+    else:
+        result, _ = solved(objectives, free, hessian=hessian, rounds=60)
+        assert not numbers(result, "duality-gap")
+
+
+def test_overlapping_classes_without_psi_are_no_such_case():
+    objectives = sites("logistic", sizes=(60, 80))
+    result, _ = solved(objectives, Zero())
+    assert numbers(result, "residual")[-1] <= 1e-8
+
+
+def test_a_constant_column_and_two_equal_columns_have_a_solution():
+    objectives = []
+    for plain in sites("logistic"):
+        features = np.column_stack([plain.features, np.ones(plain.num_examples), plain.features[:, 0]])
+        objectives.append(Logistic(features, plain.labels))
+    w = _certified(objectives, L1(0.03))
+    best = centralized_solution(sites("logistic"), L1(0.03), tol=1e-10)
+    assert objective_value(objectives, L1(0.03), w) <= objective_value(sites("logistic"), L1(0.03), best) + 1e-8
+
+
+@pytest.mark.parametrize("kind", ["squares", "logistic"])
+def test_a_column_of_zeros_stays_at_zero(kind):
+    objectives = []
+    for plain in sites(kind):
+        features = np.column_stack([plain.features, np.zeros(plain.num_examples)])
+        kind_of = LeastSquares if kind == "squares" else Logistic
+        objectives.append(kind_of(features, plain.targets if kind == "squares" else plain.labels))
+    assert _certified(objectives, L1(0.03))[9] == 0.0
+
+
+def test_sites_with_one_class_and_with_one_row():
+    one, two, three = sites("logistic")
+    of_one_class = Logistic(three.features, np.ones(three.num_examples))
+    single = Logistic(one.features[:1], one.labels[:1])
+    w = _certified([single, two, of_one_class], L1(0.03))
+    best = centralized_solution([single, two, of_one_class], L1(0.03), tol=1e-10)
+    np.testing.assert_allclose(w, best, atol=1e-4)
+    _certified([LeastSquares(np.ones((1, 2)), np.array([3.0]))], L1(0.1))
+
+
+def test_a_class_that_nobody_has_is_named():
+    objectives = [Logistic(np.ones((3, 2)) * m, np.zeros(3, dtype=int)) for m in (1.0, 2.0)]
+    with pytest.raises(ConfigurationError, match=r"no client has an example of class 1.*apply_to="):
+        solved(objectives, L1(0.1))
+    parts = [MultinomialLogistic(np.eye(2), np.array([0, 2]), num_classes=3) for _ in range(2)]
+    with pytest.raises(ConfigurationError, match="no client has an example of class 1"):
+        solved(parts, L1(0.1))
+
+
+def test_features_in_other_units_leave_no_site_out():
+    """One site's features times 50, and another feature times 1,000: derivatives are not compared with each other."""
+    objectives = sites("logistic")
+    objectives[1] = Logistic(50.0 * objectives[1].features, objectives[1].labels)
+    objectives[2] = Logistic(objectives[2].features * np.r_[1000.0, np.ones(8)], objectives[2].labels)
+    result, strategy = solved(objectives, L1(0.05))
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+    assert not result.left_out
+    assert run_of(strategy).state.round == len(result.train_metrics_clientapp)
+
+
+def test_more_features_than_rows_at_a_tiny_strength():
+    objectives = sites("logistic", sizes=(8, 9, 7), p=80)
+    _certified(objectives, L1(1e-3), rounds=60)
+
+
+def test_sites_whose_losses_differ_have_no_gap_but_a_residual():
+    objectives = sites("logistic", l2=0.1)
+    objectives[0] = Logistic(objectives[0].features, objectives[0].labels, l2=0.2)
+    result, _ = solved(objectives, L1(0.05))
+    assert not numbers(result, "duality-gap")
+    assert numbers(result, "residual")[-1] <= 1e-8
+
+
+# --- clients ----------------------------------------------------------------------------------------------------------
+
+
+class Faulty(InProcessGrid):
+    """A node whose replies in some rounds are changed, or are not there."""
+
+    def __init__(self, app, nodes, change, rounds, node=2):
+        super().__init__(app, nodes)
+        self.change, self.rounds, self.node = change, rounds, node
+
+    def _deliver(self, message):
+        reply = super()._deliver(message)
+        train = message.metadata.message_type == "train"
+        if train and message.metadata.dst_node_id == self.node and int(message.metadata.group_id) in self.rounds:
+            return self.change(reply)
+        return reply
+
+
+def _changing(name, change):
+    def changed(reply):
+        (arrays,) = reply.content.array_records.values()
+        arrays[name] = Array(change(arrays[name].numpy().copy()))
+        return reply
+
+    return changed
+
+
+def _terms(position, value):
+    def change(terms):
+        terms[position] = value(terms[position])
+        return terms
+
+    return _changing("terms", change)
+
+
+LIES = {
+    "a loss of -1e9": (_terms(0, lambda loss: -1e9), "its loss is -1e\\+09; expected a number >= 0"),
+    "half the loss": (_terms(0, lambda loss: 0.5 * loss), "differ by .* from those of one function"),
+    "a conjugate below its range": (_terms(1, lambda linear: -5.0), "sums q log q is -5; expected a number from"),
+    "another conjugate": (_terms(1, lambda linear: 0.9 * linear), "differ by .* from those of one function"),
+    "an unknown link": (_terms(3, lambda link: 17.0), "the link of its loss is 17"),
+    "a gradient times 3": (_changing("gradient", lambda g: 3.0 * g), "differ by .* from those of one function"),
+    "a negative curvature": (_changing("block", lambda block: -block), "on the diagonal; expected none below 0"),
+    "no positive semidefinite block": (
+        _changing("block", lambda block: np.r_[block[:1], 1e6 * block[1:2], block[2:]]),
+        "not positive semidefinite",
+    ),
+    "a block of another size": (_changing("block", lambda block: block[:-1]), "block"),
+    "NaN": (_changing("gradient", lambda g: np.full_like(g, np.nan)), "NaN"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_is_named_and_the_round_is_skipped(lie):
+    """From the second round on, where the point is not 0 and the numbers of one function go together."""
+    change, reason = LIES[lie]
+    objectives, psi = sites("logistic"), L1(0.05)
+    whole, _ = solved(objectives, psi)
+    layout = objectives[0].layout
+    start = {name: np.zeros(shape) for name, shape in layout.shapes.items()}
+    strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0)
+    grid = Faulty(app_of(objectives), 3, change, rounds=(3,))
+    result = _start(strategy, grid, start, 30)
+    skipped = [number for number, metrics in result.train_metrics_clientapp.items() if metrics["skipped"]]
+    assert skipped == [3]
+    assert any(row.round == 3 and row.node_id == 2 for row in result.left_out)
+    assert any(re.search(reason, row.reason) for row in result.left_out)
+    assert len(result.train_metrics_clientapp) == len(whole.train_metrics_clientapp) + 1
+    assert numbers(result, "duality-gap")[-1] == numbers(whole, "duality-gap")[-1]
+
+
+def _start(strategy, grid, start, rounds):
+    arrays = ArrayRecord({name: Array(value) for name, value in start.items()})
+    with flower.identity(grid.run_id), flower.quiet(50):
+        return strategy.start(grid, arrays, rounds)
+
+
+def _faulty_run(change, rounds, num_rounds=30, **options):
+    objectives, psi = sites("logistic"), L1(0.05)
+    start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
+    strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0, **options)
+    return _start(strategy, Faulty(app_of(objectives), 3, change, rounds), start, num_rounds), objectives, psi
+
+
+def test_a_site_that_stays_away_ends_the_run_with_its_name():
+    with pytest.raises(
+        ConfigurationError, match=r"partition 0 did not give a good answer in 3 rounds.*FedNewton needs"
+    ):
+        _faulty_run(lambda reply: None, range(4, 99))
+
+
+def test_the_rest_goes_on_to_its_own_optimum_if_the_option_says_so():
+    """What was known of the objective was about three sites, and must not certify the optimum of two."""
+    result, objectives, psi = _faulty_run(lambda reply: None, range(4, 99), participation=Everyone(on_missing="reset"))
+    rest = objectives[1:]
+    w = point(result, objectives[0])
+    best = centralized_solution(rest, psi, tol=1e-10)
+    assert objective_value(rest, psi, w) <= objective_value(rest, psi, best) + 1e-8
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+    assert result.train_metrics_clientapp[max(result.train_metrics_clientapp)]["num-replies"] == 2
+
+
+def test_two_of_three_sites_do_not_end_the_run():
+    """The round in which the gap would reach the tolerance counts only with all sites."""
+    objectives, psi = sites("logistic"), L1(0.05)
+    whole, _ = solved(objectives, psi)
+    last = len(whole.train_metrics_clientapp)
+    result, _, _ = _faulty_run(lambda reply: None, (last, last + 1))
+    assert len(result.train_metrics_clientapp) == last + 2
+    assert [m["skipped"] for m in result.train_metrics_clientapp.values()][-3:] == [1, 1, 0]
+
+
+def test_a_loss_without_second_derivatives_is_refused_by_the_client():
+    features = np.random.default_rng(0).normal(size=(20, 3))
+    objectives = [Hinge(features, features[:, 0] > 0.0) for _ in range(2)]
+    with pytest.raises((ClientError, ConfigurationError), match=r"Hinge does not know its Hessian.*FedDAGT"):
+        simulate(
+            FedNewton(regularizer=L1(0.1), fraction_evaluate=0.0),
+            app_of(objectives),
+            num_nodes=2,
+            num_rounds=3,
+            initial_arrays={"coefficients": np.zeros(3)},
+            progress=False,
+        )
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"aggregation": "median"}, "FedNewton needs the mean"),
+        ({"mirror_map": PNorm(3.0)}, "FedNewton takes steps in the metric of the Hessian"),
+        ({"output": Average()}, "FedNewton certifies its last point"),
+        ({"output": Last(3)}, "FedNewton certifies its last point"),
+        ({"wire": Wire("float32")}, "the duality gap of FedNewton would be that of rounded sums"),
+        ({"fraction_train": 0.5}, "FedNewton needs every client"),
+        ({"tolerance": 0.0}, "tolerance=0.0; expected"),
+        ({"hessian": "diagonal"}, "hessian='diagonal'"),
+    ],
+)
+def test_what_has_no_place_is_refused_in_words(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        FedNewton(**options)
+
+
+@pytest.mark.parametrize(("name", "value"), [("privacy", 1.0), ("density", 0.1), ("client_lr", 0.1)])
+def test_options_of_other_strategies_are_unknown(name, value):
+    with pytest.raises(UnknownOptionError, match=f"{name}="):
+        FedNewton(**{name: value})
+
+
+def test_a_psi_of_another_kind_is_refused_before_the_first_round():
+    strategy = FedNewton(regularizer=Nuclear(0.1), fraction_evaluate=0.0)
+    with pytest.raises(ConfigurationError, match=r"Nuclear.*FedDAGT"):
+        simulate(
+            strategy,
+            app_of(sites("squares")),
+            num_nodes=3,
+            num_rounds=2,
+            initial_arrays={"coefficients": np.zeros((3, 3)), "intercept": np.zeros(1)},
+            progress=False,
+        )
+
+
+def test_without_a_hessian_the_contract_holds_too():
+    check_strategy(lambda **options: FedNewton(**{"hessian": "none", "tolerance": 1e-16, **options}))
