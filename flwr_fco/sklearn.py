@@ -609,8 +609,8 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         Parameters
         ----------
         X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
-            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows; or the grid of a
-            ServerApp, whose `num_clients` sites run :meth:`client_app`.
+            The rows, dealt to `num_clients` clients in turn; or each client's own; or the grid of a ServerApp, whose
+            `num_clients` sites run :meth:`client_app`.
         y : array-like, shape (n,), or a list of them
             The classes; none with a grid.
         sample_weight : array-like, shape (n,), or a list of them, optional
@@ -620,7 +620,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         features : int or sequence of str, optional
             With a grid, how many columns the sites have, or their names.
         classes : array-like, default (0, 1)
-            With a grid, the classes, as for :meth:`client_app`.
+            With a grid, as for :meth:`client_app`.
         """
         checked("C", self.C, float)
         checked("l1_ratio", self.l1_ratio, float)
@@ -638,23 +638,21 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             parts = self._parts(X, y, sample_weight, groups)
             for own in parts.y:
                 check_classification_targets(own)
-            classes = np.concatenate([np.unique(own) for own in parts.y])
+            classes = np.concatenate(parts.y)
         self.classes_ = np.unique(classes)
-        count = self.classes_.size
-        if count < 2:
+        if self.classes_.size < 2:
             raise ConfigurationError(
                 f"y holds 1 class, {self.classes_.tolist()}; a classifier needs examples of two classes at least"
             )
-        outputs = 1 if count == 2 else count
+        outputs = self.classes_.size if self.classes_.size > 2 else 1
         if parts is None:
             coefficients, intercept = self._run_over(X, features, outputs, penalty)
         else:
-            pairs = zip(parts.features, parts.y, strict=True)
-            objectives = [self._objective(own, labels, self.classes_) for own, labels in pairs]
+            objectives = [self._objective(*own, self.classes_) for own in zip(parts.features, parts.y, strict=True)]
             coefficients, intercept = self._run(objectives, parts, outputs, penalty)
         # With a column for each class, the intercepts are unique only up to a common constant.
         self.coef_ = np.ascontiguousarray(coefficients.T)
-        self.intercept_ = intercept - intercept.mean() if count > 2 else intercept
+        self.intercept_ = intercept - intercept.mean() if outputs > 1 else intercept
         return self
 
     def client_app(self, load: Any, classes: ArrayLike = (0, 1)) -> Any:

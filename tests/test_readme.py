@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_fco import strategies as exported
-from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import run_of

@@ -15,7 +15,6 @@ from flwr.clientapp import ClientApp
 
 from flwr_fco.client_apps.answers import find_answer, server_buffers
 from flwr_fco.client_apps.quotas import Limits, clear_errors
-from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import (
     ClientData,
     LoadObjective,
@@ -24,6 +23,7 @@ from flwr_fco.client_apps.training import (
     partition_of,
 )
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective

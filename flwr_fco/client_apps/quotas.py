@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from flwr_fco.client_apps import threads
+from flwr_fco.core import threads
 from flwr_fco.core.clock import deadline
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.objectives.base import Objective
@@ -202,7 +202,7 @@ class Limits:
         Parameters
         ----------
         single_threaded : bool, default False
-            Whether BLAS is limited to one thread within the block; see :mod:`flwr_fco.client_apps.threads`.
+            Whether BLAS is limited to one thread within the block; see :mod:`flwr_fco.core.threads`.
         """
         before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:

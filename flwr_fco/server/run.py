@@ -20,6 +20,7 @@ from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
 from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.logs import log
+from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.results import Result
 from flwr_fco.server.assembly import assemble
@@ -667,7 +668,7 @@ class Run:
         overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
         average.begin_round()
         try:
-            with np.errstate(over="ignore", invalid="ignore"):
+            with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
                 passed = checks.averaged_pass_through(
                     self.pass_through_arrays, uplinks, aggregation=mean.aggregation, trim=mean.trim
                 )

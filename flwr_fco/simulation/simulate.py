@@ -15,9 +15,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
-from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.logs import log
+from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.core.validation import checked, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.server.strategy import CompositeStrategy, run_of

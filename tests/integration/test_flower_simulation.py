@@ -11,7 +11,7 @@ from problems import app_of, clients, flat, run, start_arrays
 from flwr_fco import GaussianDP
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import Epochs, FedDualAvg, FedMid, Steps, run_of
+from flwr_fco.strategies import Epochs, FedDualAvg, FedMid, FedNewton, Steps, run_of
 
 pytestmark = pytest.mark.flower
 
@@ -42,6 +42,7 @@ def private(noise_seed, noise):
 RUNS = {
     "steps": (lambda: composite(FedDualAvg, client_lr=0.02), 10),
     "questions": (lambda: composite(FedMid, client_lr="auto", certificate_every=5), 10),
+    "newton": (lambda: FedNewton(regularizer=L1(0.3), fraction_evaluate=0.0, min_available_nodes=4), 10),
 }
 if importlib.util.find_spec("dp_accounting"):
     RUNS["private"] = (lambda: private(3, "banded"), 6)
@@ -71,7 +72,7 @@ def there(tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("name", ["steps", "questions", "private"])
+@pytest.mark.parametrize("name", ["steps", "questions", "newton", "private"])
 def test_the_bits_are_those_of_this_process(name, there):
     if name not in RUNS:
         pytest.skip("needs dp-accounting")
@@ -79,7 +80,8 @@ def test_the_bits_are_those_of_this_process(name, there):
     here = run(make(), clients(), rounds)
     assert flat(result.arrays).tobytes() == flat(here.arrays).tobytes()
     assert result.train_metrics_clientapp == here.train_metrics_clientapp
-    assert ("duality-gap" in result.train_metrics_clientapp[rounds]) == (name == "questions")
+    last = result.train_metrics_clientapp[max(result.train_metrics_clientapp)]
+    assert ("duality-gap" in last) == (name in ("questions", "newton"))
 
 
 def test_a_private_run_tells_epsilon_and_nothing_of_its_clients(there):

@@ -61,7 +61,8 @@ def evaluated(psi: BoundRegularizer, w: Vector, replies: Replies) -> Evaluated:
 
 def handed_out(layout: Layout, w: Vector) -> Vector:
     """Return a point as the user gets it, rounded to the dtypes of the model's arrays: what is certified is that."""
-    rounded = w.copy()
+    # The sum makes 0.0 of -0.0, whose sign depends on how a coordinate has become zero.
+    rounded = w + 0.0
     for entry in layout.optimized:
         if entry.dtype != "float64":
             rounded[entry.block] = w[entry.block].astype(entry.dtype)

@@ -10,6 +10,7 @@ from problems import app_of
 from scipy.sparse import csr_array
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.objectives import Logistic, MultinomialLogistic
@@ -244,6 +245,20 @@ def test_in_process_over_messages_and_in_processes_the_bits_are_the_same(hessian
     assert told.train_metrics_clientapp.keys() == result.train_metrics_clientapp.keys()
     _, third = solved(objectives, psi, hessian=hessian, engine="processes", workers=2)
     assert _state(third) == _state(strategy)
+
+
+def test_with_several_blas_threads_the_bits_are_the_same():
+    """A ServerApp has as many as there are cores, `simulate` one: products of hundreds of columns would differ."""
+    features, labels = load_digits(return_X_y=True)
+    parts = np.array_split(np.random.default_rng(0).permutation(len(labels)), 4)
+    objectives = [MultinomialLogistic(features[i] / 16.0, labels[i], num_classes=10) for i in parts]
+    _, strategy = solved(objectives, L1(2e-3))
+    other = FedNewton(regularizer=L1(2e-3), fraction_evaluate=0.0)
+    grid = InProcessGrid(app_of(objectives), 4)
+    start = ArrayRecord({name: Array(np.zeros(shape)) for name, shape in objectives[0].layout.shapes.items()})
+    with flower.identity(grid.run_id), flower.quiet(50), threadpool_limits(limits=2, user_api="blas"):
+        other.start(grid, start, 40)
+    assert _state(other) == _state(strategy)
 
 
 @pytest.mark.parametrize(("stop", "hessian"), [(1, "block"), (2, "block"), (4, "block"), (3, "none")])

@@ -95,7 +95,7 @@ def test_a_class_that_nobody_has_is_named():
 
 def test_features_in_other_units_leave_no_site_out():
     """One site's features times 50, and another feature times 1,000: derivatives are not compared with each other."""
-    objectives = sites("logistic")
+    objectives = sites("logistic", sizes=(30, 41, 25, 30, 30, 30))
     objectives[1] = Logistic(50.0 * objectives[1].features, objectives[1].labels)
     objectives[2] = Logistic(objectives[2].features * np.r_[1000.0, np.ones(8)], objectives[2].labels)
     result, strategy = solved(objectives, L1(0.05))
@@ -194,11 +194,11 @@ def _start(strategy, grid, start, rounds):
         return strategy.start(grid, arrays, rounds)
 
 
-def _faulty_run(change, rounds, num_rounds=30, **options):
+def _faulty_run(change, rounds, num_rounds=30, node=2, **options):
     objectives, psi = sites("logistic"), L1(0.05)
     start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
     strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0, **options)
-    return _start(strategy, Faulty(app_of(objectives), 3, change, rounds), start, num_rounds), objectives, psi
+    return _start(strategy, Faulty(app_of(objectives), 3, change, rounds, node), start, num_rounds), objectives, psi
 
 
 def test_a_site_that_stays_away_ends_the_run_with_its_name():
@@ -208,10 +208,13 @@ def test_a_site_that_stays_away_ends_the_run_with_its_name():
         _faulty_run(lambda reply: None, range(4, 99))
 
 
-def test_the_rest_goes_on_to_its_own_optimum_if_the_option_says_so():
+@pytest.mark.parametrize("node", [2, 3, 4])
+def test_the_rest_goes_on_to_its_own_optimum_if_the_option_says_so(node):
     """What was known of the objective was about three sites, and must not certify the optimum of two."""
-    result, objectives, psi = _faulty_run(lambda reply: None, range(4, 99), participation=Everyone(on_missing="reset"))
-    rest = objectives[1:]
+    result, objectives, psi = _faulty_run(
+        lambda reply: None, range(4, 99), node=node, participation=Everyone(on_missing="reset")
+    )
+    rest = [objective for m, objective in enumerate(objectives) if m != node - 2]
     w = point(result, objectives[0])
     best = centralized_solution(rest, psi, tol=1e-10)
     assert objective_value(rest, psi, w) <= objective_value(rest, psi, best) + 1e-8

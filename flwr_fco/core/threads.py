@@ -1,4 +1,4 @@
-"""One BLAS thread in local solvers: the order of summation would otherwise change the last bits of a result."""
+"""One BLAS thread in local solvers and in the server's step: the order of summation would change the last bits."""
 
 from __future__ import annotations
 

@@ -1,0 +1,82 @@
+"""The lower bound of an exchange at any point, against the optimum, and against the dual point that it is made of."""
+
+import numpy as np
+import pytest
+from newton import objective_value, sites
+from scipy.special import expit, xlogy
+
+from flwr_fco.algorithms.newton.terms import Evaluated, constant_terms, evaluation_terms
+from flwr_fco.objectives import Logistic, MultinomialLogistic
+from flwr_fco.pooled import centralized_solution
+from flwr_fco.regularizers import L1, ElasticNet
+
+
+def _known(objective, psi, w):
+    return Evaluated.of(psi, w, objective.gradient(w), [evaluation_terms(objective, w)], [1.0])
+
+
+def _bound(objective, psi, w):
+    bound = psi.bind(objective.layout)
+    # At a point that is not 0 both constants are told.
+    constants = constant_terms(objective, np.ones(objective.layout.size))
+    return _known(objective, bound, w).lower_bound(bound, constants["columns"], constants["targets"])
+
+
+def _off_centre(seed, classes=2):
+    """Columns whose means are far from 0, and few examples of a class: the intercept matters."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(rng.normal(size=4), 1.0, size=(40, 4))
+    scores = features[:, 0] - features[:, 0].mean() + rng.normal(size=40) - 1.2
+    if classes == 2:
+        return Logistic(features, scores > 0.0)
+    return MultinomialLogistic(features, np.digitize(scores, [-0.5, 0.5]), num_classes=3)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("psi", [L1(0.05), L1(0.3), ElasticNet(0.1, 0.5)], ids=["l1", "strong l1", "elastic net"])
+def test_no_bound_is_above_the_optimum_wherever_it_is_asked(classes, psi):
+    for seed in range(4):
+        objective, rng = _off_centre(seed, classes), np.random.default_rng(seed)
+        solution = centralized_solution([objective], psi, tol=1e-10)
+        best = objective_value([objective], psi, solution)
+        bounds = []
+        for size in (0.0, 1e-3, 0.1, 1.0, 5.0):
+            for _ in range(5):
+                w = solution + size * rng.normal(size=solution.size)
+                bounds.append(_bound(objective, psi, w))
+                assert bounds[-1] <= best + 1e-10
+        assert bounds[0] >= best - 1e-6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_bound_is_that_of_a_feasible_dual_point(seed):
+    """sigma (q - y) + mu (c - y) sums to 0, is within psi's limit, and its dual value is at least the bound."""
+    objective, strength = _off_centre(seed), 0.2
+    rng = np.random.default_rng(seed)
+    w = 0.3 * rng.normal(size=5)
+    bound = _bound(objective, L1(strength), w)
+    X, y = objective.features, (objective.labels == 1).astype(float)
+    q = expit(X @ w[:4] + w[4])
+    mean, share = (q - y).mean(), y.mean()
+    ratio = max(mean / share, -mean / (1.0 - share))
+    constant = share - mean / ratio
+    direction = (q - y) + ratio * (constant - y)
+    assert abs(direction.mean()) < 1e-14
+    sigma = min(1.0 / (1.0 + ratio), strength / np.abs(X.T @ direction / len(y)).max())
+    chances = y + sigma * direction
+    value = -np.mean(xlogy(chances, chances) + xlogy(1.0 - chances, 1.0 - chances))
+    # By convexity the bound is below the value of the point, and at most by what the scaling leaves.
+    assert bound <= value + 1e-12
+    entropy = -np.mean(xlogy(q, q) + xlogy(1.0 - q, 1.0 - q))
+    assert bound == pytest.approx(sigma * entropy, abs=1e-12)
+
+
+def test_squares_have_the_exact_dual_value_at_the_best_scaling():
+    (objective,) = sites("squares", sizes=(40,))
+    psi, w = L1(0.4), 0.2 * np.random.default_rng(0).normal(size=10)
+    residual = objective.features @ w[:9] + w[9] - objective.targets
+    residual -= residual.mean()
+    limit = 0.4 / np.abs(objective.features.T @ residual / 40).max()
+    scalings = np.linspace(-limit, limit, 20_001)
+    values = [-(s * residual @ objective.targets + 0.5 * s * s * residual @ residual) / 40 for s in scalings]
+    assert _bound(objective, psi, w) == pytest.approx(max(values), abs=1e-6)
