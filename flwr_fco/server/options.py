@@ -624,13 +624,25 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> Non
             "clients that remember nothing, which FedDualAvg, FedDualAvgOSP and FeDualEx have; what clients remember "
             "(trackers, duals of their own) goes into later rounds without noise, and averages of models are no sums"
         )
-    if name in _IN_AN_OBJECT:
-        written = _IN_AN_OBJECT[name].format(name=name, value=value)
+    written = _IN_AN_OBJECT.get(name, "").format(name=name, value=value)
+    if written and _is_of(cls, written):
         raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; write {written}")
     # Names in other libraries, which no comparison of letters finds.
     near = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in taken else get_close_matches(name, taken, n=1)
     advice = f"did you mean {near[0]}?" if near else f"help({cls.__name__}) lists those it has"
     raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; {advice}")
+
+
+def _is_of(cls: type[CommonOptions], written: str) -> bool:
+    """Whether a strategy has the option that is written out, and it takes an object of that kind."""
+    option, _, rest = written.partition("=")
+    known, kind = cls.__dataclass_fields__.get(option), rest.partition("(")[0]
+    if known is None or not known.init:
+        return False
+    needed = {"Steps": FirstOrder, "Epochs": FirstOrder, "Minimise": Minimise, "Participation": Participation}
+    return not isinstance(known.default, FirstOrder | Minimise | Participation | Everyone) or isinstance(
+        known.default, needed.get(kind, Everyone)
+    )
 
 
 #: The options that a strategy's docstring describes itself, before those that it inherits are added.

@@ -21,12 +21,14 @@ from flwr_fco.strategies import (
     Bounds,
     Density,
     DFedDA,
+    DualFL,
     Epochs,
     FastFedDA,
     FedDAGT,
     FedDualAvg,
     FedDualAvgOSP,
     FedMid,
+    FedNewton,
     FeDualEx,
     Participation,
     Steps,
@@ -232,6 +234,23 @@ def test_a_function_of_the_round_may_count_by_itself(make, name):
 def test_what_belongs_into_an_option_object_is_told_where(options, message):
     with pytest.raises(UnknownOptionError, match=message):
         FedDualAvg(**options)
+
+
+@together(
+    ("kind", "option"),
+    [
+        (FedNewton, "local_steps"),
+        (DualFL, "local_steps"),
+        (DualFL, "min_replies"),
+        (FedDualAvg, "rule"),
+        (FedDualAvg, "evict_after"),
+        (FedDualAvg, "ledger_bytes"),
+        (FedMid, "threshold_per_round"),
+    ],
+)
+def test_no_option_object_is_advised_that_the_strategy_does_not_take(kind, option):
+    with pytest.raises(UnknownOptionError, match=f"{option}=3: {kind.__name__} has no such option; (did|help)"):
+        kind(**{option: 3})
 
 
 @together(
