@@ -95,9 +95,9 @@ class CommonOptions:
         Seed of node sampling and of all minibatches; 0 <= seed < 2**32.
     on_divergence : {"raise", "rollback", "warn"}, default "raise"
         What ``start`` does when the model diverges. ``"raise"``: raise :class:`DivergedError`, which holds the result
-        so far and the last good model, and says what to do (``"stop"`` is the older name). ``"rollback"``: keep a copy
-        of the last good state and continue from it, without the rounds since then, at most three times in a row without
-        a good round in between. ``"warn"``: log one warning and continue.
+        so far and the last good model, and says what to do. ``"rollback"``: keep a copy of the last good state and
+        continue from it, without the rounds since then, at most three times in a row without a good round in between.
+        ``"warn"``: log one warning and continue.
     certificate_every : int, optional
         Number of rounds between two certificates: ``start`` asks all clients how far the model is from the optimum, and
         adds ``duality-gap``, or ``residual`` if there is no gap, to the round's metrics; see
@@ -134,7 +134,7 @@ class CommonOptions:
     mirror_map: MirrorMap = Euclidean()
     weighting: Literal["examples", "uniform"] | Mapping[int, float] = "examples"
     seed: int = field(default=0, metadata=_SEED)
-    on_divergence: Literal["raise", "rollback", "warn", "stop"] = "raise"
+    on_divergence: Literal["raise", "rollback", "warn"] = "raise"
     certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
     output: Literal["last"] | Last | Average = "last"
     aggregation: Literal["mean", "median", "geometric-median"] | Trimmed = "mean"
@@ -382,8 +382,6 @@ def check_options(options: CommonOptions) -> None:
         setattr(options, option.name, value)
     if isinstance(options.weighting, Mapping):
         options.weighting = _checked_weights(options.weighting)
-    if options.on_divergence == "stop":
-        options.on_divergence = "raise"
     if isinstance(options, UnmodifiedOptions) and options.client == "unmodified":
         options.client = Unmodified()
 

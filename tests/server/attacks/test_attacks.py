@@ -20,7 +20,7 @@ from together import together
 from flwr_fco.algorithms.contract.means import mean_increment
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
-from flwr_fco.errors import DivergedError
+from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.objectives import Hinge
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.bounds import IncrementBounds
@@ -231,7 +231,8 @@ def test_an_epoch_of_more_examples_than_before_is_none():
 
 def test_raise_is_the_default_and_holds_the_result_and_the_last_sound_model():
     assert FedDualAvg().on_divergence == "raise"
-    assert FedDualAvg(on_divergence="stop").on_divergence == "raise"
+    with pytest.raises(ConfigurationError, match="on_divergence='stop'"):
+        FedDualAvg(on_divergence="stop")
     strategy = FedDualAvg(client_lr=30.0, work=Steps(1, batch_size=None), fraction_evaluate=0.0)
     with pytest.raises(DivergedError) as caught:
         run(strategy, OBJECTIVES, 60)

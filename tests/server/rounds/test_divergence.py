@@ -106,7 +106,7 @@ def test_warn_says_so_once_and_goes_on(caplog):
 
 
 def test_a_model_beyond_its_dtype_has_diverged():
-    strategy = FedDualAvg(client_lr=1e4, work=Steps(8, batch_size=None), on_divergence="stop")
+    strategy = FedDualAvg(client_lr=1e4, work=Steps(8, batch_size=None))
     strategy.fraction_evaluate = 0.0
     app, start = app_of(clients()), start_arrays(np.float32)
     with pytest.raises(DivergedError) as caught:
