@@ -255,9 +255,7 @@ def test_every_strategy_agrees(name):
     agrees_with_dense_features(name)
 
 
-@pytest.mark.parametrize("largest", [0, 2**22])
-def test_the_estimators_agree_with_dense_ones(largest, monkeypatch):
-    monkeypatch.setattr("flwr_fco.sklearn._SMALL", largest)
+def test_the_estimators_agree_with_dense_ones():
     X, y = rows(80, 12), numbers(5, 80)
     for make, target in ((FederatedLasso(0.005), y), (FederatedLogisticRegression(C=2.0), y > 0)):
         dense = make.fit(X.toarray(), target)

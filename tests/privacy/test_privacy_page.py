@@ -10,11 +10,21 @@ pytest.importorskip("dp_accounting")
 PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
 
 
+def lines_of(block, folder):
+    """Return what a block of the page prints."""
+    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[block]
+    (folder / "mine.py").write_text(code, encoding="utf-8")
+    return run_file(folder / "mine.py").stdout.splitlines()
+
+
 def test_the_code_of_the_page_keeps_its_promise(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
-    done = run_file(tmp_path / "mine.py")
-    epsilon, delta, density = map(float, re.findall(r"[\d.e-]*\d", done.stdout.splitlines()[-1]))
+    epsilon, delta, density = map(float, re.findall(r"[\d.e-]*\d", lines_of(0, tmp_path)[-1]))
     assert epsilon <= 4.0
     assert delta == 1e-3
     assert density < 1.0
+
+
+def test_blocks_of_as_many_columns_as_rows_give_the_rows_away_and_of_fewer_do_not(tmp_path):
+    few, all_of_them, _ = (float(line.split()[-1]) for line in lines_of(1, tmp_path))
+    assert few > 0.1
+    assert all_of_them < 1e-9
