@@ -37,7 +37,8 @@ def test_every_strategy_runs_and_lowers_the_objective(strategy):
         result = run(settings_without_psi(strategy, num_rounds=10, client_lr=0.1, **convexity))
     else:
         result = run(settings(strategy, num_rounds=10, **step))
-    assert [line["round"] for line in result.history] == list(range(11))
+    # FedNewton ends at its tolerance.
+    assert [line["round"] for line in result.history] == list(range(4 if strategy == "FedNewton" else 11))
     assert result.diverged == 0
     assert result.history[-1]["objective"] < 0.8 * result.history[0]["objective"]
     # The bounds on what a client may say are wide: nobody here is dishonest.
