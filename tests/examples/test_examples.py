@@ -80,7 +80,7 @@ def test_the_robust_example_attacks_all_models_and_draws_the_attacks(example, ca
     clean, attacked, loss = numbers["FedAvg"]
     robust_clean, robust_attacked, robust_loss = numbers["FedMiP"]
     assert clean > robust_clean > 0.93  # measured .962 and .949
-    assert robust_attacked > attacked + 0.08  # measured .689 and .556
+    assert robust_attacked > attacked + 0.08  # measured .727 and .556
     assert robust_loss < 0.8 * loss
 
 
