@@ -210,7 +210,8 @@ def psi_of(
     if not shared:
         raise ConfigurationError(
             f"density={density:g} has no array to act on: {regularizer!r} says something else about each of "
-            f"{[entry.name for entry in acted_on]}. Leave a pattern out, or name other arrays in apply_to="
+            f"{[entry.name for entry in acted_on]}. Leave a pattern out, or name other arrays: "
+            "arrays=Arrays(apply_to=...)"
         )
     for entry in acted_on:
         psi = special.get(entry.name)

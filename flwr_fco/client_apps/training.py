@@ -259,8 +259,9 @@ def check_layout(client: Layout, server: Layout) -> None:
         advice = "Give `start` initial arrays with the objective's names and shapes, in its order"
         if passing:
             advice = (
-                "Arrays of whole numbers or booleans are no part of the model, nor is what pass_through= names: here "
-                f"{', '.join(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
+                "Arrays of whole numbers or booleans are no part of the model, nor is what "
+                f"Arrays(pass_through=) names: here {', '.join(passing)}. Give floating-point initial arrays, "
+                "such as np.zeros(10)"
             )
         elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
             advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="

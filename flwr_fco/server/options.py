@@ -585,29 +585,31 @@ _ELSEWHERE = {
     "min_available_clients": "min_available_nodes",
     "proximal_mu": "penalty",
 }
-#: Names that an option object has as its own.
-_IN_AN_OBJECT = {
-    **dict.fromkeys(("max_examples", "max_ratio", "max_increment_norm"), "bounds=Bounds({name}={value!r})"),
-    "own_loops": "bounds=Bounds({name}={value!r})",
-    **dict.fromkeys(("window", "output_window"), "output=Average(window={value!r})"),
-    **dict.fromkeys(("local_steps", "steps"), "work=Steps({value!r}, batch_size=32)"),
-    **dict.fromkeys(("local_epochs", "epochs", "num_epochs"), "work=Epochs({value!r}, batch_size=32)"),
-    **dict.fromkeys(("engine", "tolerance", "rule", "max_iterations"), "work=Minimise({name}={value!r})"),
-    **dict.fromkeys(("apply_to", "pass_through", "scope"), "arrays=Arrays({name}={value!r})"),
-    **dict.fromkeys(("min_replies", "node_timeout", "choose_nodes"), "participation=Participation({name}={value!r})"),
-    **dict.fromkeys(("evict_after", "on_missing"), "participation=Everyone({name}={value!r})"),
-    "batch_size": "work=Epochs(1, batch_size={value!r})",
-    "sparsity": "output=Last(nonzeros={value!r})",
-    "wire_dtype": "wire=Wire(dtype={value!r})",
-    "sparse_wire": "wire=Wire(sparse={value!r})",
-    "threshold_per_round": "client=Unmodified(threshold_per_round={value!r})",
-    "ledger_bytes": "client_state=Ledger(max_bytes={value!r})",
-    "restart_window": "reference=Reference(window={value!r})",
-    "restart_newest": "reference=Reference(newest={value!r})",
-    "trim": "aggregation=Trimmed({value!r})",
-    "client_weights": "weighting={value!r}",
-    "density_scope": "density=Density(..., scope={value!r})",
-    "density_rounds": "density=Density(..., rounds={value!r})",
+_SOME_OR_ALL = ("participation=Participation({name}={value!r})", "participation=Everyone({name}={value!r})")
+#: Names that an option object has as its own, and what to write for them: the first that a strategy takes.
+_IN_AN_OBJECT: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("max_examples", "max_ratio", "max_increment_norm"), ("bounds=Bounds({name}={value!r})",)),
+    "own_loops": ("bounds=Bounds({name}={value!r})",),
+    **dict.fromkeys(("window", "output_window"), ("output=Average(window={value!r})",)),
+    **dict.fromkeys(("local_steps", "steps"), ("work=Steps({value!r}, batch_size=32)",)),
+    **dict.fromkeys(("local_epochs", "epochs", "num_epochs"), ("work=Epochs({value!r}, batch_size=32)",)),
+    **dict.fromkeys(("engine", "tolerance", "rule", "max_iterations"), ("work=Minimise({name}={value!r})",)),
+    **dict.fromkeys(("apply_to", "pass_through", "scope"), ("arrays=Arrays({name}={value!r})",)),
+    **dict.fromkeys(("min_replies", "choose_nodes"), _SOME_OR_ALL[:1]),
+    **dict.fromkeys(("evict_after", "on_missing"), _SOME_OR_ALL[1:]),
+    "node_timeout": _SOME_OR_ALL,
+    "batch_size": ("work=Epochs(1, batch_size={value!r})",),
+    "sparsity": ("reference=Reference(sparsity={value!r})", "output=Last(nonzeros={value!r})"),
+    "wire_dtype": ("wire=Wire(dtype={value!r})",),
+    "sparse_wire": ("wire=Wire(sparse={value!r})",),
+    "threshold_per_round": ("client=Unmodified(threshold_per_round={value!r})",),
+    "ledger_bytes": ("client_state=Ledger(max_bytes={value!r})",),
+    "restart_window": ("reference=Reference(window={value!r})",),
+    "restart_newest": ("reference=Reference(newest={value!r})",),
+    "trim": ("aggregation=Trimmed({value!r})",),
+    "client_weights": ("weighting={value!r}",),
+    "density_scope": ("density=Density(..., scope={value!r})",),
+    "density_rounds": ("density=Density(..., rounds={value!r})",),
 }
 
 
@@ -622,25 +624,25 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> Non
             "clients that remember nothing, which FedDualAvg, FedDualAvgOSP and FeDualEx have; what clients remember "
             "(trackers, duals of their own) goes into later rounds without noise, and averages of models are no sums"
         )
-    written = _IN_AN_OBJECT.get(name, "").format(name=name, value=value)
-    if written and _is_of(cls, written):
-        raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; write {written}")
+    for written in (text.format(name=name, value=value) for text in _IN_AN_OBJECT.get(name, ())):
+        if _takes(cls, written):
+            raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; write {written}")
     # Names in other libraries, which no comparison of letters finds.
     near = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in taken else get_close_matches(name, taken, n=1)
     advice = f"did you mean {near[0]}?" if near else f"help({cls.__name__}) lists those it has"
     raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; {advice}")
 
 
-def _is_of(cls: type[CommonOptions], written: str) -> bool:
-    """Whether a strategy has the option that is written out, and it takes an object of that kind."""
+def _takes(cls: type[CommonOptions], written: str) -> bool:
+    """Whether a strategy has the option that is written out, and it takes such an object."""
     option, _, rest = written.partition("=")
     known, kind = cls.__dataclass_fields__.get(option), rest.partition("(")[0]
     if known is None or not known.init:
         return False
-    needed = {"Steps": FirstOrder, "Epochs": FirstOrder, "Minimise": Minimise, "Participation": Participation}
-    return not isinstance(known.default, FirstOrder | Minimise | Participation | Everyone) or isinstance(
-        known.default, needed.get(kind, Everyone)
-    )
+    if option not in ("work", "participation"):
+        return True
+    like = type(known.default).__name__
+    return kind in {"FirstOrder": ("Steps", "Epochs")}.get(like, (like,))
 
 
 #: The options that a strategy's docstring describes itself, before those that it inherits are added.

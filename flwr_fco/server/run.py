@@ -92,6 +92,7 @@ class Run:
         self.result: Result | None = None
         #: Whether `start` has not returned.
         self.running = False
+        self._released_rounds = 0
         self._assemble()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -292,11 +293,14 @@ class Run:
         else:
             # Options are attributes, which may be set between runs.
             check_options(options)
-            timeout, private = self.mail.timeout, self.private_mean
+            timeout = self.mail.timeout
+            if self.private_mean is not None:
+                self._released_rounds = self.private_mean.released_rounds
             self._assemble()
             self.mail.timeout = timeout
-            if private is not None and self.private_mean is not None:
-                self.private_mean.released_rounds = private.released_rounds
+            if self.private_mean is not None:
+                # Also after a run without privacy in between.
+                self.private_mean.released_rounds = self._released_rounds
         try:
             layout = layout_of(
                 initial_arrays, apply_to=options.arrays.apply_to, pass_through=options.arrays.pass_through

@@ -133,7 +133,7 @@ class LocalTraining:
     1. The training loop is yours: your loader determines epochs and batches, not the strategy's ``local_epochs`` and
        ``batch_size`` (``training.work`` has these, if you want to follow them).
     2. PyTorch's random numbers in the block depend only on the run's seed, the round and the partition.
-    3. Frozen parameters and buffers must pass through the strategy unoptimised (``pass_through=``).
+    3. Frozen parameters and buffers must pass through the strategy unoptimised (``arrays=Arrays(pass_through=...)``).
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ def _explain_difference(client: Mapping[str, tuple[int, ...]], server: Mapping[s
     if extra:
         parts.append(
             f"the server optimises {extra}, which are no trainable parameters of this model: name the buffers and "
-            "frozen parameters in the strategy's pass_through="
+            "frozen parameters in the strategy's arrays=Arrays(pass_through=...)"
         )
     if missing:
         parts.append(f"the server does not optimise {missing}: give `start` ArrayRecord(model.state_dict())")

@@ -120,7 +120,7 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
         raise ConfigurationError(
             f"the model's arrays that are not optimised are {sorted(others)}, the server's are {sorted(buffers)}. Give "
             "the strategy ArrayRecord(model.state_dict()) of the same model as initial arrays, and name in "
-            "pass_through= what is neither optimised nor a running statistic"
+            "arrays=Arrays(pass_through=...) what is neither optimised nor a running statistic"
         )
     for name, tensor in others.items():
         if tuple(tensor.shape) != buffers[name].shape:

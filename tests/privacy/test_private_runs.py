@@ -326,6 +326,16 @@ def test_an_option_that_is_set_between_runs_forgets_nothing_that_is_released():
         play(strategy, 3)
 
 
+def test_a_run_without_privacy_in_between_forgets_nothing_that_is_released():
+    strategy = make(privacy=privacy(rounds=3))
+    play(strategy, 3)
+    settings, strategy.privacy = strategy.privacy, None
+    play(strategy, 3)
+    strategy.privacy = settings
+    with pytest.raises(ConfigurationError, match="released already, up to round 3"):
+        play(strategy, 3)
+
+
 def test_a_bound_by_the_clients_median_is_refused_and_the_default_is_left_out():
     with pytest.raises(ConfigurationError, match="max_ratio"):
         make(bounds=Bounds(max_ratio=10.0))

@@ -30,6 +30,7 @@ from flwr_fco.strategies import (
     FedMid,
     FedNewton,
     FeDualEx,
+    MultistepReFedDAGT,
     Participation,
     Steps,
     Trimmed,
@@ -234,6 +235,20 @@ def test_a_function_of_the_round_may_count_by_itself(make, name):
 def test_what_belongs_into_an_option_object_is_told_where(options, message):
     with pytest.raises(UnknownOptionError, match=message):
         FedDualAvg(**options)
+
+
+@together(
+    ("kind", "option", "written"),
+    [
+        (DualFL, "node_timeout", "participation=Everyone(node_timeout=3)"),
+        (FedDualAvg, "node_timeout", "participation=Participation(node_timeout=3)"),
+        (MultistepReFedDAGT, "sparsity", "reference=Reference(sparsity=3)"),
+        (FedDAGT, "sparsity", "output=Last(nonzeros=3)"),
+    ],
+)
+def test_of_several_objects_the_one_is_advised_that_the_strategy_takes(kind, option, written):
+    with pytest.raises(UnknownOptionError, match=re.escape(f"has no such option; write {written}")):
+        kind(**{option: 3})
 
 
 @together(

@@ -22,30 +22,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from flwr_fco.algorithms.contract import (
-    Algorithm,
     Client,
     Downlink,
-    Evaluation,
     Memory,
     Moved,
     Option,
     Problem,
     Replies,
-    Setting,
     To,
     Uplink,
     Vector,
 )
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
+    CertifiedMethod,
     check_terms,
     evaluated,
-    finished,
+    feasible_start,
     handed_out,
     population_of,
     progress,
@@ -111,7 +109,7 @@ class AcceleratedState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceleratedGradient(Algorithm):
+class AcceleratedGradient(CertifiedMethod):
     """Accelerated proximal gradient steps with restarts, one exchange each, from sums of the clients' gradients.
 
     Parameters
@@ -126,13 +124,7 @@ class AcceleratedGradient(Algorithm):
     """
 
     name: ClassVar[str] = "accelerated_gradient"
-    engine: ClassVar[str | None] = None
-    reads: ClassVar[Any] = "sums"
-    everyone: ClassVar[bool] = True
-    compared: ClassVar[bool] = False
     refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes Euclidean steps, whose length it finds"}
-
-    tolerance: float = 1e-8
 
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
@@ -146,14 +138,9 @@ class AcceleratedGradient(Algorithm):
             sent["smoothness"] = np.array([objective.lipschitz()])
         return sent, Moved(gradient, None, 1)
 
-    def setting(self, given: Setting, state: Any) -> Setting:
-        """Return the user's, with one evaluation as the work."""
-        return given._replace(work=Evaluation())
-
     def init(self, problem: Problem, primal: Vector) -> AcceleratedState:
         """Return the state before round 1."""
-        feasible = math.isfinite(problem.psi.value(primal))
-        start = handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
+        start = feasible_start(problem, primal)
         nothing = np.zeros(primal.size)
         return AcceleratedState(start, start, start, start, nothing, nothing, nothing)
 
@@ -205,21 +192,9 @@ class AcceleratedGradient(Algorithm):
         state = state._replace(lower=lower, smoothness=smoothness, since=0.0 if better else state.since + 1.0)
         return _stepped(problem, state, y, known.gradient)
 
-    def retrieve(self, problem: Problem, state: AcceleratedState) -> Vector:
-        """Return the best point that was asked about."""
-        return state.point
-
-    def finished(self, problem: Problem, state: AcceleratedState) -> str:
-        """Return why the run is over: a duality gap, or a residual, below the tolerance, or rounding."""
-        return finished(state, self.tolerance)
-
     def metrics(self, problem: Problem, state: AcceleratedState) -> dict[str, float | int]:
         """Return the objective, and the duality gap or else the residual."""
         return {**progress(state), "smoothness": state.smoothness}
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the line about when the run ends."""
-        return [("Ends", f"at a duality gap of {self.tolerance:g}, of the data of all clients")]
 
 
 def _followed(state: AcceleratedState, y: Vector, gradient: Vector) -> float:

@@ -1,14 +1,15 @@
-"""An exchange as the server reads it: whose it is, what is possible, how far the run is."""
+"""What methods of one exchange a round share: whose an exchange is, what is possible, how far the run is."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Replies, Vector
+from flwr_fco.algorithms.contract import Algorithm, Evaluation, Problem, Replies, Setting, Vector
 from flwr_fco.algorithms.newton.terms import TERMS, Evaluated
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ProtocolError
@@ -25,6 +26,10 @@ _DIGEST = 6
 
 class Known(Protocol):
     """What a state knows of its best point."""
+
+    @property
+    def point(self) -> Vector:
+        """The best point whose objective is known."""
 
     @property
     def objective(self) -> float:
@@ -145,3 +150,43 @@ def finished(state: Known, tolerance: float) -> str:
             f"{told[name]:.3g}, above tolerance={tolerance:g}"
         )
     return ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedMethod(Algorithm):
+    """A method whose rounds are exchanges about one point each, and which ends at a duality gap.
+
+    Parameters
+    ----------
+    tolerance : float, default 1e-8
+        Duality gap at which the run ends.
+    """
+
+    engine: ClassVar[str | None] = None
+    reads: ClassVar[Any] = "sums"
+    everyone: ClassVar[bool] = True
+    compared: ClassVar[bool] = False
+
+    tolerance: float = 1e-8
+
+    def setting(self, given: Setting, state: Any) -> Setting:
+        """Return the user's, with one evaluation as the work."""
+        return given._replace(work=Evaluation())
+
+    def retrieve(self, problem: Problem, state: Known) -> Vector:
+        """Return the best point whose objective is known."""
+        return state.point
+
+    def finished(self, problem: Problem, state: Known) -> str:
+        """Return why the run is over: a duality gap, or a residual, below the tolerance, or rounding."""
+        return finished(state, self.tolerance)
+
+    def describe(self, state: Any) -> list[tuple[str, str]]:
+        """Return the line about when the run ends."""
+        return [("Ends", f"at a duality gap of {self.tolerance:g}, of the data of all clients")]
+
+
+def feasible_start(problem: Problem, primal: Vector) -> Vector:
+    """Return the user's start, or the point of psi's domain next to it, as it is handed out."""
+    feasible = math.isfinite(problem.psi.value(primal))
+    return handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))

@@ -46,13 +46,11 @@ from flwr_fco.algorithms.contract import (
     Algorithm,
     Client,
     Downlink,
-    Evaluation,
     Memory,
     Moved,
     Option,
     Problem,
     Replies,
-    Setting,
     To,
     Uplink,
     Vector,
@@ -60,10 +58,11 @@ from flwr_fco.algorithms.contract import (
 from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
+    CertifiedMethod,
     check_terms,
     distance,
     evaluated,
-    finished,
+    feasible_start,
     handed_out,
     population_of,
     progress,
@@ -140,7 +139,7 @@ class NewtonState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalNewton(Algorithm):
+class ProximalNewton(CertifiedMethod):
     """Proximal Newton steps on a working set, from sums of the clients' gradients and Hessian blocks.
 
     Parameters
@@ -154,13 +153,7 @@ class ProximalNewton(Algorithm):
     """
 
     name: ClassVar[str] = "proximal_newton"
-    engine: ClassVar[str | None] = None
-    reads: ClassVar[Any] = "sums"
-    everyone: ClassVar[bool] = True
-    compared: ClassVar[bool] = False
     refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
-
-    tolerance: float = 1e-8
 
     @classmethod
     def for_options(cls, options: object) -> type[Algorithm]:
@@ -186,10 +179,6 @@ class ProximalNewton(Algorithm):
 
     # --- the server -----------------------------------------------------------------------------------------------
 
-    def setting(self, given: Setting, state: Any) -> Setting:
-        """Return the user's, with one evaluation as the work."""
-        return given._replace(work=Evaluation())
-
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return that the point travels with the places of the working set."""
         return {"sparse-wire": False}
@@ -197,8 +186,7 @@ class ProximalNewton(Algorithm):
     def init(self, problem: Problem, primal: Vector) -> NewtonState:
         """Return the state before round 1."""
         penalty = Penalty.of(problem.psi)
-        feasible = math.isfinite(problem.psi.value(primal))
-        start = handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
+        start = feasible_start(problem, primal)
         mask = (start != 0.0) | penalty.idle | (primal.size <= SMALL)
         nothing = np.zeros(primal.size)
         return NewtonState(start, start, whole_groups(mask, penalty).astype(np.float64), nothing, nothing)
@@ -336,23 +324,11 @@ class ProximalNewton(Algorithm):
             )
         return state
 
-    def retrieve(self, problem: Problem, state: NewtonState) -> Vector:
-        """Return the best point whose objective is known."""
-        return state.point
-
     # --- what else it says ----------------------------------------------------------------------------------------
-
-    def finished(self, problem: Problem, state: NewtonState) -> str:
-        """Return why the run is over: a duality gap, or a residual, below the tolerance, or rounding."""
-        return finished(state, self.tolerance)
 
     def metrics(self, problem: Problem, state: NewtonState) -> dict[str, float | int]:
         """Return the objective, the duality gap or else the residual, and the size of the working set."""
         return {**progress(state), "working-set": _set_of(state).size, "step": state.step}
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the line about when the run ends."""
-        return [("Ends", f"at a duality gap of {self.tolerance:g}, of the data of all clients")]
 
 
 def _set_of(state: NewtonState) -> NDArray[np.int64]:
