@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -51,6 +52,8 @@ from flwr_fco.strategies import FedNewton, run_of
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
 
+#: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
+_SOLVED = 1e-9
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
 
@@ -165,6 +168,12 @@ def _aligned(X: Any, y: Any, sample_weight: Any) -> list[Any]:
             raise ConfigurationError(
                 f"part {number} has {width} columns in X and part 0 has {expected}; expected the same features of "
                 "every client"
+            )
+        numbered = [list(getattr(part, "columns", [])) for part in (X[0], features)]
+        if not names and not first and all(numbered) and numbered[0] != numbered[1]:
+            raise ConfigurationError(
+                f"part {number} and part 0 have other columns, and their names are no texts, by which they could be "
+                "ordered; expected the same columns in the same order"
             )
         if names != first:
             if sorted(names) != sorted(first) or len(set(names)) < len(names):
@@ -319,9 +328,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _run_over(self, grid: Any, features: Any, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         self._check_settings()
-        names = None if isinstance(features, int) else list(features or ())
-        d = features if names is None else len(names)
-        if isinstance(features, bool) or d < 1:
+        names = [] if isinstance(features, Real) else list(features or ())
+        whole = isinstance(features, Integral) and not isinstance(features, bool)
+        d = int(features) if whole else len(names)
+        if d < 1:
             raise ConfigurationError(
                 f"features={features!r}: the sites have the data, so give the names of their columns in their order, "
                 "or how many there are"
@@ -343,7 +353,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         strategy = self._strategy(penalty(total), told, outputs, min_available_nodes=self.num_clients)
         result = strategy.start(grid, start, max(1, self.max_rounds - 1))
         self.n_features_in_ = d
-        if names is not None:
+        if names:
             self.feature_names_in_ = np.array(names, dtype=object)
         return self._taken(strategy, result, d, outputs)
 
@@ -372,7 +382,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         rounds = result.train_metrics_clientapp
         self.n_iter_ = 1 + len(rounds)
         self.duality_gap_ = float(rounds[max(rounds)].get("duality-gap", math.nan))
-        if not run_of(strategy).finished():
+        # The tolerance is `tol` times the loss with an intercept alone.
+        unbounded = self.duality_gap_ > strategy.tolerance * max(1.0, _SOLVED / self.tol)
+        if unbounded or not run_of(strategy).finished():
             warnings.warn(
                 f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features",
                 ConvergenceWarning,

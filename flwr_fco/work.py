@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -61,7 +61,8 @@ class FirstOrder:
             value = getattr(self, field)
             if isinstance(value, np.integer):
                 object.__setattr__(self, field, int(value))
-            _check_count(field, getattr(self, field))
+            if getattr(self, field) is not None:
+                _check_count(field, getattr(self, field))
 
     def __repr__(self) -> str:
         count = f"Epochs({self.epochs}" if self.steps is None else f"Steps({self.steps}"
@@ -107,6 +108,7 @@ def Epochs(count: int = 1, batch_size: int | None = 32) -> FirstOrder:
     >>> Epochs(5, batch_size=10) == FirstOrder(epochs=5, batch_size=10)
     True
     """
+    _check_count("Epochs", count)
     return FirstOrder(epochs=count, batch_size=batch_size)
 
 
@@ -125,6 +127,7 @@ def Steps(count: int, batch_size: int | None = 32) -> FirstOrder:
     >>> Steps(10, batch_size=None).num_draws(num_examples=500)
     10
     """
+    _check_count("Steps", count)
     return FirstOrder(steps=count, batch_size=batch_size)
 
 
@@ -163,16 +166,17 @@ class Minimise:
     max_iterations: int = 10_000
 
     def __post_init__(self) -> None:
-        if self.engine not in ENGINES:
+        if not isinstance(self.engine, str) or self.engine not in ENGINES:
             raise ConfigurationError(f"engine={self.engine!r}; expected one of {', '.join(map(repr, ENGINES))}")
         for field in ("tolerance", "max_iterations"):
             value = getattr(self, field)
             if isinstance(value, np.integer | np.floating):
                 object.__setattr__(self, field, value.item())
         number = isinstance(self.tolerance, int | float) and not isinstance(self.tolerance, bool)
-        if not (number and 0.0 < self.tolerance < math.inf):
+        if not (number and 0.0 < self.tolerance <= sys.float_info.max):
             raise ConfigurationError(f"tolerance={self.tolerance!r}; expected a finite number > 0")
-        if self.rule not in ("gradient", "energy", "gap"):
+        object.__setattr__(self, "tolerance", float(self.tolerance))
+        if not isinstance(self.rule, str) or self.rule not in ("gradient", "energy", "gap"):
             raise ConfigurationError(f"rule={self.rule!r}; expected 'gradient', 'energy' or 'gap'")
         _check_count("max_iterations", self.max_iterations)
 
@@ -237,5 +241,5 @@ def work_from_header(header: Mapping[str, Any]) -> Work:
 
 
 def _check_count(name: str, value: Any) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")

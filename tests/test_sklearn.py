@@ -119,6 +119,24 @@ def test_a_fit_that_does_not_end_says_so():
     assert model.n_iter_ == 2
 
 
+def test_rounding_is_no_solution_where_the_gap_is_far_from_the_tolerance():
+    """Features of 1e8: no step decreases the objective by more than its rounding error."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 5)) + 1e8
+    with pytest.warns(ConvergenceWarning, match="raise max_rounds or scale the features"):
+        model = FederatedLogisticRegression(1.0, l1_ratio=1.0).fit(X, X[:, 0] > X[:, 0].mean())
+    assert model.duality_gap_ > 1e-9
+
+
+def test_columns_without_text_names_are_not_reordered_in_silence():
+    pandas = pytest.importorskip("pandas")
+    first = pandas.DataFrame(np.eye(4)[:, :2], columns=[0, 1])
+    targets = [np.array([0.0, 1.0, 2.0, 1.0])] * 2
+    with pytest.raises(ConfigurationError, match="other columns, and their names are no texts"):
+        FederatedLasso(0.1).fit([first, first[[1, 0]]], targets)
+    FederatedLasso(0.1).fit([first, first], targets)
+
+
 def test_joblib(tmp_path):
     X, y = load_iris(return_X_y=True)
     model = FederatedLogisticRegression(0.01).fit(X, y)
@@ -305,5 +323,7 @@ def test_what_a_grid_needs_besides():
     with flower.identity(grid.run_id), flower.quiet(50):
         with pytest.raises(ConfigurationError, match="features=None: the sites have the data"):
             model.fit(grid)
+        with pytest.raises(ConfigurationError, match=r"features=5.0: .* or how many there are"):
+            model.fit(grid, features=5.0)
         with pytest.raises(ConfigurationError, match=r"0 of num_clients=2 sites have answered.*a label is none of"):
             model.fit(grid, features=3, classes=["x", "y"])

@@ -344,12 +344,16 @@ class SparseDualAveraging(DualAveraging):
     def _end(self) -> Density:
         return self.density if isinstance(self.density, Density) else Density(self.density)
 
+    @property
+    def _scope(self) -> Scope:
+        return "joint" if self._end.scope == "global" else self.arrays.scope
+
     def setting(self, given: Setting, state: DualState | None) -> Setting:
         """Return psi of the state: at most as many entries that are not 0 as the round is to have."""
         rounds = rounds_of(self._end.rounds, given.num_rounds)
         number, dual = (0.0, np.zeros(given.layout.size)) if state is None else (state.elapsed, state.dual)
         way = min(1.0, number / rounds)
-        psi = psi_of(given.layout, given.regularizer, self._end.share, way, self.arrays.scope, dual)
+        psi = psi_of(given.layout, given.regularizer, self._end.share, way, self._scope, dual)
         return given._replace(regularizer=psi)
 
     def aggregate(self, problem: Problem, state: DualState, replies: Replies) -> DualState:
@@ -361,7 +365,7 @@ class SparseDualAveraging(DualAveraging):
         following = following._replace(elapsed=float(problem.round))
         assert problem.given is not None
         psi = self.setting(problem.given, following).regularizer
-        keep_gain(psi.bind(problem.layout, scope=self.arrays.scope), primal, following.dual)
+        keep_gain(psi.bind(problem.layout, scope=self._scope), primal, following.dual)
         return following
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:

@@ -7,8 +7,9 @@ import math
 import types
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from inspect import signature
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,11 +46,20 @@ def checked(name: str, value: Any, kind: Any) -> Any:
     """
     matches, result = _match(value, kind)
     if not matches and isinstance(value, type):
-        example = f", such as {value.__name__}(...)" if isinstance(kind, type) and issubclass(value, kind) else ""
+        kinds = tuple(own for own in get_args(kind) or (kind,) if isinstance(own, type))
+        example = f", such as {value.__name__}(...)" if issubclass(value, kinds) else ""
         raise ConfigurationError(f"{name}={value.__name__} is a class; expected {describe(kind)}{example}")
+    if not matches and getattr(value, "__annotations__", {}).get("return") == getattr(kind, "__name__", ""):
+        raise ConfigurationError(f"{name}={value.__name__} is a function; call it: {value.__name__}(...)")
     if not matches:
         raise ConfigurationError(f"{name}={value!r} is a {type(value).__name__}; expected {describe(kind)}")
     return result
+
+
+@cache
+def kinds_of(kind: Any) -> Mapping[str, Any]:
+    """Return the annotations of a class, cached because Python evaluates their text on each call."""
+    return get_type_hints(kind)
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:

@@ -210,6 +210,9 @@ class LinearModel(Objective):
                 change = np.zeros_like(scores)
                 change.reshape(-1, outputs)[:, c] = 1.0
                 bent = self._bend(scores, change, 1.0).reshape(-1, outputs)
+                if outputs > 1:
+                    # Rows of a softmax's Hessian sum to 0; p (1 - p) is 0 where p rounds to 1, the others are not.
+                    bent[:, c] = -np.delete(bent, c, axis=1).sum(axis=1)
                 for a, left in enumerate(places[: c + 1]):
                     weights = shares[part] * bent[:, a]
                     if left.size and right.size:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from flwr_fco.algorithms.contract import Algorithm
+from flwr_fco.algorithms.contract.choices import Everyone
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.errors import ConfigurationError
@@ -187,7 +188,9 @@ def check_choices(options: Any, kind: type[Algorithm]) -> None:
             f"fraction_train={options.fraction_train}: {name} needs every client in every round; "
             "leave fraction_train=1.0, or take a strategy that samples clients, such as Scaffold"
         )
-    if isinstance(options, EveryoneOptions) and not kind.everyone:
-        raise ConfigurationError(
-            f"{name} takes EveryoneOptions, but {kind.__name__}.everyone is False: set it, or leave EveryoneOptions out"
-        )
+    waits = isinstance(options.participation, Everyone)
+    if (waits and not kind.everyone) or (isinstance(options, EveryoneOptions) and not waits):
+        expected = "an Everyone, for the method needs every client: EveryoneOptions before CompositeStrategy has it"
+        if not kind.everyone:
+            expected = f"a Participation, for {kind.__name__}.everyone is False; set it, or leave EveryoneOptions out"
+        raise ConfigurationError(f"participation={options.participation!r} of {name}; expected {expected}")

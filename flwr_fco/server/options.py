@@ -14,7 +14,7 @@ from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
 from inspect import getattr_static, signature
-from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakKeyDictionary
 
 from flwr.app import MetricRecord, RecordDict
@@ -37,11 +37,12 @@ from flwr_fco.algorithms.contract.choices import (
     Unmodified,
     Wire,
 )
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import checked, kinds_of
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import Regularizer, Zero
+from flwr_fco.regularizers.base import Scope
 from flwr_fco.topology import Mixing
 from flwr_fco.wire.metrics import average_metrics
 from flwr_fco.work import Epochs, FirstOrder, Minimise, Work
@@ -58,16 +59,8 @@ _MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1"
 _DENSITY = {
     "range": (lambda value: isinstance(value, Density) or 0.0 < value < 1.0, "a number between 0 and 1, or a Density")
 }
-_SOME = {"range": (lambda value: isinstance(value, Participation), "a Participation")}
-_ALL = {"range": (lambda value: isinstance(value, Everyone), "an Everyone, for the method needs every client")}
 _NONE_IS_DEFAULT = ("regularizer", "mirror_map", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "an integer from 0 to 2**32 - 1")}
-
-
-@cache
-def kinds_of(kind: Any) -> Mapping[str, Any]:
-    """Return the annotations of a strategy's options, cached because Python evaluates their text on each call."""
-    return get_type_hints(kind)
 
 
 @dataclass(repr=False, eq=False)
@@ -141,7 +134,7 @@ class CommonOptions:
     bounds: Bounds = field(default=Bounds())
     arrays: Arrays = field(default=Arrays())
     wire: Wire = field(default=Wire())
-    participation: Participation | Everyone = field(default=Participation(), metadata=_SOME)
+    participation: Participation | Everyone = field(default=Participation())
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -154,8 +147,14 @@ class CommonOptions:
             for name in options:
                 known = cls.__dataclass_fields__.get(name)
                 if known is None or not known.init:
-                    _refuse_unless_taken(cls, name, options[name])
+                    _refuse_unless_taken(cls, name, options)
             return super().__new__(cls)
+
+    def __check__(self) -> None:
+        """Check a class's own options together, and set those that follow from others; their types are right.
+
+        It is called before the strategy is complete, and before a run if options were set since the last one.
+        """
 
     def __repr__(self) -> str:
         given = []
@@ -254,7 +253,7 @@ class EveryoneOptions:
         How long the server waits for a client, and what happens then: :class:`flwr_fco.strategies.Everyone`.
     """
 
-    participation: Participation | Everyone = field(default=Everyone(), metadata=_ALL)
+    participation: Participation | Everyone = field(default=Everyone())
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -384,6 +383,7 @@ def check_options(options: CommonOptions) -> None:
         options.weighting = _checked_weights(options.weighting)
     if isinstance(options, UnmodifiedOptions) and options.client == "unmodified":
         options.client = Unmodified()
+    options.__check__()
 
 
 def _checked_weights(weighting: Mapping[int, float]) -> dict[int, float]:
@@ -410,6 +410,29 @@ def weights_of(options: CommonOptions) -> Mapping[int, float] | None:
         Of the strategy.
     """
     return options.weighting if isinstance(options.weighting, Mapping) else None
+
+
+def max_ratio_of(options: CommonOptions) -> float | None:
+    """Return the bound of replies by the clients' median; None in a private run, where no reply says if another counts.
+
+    Parameters
+    ----------
+    options : CommonOptions
+        Of the strategy.
+    """
+    return None if getattr(options, "privacy", None) is not None else options.bounds.max_ratio
+
+
+def scope_of(options: CommonOptions) -> Scope:
+    """Return whether psi acts on each array separately; a density of all arrays together acts on all as one vector.
+
+    Parameters
+    ----------
+    options : CommonOptions
+        Of the strategy.
+    """
+    density = density_of(options)
+    return "joint" if density is not None and density.scope == "global" else options.arrays.scope
 
 
 def density_of(options: object) -> Density | None:
@@ -585,14 +608,15 @@ _ELSEWHERE = {
     "min_available_clients": "min_available_nodes",
     "proximal_mu": "penalty",
 }
+_STEPS, _EPOCHS = ("local_steps", "steps"), ("local_epochs", "epochs", "num_epochs")
 _SOME_OR_ALL = ("participation=Participation({name}={value!r})", "participation=Everyone({name}={value!r})")
 #: Names that an option object has as its own, and what to write for them: the first that a strategy takes.
 _IN_AN_OBJECT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("max_examples", "max_ratio", "max_increment_norm"), ("bounds=Bounds({name}={value!r})",)),
     "own_loops": ("bounds=Bounds({name}={value!r})",),
     **dict.fromkeys(("window", "output_window"), ("output=Average(window={value!r})",)),
-    **dict.fromkeys(("local_steps", "steps"), ("work=Steps({value!r}, batch_size=32)",)),
-    **dict.fromkeys(("local_epochs", "epochs", "num_epochs"), ("work=Epochs({value!r}, batch_size=32)",)),
+    **dict.fromkeys(_STEPS, ("work=Steps({value!r}, batch_size={batch!r})",)),
+    **dict.fromkeys(_EPOCHS, ("work=Epochs({value!r}, batch_size={batch!r})",)),
     **dict.fromkeys(("engine", "tolerance", "rule", "max_iterations"), ("work=Minimise({name}={value!r})",)),
     **dict.fromkeys(("apply_to", "pass_through", "scope"), ("arrays=Arrays({name}={value!r})",)),
     **dict.fromkeys(("min_replies", "choose_nodes"), _SOME_OR_ALL[:1]),
@@ -613,8 +637,9 @@ _IN_AN_OBJECT: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> None:
+def _refuse_unless_taken(cls: type[CommonOptions], name: str, options: Mapping[str, Any]) -> None:
     """Reject an option that a strategy does not have; a user-defined `__init__` may accept others."""
+    value = options[name]
     taken = signature(cls).parameters
     if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return
@@ -624,7 +649,10 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> Non
             "clients that remember nothing, which FedDualAvg, FedDualAvgOSP and FeDualEx have; what clients remember "
             "(trackers, duals of their own) goes into later rounds without noise, and averages of models are no sums"
         )
-    for written in (text.format(name=name, value=value) for text in _IN_AN_OBJECT.get(name, ())):
+    batch = options.get("batch_size", 32)
+    counted = next((own for own in (*_STEPS, *_EPOCHS) if own in options), name) if name == "batch_size" else name
+    texts = [text.format(name=counted, value=options[counted], batch=batch) for text in _IN_AN_OBJECT.get(counted, ())]
+    for written in texts:
         if _takes(cls, written):
             raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; write {written}")
     # Names in other libraries, which no comparison of letters finds.

@@ -34,6 +34,7 @@ from flwr_fco.server.options import (
     number_at,
     rate_text,
     rates_of,
+    scope_of,
     serves_unmodified,
     weights_of,
     work_of,
@@ -114,6 +115,20 @@ class Run:
         self._assembled_from = self._options()
         self.forget()
 
+    def renew(self) -> None:
+        """Check the options, and act by them, if some were set since the last run: they are attributes."""
+        if all(now is before for now, before in zip(self._options(), self._assembled_from, strict=True)):
+            return
+        check_options(self.strategy)
+        timeout = self.mail.timeout
+        if self.private_mean is not None:
+            self._released_rounds = self.private_mean.released_rounds
+        self._assemble()
+        self.mail.timeout = timeout
+        if self.private_mean is not None:
+            # Also after a run without privacy in between.
+            self.private_mean.released_rounds = self._released_rounds
+
     def _options(self) -> list[Any]:
         return [getattr(self.strategy, option.name, None) for option in fields(self.strategy)]
 
@@ -163,6 +178,7 @@ class Run:
                 "`start` or `simulate` a file of flwr_fco.callbacks.Checkpoint as `resume`; to begin anew call "
                 "`prepare(initial_arrays)` first"
             )
+        self.renew()
         self.mail.timeout, self.num_rounds, self.running = timeout, num_rounds, True
 
     # --- what the run is about ------------------------------------------------------------------------------------
@@ -288,19 +304,8 @@ class Run:
             If psi cannot act on an array, or h and psi cannot be combined.
         """
         options = self.strategy
-        if all(now is before for now, before in zip(self._options(), self._assembled_from, strict=True)):
-            self.forget()
-        else:
-            # Options are attributes, which may be set between runs.
-            check_options(options)
-            timeout = self.mail.timeout
-            if self.private_mean is not None:
-                self._released_rounds = self.private_mean.released_rounds
-            self._assemble()
-            self.mail.timeout = timeout
-            if self.private_mean is not None:
-                # Also after a run without privacy in between.
-                self.private_mean.released_rounds = self._released_rounds
+        self.renew()
+        self.forget()
         try:
             layout = layout_of(
                 initial_arrays, apply_to=options.arrays.apply_to, pass_through=options.arrays.pass_through
@@ -335,7 +340,7 @@ class Run:
             layout=layout,
             regularizer=setting.regularizer,
             mirror_map=setting.mirror_map,
-            scope=options.arrays.scope,
+            scope=scope_of(options),
             work=setting.work,
             seed=options.seed,
             wire_dtype=options.wire.dtype or ("auto" if layout.single_network else "float64"),
@@ -529,9 +534,10 @@ class Run:
         grid : flwr.serverapp.Grid
             Flower's connection to the nodes.
         """
-        mail, options = self.mail, self.strategy
-        if self.state is None or (server_round == 1 and mail.current.number > 0):
+        options = self.strategy
+        if self.state is None or (server_round == 1 and self.current.number > 0):
             self.prepare(arrays)
+        mail = self.mail
         mail.grid, mail.config = grid, config
         self.choose_rates(grid)
         self._open_problem(server_round)
@@ -837,7 +843,7 @@ class Run:
         normalized = ", local work normalised" if getattr(options, "normalize_local_work", False) else ""
         weights = "given by partition" if weights_of(options) else options.weighting
         return [
-            ("Regularizer", f"{options.regularizer}{where} (scope: {options.arrays.scope})"),
+            ("Regularizer", f"{options.regularizer}{where} (scope: {scope_of(options)})"),
             ("Mirror map", f"{options.mirror_map}"),
             *self._lines_of_work(),
             ("Weights", f"{weights}{normalized}"),

@@ -19,7 +19,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Result
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.method import declare
-from flwr_fco.server.options import CommonOptions, check_options, serves_unmodified, work_of
+from flwr_fco.server.options import CommonOptions, check_options, serves_unmodified
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
@@ -45,7 +45,6 @@ class CompositeStrategy(CommonOptions, FedAvg):
 
     def __post_init__(self) -> None:
         check_options(self)
-        work_of(self)  # checks the combination of its options
         # Flower warns about a fraction of 0.0, which is deliberate here, so it is set afterwards.
         fractions = {"fraction_train": self.fraction_train, "fraction_evaluate": self.fraction_evaluate}
         FedAvg.__init__(
@@ -174,7 +173,8 @@ class CompositeStrategy(CommonOptions, FedAvg):
         if run.state is None or server_round == 1:
             unmodified = serves_unmodified(self)
             refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""), unmodified=unmodified)
-        return run.mail.post(run.open_round(server_round, arrays, config, grid))
+        letters = run.open_round(server_round, arrays, config, grid)
+        return run.mail.post(letters)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -15,12 +15,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
+from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.logs import log
 from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.core.validation import checked, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
-from flwr_fco.server.strategy import CompositeStrategy, run_of
+from flwr_fco.server.options import check_options
+from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.processes import Processes
 from flwr_fco.simulation.ray_actors import RayActors
@@ -292,9 +294,12 @@ def _called(value: Any) -> str:
 
 def _check_samples(strategy: Strategy, num_nodes: int) -> None:
     """Refuse a strategy that would wait for nodes that cannot come."""
+    mixing = None
+    if isinstance(strategy, CompositeStrategy):
+        check_options(strategy)
+        mixing = getattr(strategy, "mixing", None)
     # Of a topology that was given; one that has a name only has as many as there are.
-    graph = run_of(strategy).graph if isinstance(strategy, CompositeStrategy) else None
-    rows = 0 if graph is None else getattr(graph.mixing, "num_nodes", 0)
+    rows = 0 if mixing is None else getattr(Graph(mixing).mixing, "num_nodes", 0)
     if rows > num_nodes:
         raise ConfigurationError(
             f"mixing has {rows} nodes, but there are num_nodes={num_nodes}: {type(strategy).__name__} "

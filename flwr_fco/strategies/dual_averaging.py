@@ -67,8 +67,8 @@ class FedDualAvg(
     client_prox: bool = field(init=False, default=True)
     output: Literal["last", "shadow"] | Last | Average = "last"  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __check__(self) -> None:
+        super().__check__()
         check_local_points(self)
 
 
@@ -164,10 +164,10 @@ class FastFedDA(
     mixing: Mixing | None = None  # type: ignore[assignment]
     weighting: Literal["examples", "uniform"] | None = None  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
+    def __check__(self) -> None:
         if self.weighting is None:
             self.weighting = "examples" if self.mixing is None else "uniform"
-        super().__post_init__()
+        super().__check__()
         if self.variant == "bao" and self.mixing is not None:
             raise ConfigurationError('variant="bao" has no form on a graph; take variant="liang", or mixing=None')
         if self.variant == "liang" and self.work.steps is None:
@@ -231,9 +231,9 @@ class MCFedDA(CFedDA, algorithm=StagedFastDualAveraging):
 
     stages: Sequence[ModelStage] | None = None
 
-    def __post_init__(self) -> None:
+    def __check__(self) -> None:
         self.stages = tuple(self.stages or ())
-        super().__post_init__()
+        super().__check__()
         for n, stage in enumerate(self.stages):
             if stage.rounds < 1 or stage.rounds != int(stage.rounds) or not (stage.radius > 0 and stage.strength > 0):
                 raise ConfigurationError(

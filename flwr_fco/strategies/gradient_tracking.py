@@ -122,8 +122,8 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
     tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
     radius_squared: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __check__(self) -> None:
+        super().__check__()
         restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 
 
@@ -162,9 +162,9 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     stages: Sequence[Stage] | None = None
     reference: Reference = field(default=Reference())
 
-    def __post_init__(self) -> None:
+    def __check__(self) -> None:
         self.stages = tuple(self.stages or ())
-        super().__post_init__()
+        super().__check__()
         for n, stage in enumerate(self.stages):
             values = {name: value for name, value in stage._asdict().items() if value is not None}
             if any(not value > 0 for value in values.values()) or stage.rounds != int(stage.rounds):
@@ -283,8 +283,8 @@ class DReFedDAGT(
 
     radius_squared: float | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __check__(self) -> None:
+        super().__check__()
         restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 
 

@@ -189,8 +189,8 @@ class DualFL(
     schedule: Literal["fixed", "sublinear", "linear"] = "fixed"
     gamma: float = field(default=0.5, metadata=POSITIVE)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __check__(self) -> None:
+        super().__check__()
         if self.nu is None:
             self.nu = self.alpha or 0.01
         if self.rho is None:

@@ -35,8 +35,8 @@ class FedNewton(
     coefficients that psi leaves alone, there is ``residual`` instead: the norm of a proximal gradient step, which is 0
     at the solution but bounds nothing.
 
-    What a client sends are derivatives at the precision of its data: sums over its rows, which single rows can be
-    found from if there are few.
+    What a client sends are derivatives and, in the first round, the means of its columns, at the precision of its data:
+    sums over its rows, which single rows can be found from if there are few.
 
     Parameters
     ----------
@@ -68,8 +68,8 @@ class FedNewton(
     tolerance: float = field(default=1e-8, metadata=POSITIVE)
     hessian: Literal["block", "none"] = "block"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __check__(self) -> None:
+        super().__check__()
         name = type(self).__name__
         if self.output != "last":
             raise ConfigurationError(

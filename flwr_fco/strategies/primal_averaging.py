@@ -168,8 +168,8 @@ class FeDualEx(
 
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __check__(self) -> None:
+        super().__check__()
         check_local_points(self)
 
 
@@ -209,6 +209,6 @@ class FedMiP(
     server_prox: bool = True
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __check__(self) -> None:
+        super().__check__()
         check_local_points(self)

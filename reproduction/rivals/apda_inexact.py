@@ -220,7 +220,7 @@ class APDAInexact(
     damping: float = field(default=0.1, metadata=POSITIVE)
     convexity: float = field(default=0.01, metadata=POSITIVE)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __check__(self) -> None:
+        super().__check__()
         if self.dual_step is None:
             self.dual_step = 1.0 / (32.0 * self.primal_step)

@@ -151,7 +151,7 @@ class FedPD(
     step: float = field(default=1.0, metadata=POSITIVE)
     repeats: int = field(default=1, metadata=AT_LEAST_ONE)
 
-    def __post_init__(self) -> None:
+    def __check__(self) -> None:
         if self.repeats > 1:
             if self.client_state == "ledger":
                 raise ConfigurationError(
@@ -159,4 +159,4 @@ class FedPD(
                     'of what it sends; use client_state="reset", or repeats=1'
                 )
             self.client_state = "reset"
-        super().__post_init__()
+        super().__check__()

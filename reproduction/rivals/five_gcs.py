@@ -169,8 +169,8 @@ class FiveGCS(
     dual_step: float | None = field(default=None, metadata=POSITIVE)
     convexity: float = field(default=0.01, metadata=POSITIVE)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def __check__(self) -> None:
+        super().__check__()
         if self.dual_step is None:
             self.dual_step = 0.5 / self.step
         if self.dual_step <= self.convexity:

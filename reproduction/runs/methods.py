@@ -111,7 +111,8 @@ def needs_everyone(strategy: str) -> bool:
     >>> needs_everyone("DualFL"), needs_everyone("FedDualAvg"), needs_everyone("centralized")
     (True, False, False)
     """
-    return strategy not in BASELINES and "evict_after" in _of_objects(STRATEGIES[strategy])
+    algorithm = None if strategy in BASELINES else method_of(STRATEGIES[strategy]).algorithm
+    return algorithm is not None and algorithm.everyone
 
 
 def automatic_options(strategy: str) -> list[str]:
@@ -203,10 +204,10 @@ def _with_objects(kind: type[CompositeStrategy], options: Mapping[str, Any]) -> 
     for name, values in given.items():
         start = own.get(name, parameters[name].default)
         start = Last() if start == "last" else start
-        if not is_dataclass(start):
-            key = next(key for key in keys if key in options and keys[key][0] == name)
+        of_start = {own.name for own in fields(start)} if is_dataclass(start) else set()
+        for key in (key for key in keys if key in options and keys[key][0] == name and keys[key][1] not in of_start):
             raise ConfigurationError(f"{key.replace('_', '-')}={options[key]!r} has no effect with {name}={start!r}")
-        own[name] = replace(start, **values)  # type: ignore[type-var]
+        own[name] = replace(start, **values)
     return own
 
 

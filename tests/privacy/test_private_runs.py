@@ -339,4 +339,8 @@ def test_a_run_without_privacy_in_between_forgets_nothing_that_is_released():
 def test_a_bound_by_the_clients_median_is_refused_and_the_default_is_left_out():
     with pytest.raises(ConfigurationError, match="max_ratio"):
         make(bounds=Bounds(max_ratio=10.0))
-    assert make().bounds.max_ratio is None
+    strategy = make()
+    assert run_of(strategy).mail.bounds.ratio is None
+    strategy.privacy = None
+    play(strategy, 1)
+    assert run_of(strategy).mail.bounds.ratio == Bounds().max_ratio

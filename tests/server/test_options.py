@@ -3,15 +3,18 @@
 import copy
 import inspect
 import logging
+import pickle
 import re
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 from problems import app_of, clients, flat, run, start_arrays, trackers_of
 from signatures import KEPT
 from together import together
 
+from flwr_fco.algorithms import ShiftedSteps
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
@@ -19,10 +22,13 @@ from flwr_fco.strategies import (
     STRATEGIES,
     Average,
     Bounds,
+    CompositeStrategy,
     Density,
     DFedDA,
     DualFL,
     Epochs,
+    Everyone,
+    EveryoneOptions,
     FastFedDA,
     FedDAGT,
     FedDualAvg,
@@ -30,12 +36,16 @@ from flwr_fco.strategies import (
     FedMid,
     FedNewton,
     FeDualEx,
+    MCFedDA,
+    MemoryOptions,
     MultistepReFedDAGT,
     Participation,
     Steps,
     Trimmed,
+    Wire,
     run_of,
 )
+from flwr_fco.wire import flower
 
 ALL = together("cls", STRATEGIES.values())
 
@@ -225,6 +235,8 @@ def test_a_function_of_the_round_may_count_by_itself(make, name):
         ({"output_window": 3}, r"write output=Average\(window=3\)"),
         ({"trim": 0.1}, r"write aggregation=Trimmed\(0.1\)"),
         ({"local_steps": 5}, r"write work=Steps\(5, batch_size=32\)"),
+        ({"local_steps": 5, "batch_size": 8}, r"write work=Steps\(5, batch_size=8\)"),
+        ({"batch_size": None, "local_epochs": 2}, r"write work=Epochs\(2, batch_size=None\)"),
         ({"batch_size": None}, r"write work=Epochs\(1, batch_size=None\)"),
         ({"apply_to": "*"}, r"write arrays=Arrays\(apply_to='\*'\)"),
         ({"min_replies": 2}, r"write participation=Participation\(min_replies=2\)"),
@@ -363,3 +375,66 @@ def test_a_class_attribute_is_no_default():
     for name, value in (("client_lr", 0.5), ("regularizer", L1(0.1))):
         with pytest.raises(ConfigurationError, match=f"class Mine has {name} = .*, which changes no default; write"):
             type("Mine", (FedDualAvg,), {name: value})()
+
+
+def by_hand(strategy, rounds=3):
+    """The rounds that a server with a loop of its own plays."""
+    grid, arrays = InProcessGrid(app_of(clients()), 4), start_arrays()
+    with flower.identity(grid.run_id):
+        for number in range(1, rounds + 1):
+            messages = strategy.configure_train(number, arrays, ConfigRecord(), grid)
+            arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
+    return flat(arrays)
+
+
+@together("make", [DualFL, lambda: FedDAGT(client_lr=0.02), lambda: FedDualAvg(client_lr=0.02)])
+def test_rounds_by_hand_are_those_of_start_also_after_options_were_set_and_unpickled(make):
+    expected = by_hand(make())
+    again = make()
+    again.participation = type(again.participation)()
+    for strategy in (pickle.loads(pickle.dumps(make())), again, again):
+        np.testing.assert_array_equal(by_hand(strategy), expected)
+
+
+@together(
+    ("make", "option", "value", "message"),
+    [
+        (lambda: FedNewton(regularizer=L1(0.1)), "output", Average(), "certifies its last point"),
+        (lambda: FedNewton(regularizer=L1(0.1)), "wire", Wire("float32"), "would be that of rounded sums"),
+        (lambda: FedDualAvg(client_lr=0.02), "output", "shadow", r"work=Steps\(\.\.\.\)"),
+        (lambda: FastFedDA(variant="liang", work=Steps(2)), "work", Epochs(1), r"work=Steps\(\.\.\.\)"),
+        (lambda: MCFedDA(), "stages", 5, "stages=5 is a int"),
+        (lambda: FedDualAvg(client_lr=0.02), "density", "x", "density='x' is a str"),
+        (lambda: FedDualAvg(client_lr=0.02), "min_train_nodes", "a", "min_train_nodes='a' is a str"),
+    ],
+)
+def test_what_a_constructor_refuses_is_refused_when_it_is_set(make, option, value, message):
+    strategy = make()
+    setattr(strategy, option, value)
+    with pytest.raises(ConfigurationError, match=message):
+        run(strategy, clients(), 2)
+
+
+def test_a_default_that_follows_from_others_follows_when_it_is_set_to_none():
+    strategy = DualFL(nu=0.5, smoothness=1.0)
+    strategy.nu, strategy.rho = None, None
+    run(strategy, clients(), 1)
+    assert (strategy.nu, strategy.rho) == (0.01, 0.01)
+
+
+def test_who_waits_for_everybody_is_said_by_the_method():
+    class Late(CompositeStrategy, MemoryOptions, EveryoneOptions, algorithm=ShiftedSteps):
+        """Options in the wrong order: those of CompositeStrategy count."""
+
+    for make in (Late, lambda: FedDualAvg(participation=Everyone()), lambda: DualFL(participation=Participation())):
+        with pytest.raises(ConfigurationError, match=r"participation=.* expected (an Everyone|a Participation)"):
+            make()
+
+
+def test_a_density_of_all_arrays_leaves_the_arrays_as_they_were():
+    strategy = FedDualAvg(client_lr=0.02, density=Density(0.5, scope="global", rounds=2))
+    run(strategy, clients(), 2)
+    assert run_of(strategy).plan.scope == "joint"
+    strategy.density = None
+    run(strategy, clients(), 2)
+    assert run_of(strategy).plan.scope == "each"

@@ -65,6 +65,7 @@ class Algorithm(ClientHalf, ABC):
     everyone: ClassVar[bool] = False
     #: Whether the lengths of the clients' vectors are compared with each other (``max_ratio``): those of increments,
     #: but not of derivatives, which depend on the units of a client's features; :meth:`check` knows what is possible.
+    #: Nor is the model's norm then compared with that of the first rounds, because each step lowers the objective.
     compared: ClassVar[bool] = True
     #: Options that must keep their default, and why: ``"regularizer"``, ``"mirror_map"``, or ``"server_lr"`` for its
     #: value ``"auto"``.

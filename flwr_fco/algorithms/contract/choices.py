@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
 from flwr_fco.core.layout import PASS_THROUGH
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import checked, kinds_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.wire.protocol import Node
@@ -32,8 +32,8 @@ class Choice:
     """A dataclass of values that are kept as the types that they are declared with, and are in their ranges."""
 
     def __post_init__(self) -> None:
-        kinds, who = get_type_hints(type(self)), type(self).__name__
         own: Any = self
+        kinds, who = kinds_of(own.__class__), type(own).__name__
         for option in fields(own):
             name = f"{who}.{option.name}"
             value = checked(name, getattr(self, option.name), kinds[option.name])
@@ -415,4 +415,6 @@ class Ledger(Choice):
     1073741824
     """
 
-    max_bytes: int = field(default=256 * 2**20, metadata=NATURAL)
+    max_bytes: int = field(
+        default=256 * 2**20, metadata={"range": (lambda size: 0 <= size < 2**63, "a whole number from 0 to 2**63 - 1")}
+    )

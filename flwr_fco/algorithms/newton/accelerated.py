@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from logging import WARNING
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -41,14 +42,20 @@ from flwr_fco.algorithms.contract import (
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     CertifiedMethod,
+    check_columns,
+    check_facts,
     check_terms,
+    contradicts,
     evaluated,
+    facts_of,
     feasible_start,
     handed_out,
+    lower_bound,
     population_of,
     progress,
 )
-from flwr_fco.algorithms.newton.terms import TERMS, constant_terms, evaluation_terms, short
+from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, constant_terms, evaluation_terms, short
+from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ProtocolError
 
@@ -73,6 +80,8 @@ class AcceleratedState(NamedTuple):
         The point of the last exchange, and the pooled loss's gradient there.
     columns, targets : ndarray of float64, shape (d,)
         A'1/n and A'y/n of the pooled data.
+    facts : ndarray of float64, shape (5,)
+        What the clients' losses agree on; -1 each if they do not.
     objective, lower, residual : float
         Of the best point, as in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
     momentum : float
@@ -96,6 +105,7 @@ class AcceleratedState(NamedTuple):
     gradient: Vector
     columns: Vector
     targets: Vector
+    facts: Vector
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
     residual: float = UNKNOWN
@@ -142,7 +152,8 @@ class AcceleratedGradient(CertifiedMethod):
         """Return the state before round 1."""
         start = feasible_start(problem, primal)
         nothing = np.zeros(primal.size)
-        return AcceleratedState(start, start, start, start, nothing, nothing, nothing)
+        facts = np.full(len(FACTS_OF_LOSS), -1.0)
+        return AcceleratedState(start, start, start, start, nothing, nothing, nothing, facts)
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return nothing that clients must know."""
@@ -163,7 +174,10 @@ class AcceleratedGradient(CertifiedMethod):
     def check(self, problem: Problem, state: AcceleratedState, uplink: Uplink) -> None:
         """Check what a client says by its meaning."""
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-        check_terms(vectors["terms"], vectors["gradient"], state.trial)
+        check_facts(state, vectors["terms"])
+        check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
+        if "columns" in vectors:
+            check_columns(vectors["columns"], vectors["terms"])
         if "smoothness" in vectors and not vectors["smoothness"][0] >= 0.0:
             raise ProtocolError(f"its smoothness is {vectors['smoothness'][0]:.3g}; expected a number >= 0")
 
@@ -171,6 +185,10 @@ class AcceleratedGradient(CertifiedMethod):
         """Return the state after a proximal gradient step from the point of the exchange."""
         who, psi, y, first = population_of(replies), problem.psi, state.trial, state.population < 0.0
         if not first and who != state.population:
+            log(
+                WARNING,
+                "Clients, or their numbers of examples, have changed: what is known of the objective begins anew",
+            )
             return _begun_anew(state)
         known = evaluated(psi, y, replies)
         if first:
@@ -178,11 +196,17 @@ class AcceleratedGradient(CertifiedMethod):
             targets = replies.sum("targets") if y.any() else known.targets_at_zero(columns)
             largest = float(replies.sum("smoothness")[0])
             state = state._replace(
-                columns=columns, targets=targets, population=who, smoothness=largest, largest=largest
+                columns=columns,
+                targets=targets,
+                facts=facts_of(replies),
+                population=who,
+                smoothness=largest,
+                largest=largest,
             )
-        objective, lower = known.loss + psi.value(y), state.lower
-        if not known.reason:
-            lower = max(lower, known.lower_bound(psi, state.columns, state.targets))
+        objective = known.loss + psi.value(y)
+        lower = lower_bound(state, known, psi, state.columns, state.targets)
+        if contradicts(min(objective, state.objective), lower):
+            return _begun_anew(state)
         # Of points that differ by rounding the last one: its gradient is the smallest.
         better = first or objective <= state.objective + _EPSILON * (1.0 + abs(objective))
         if better:

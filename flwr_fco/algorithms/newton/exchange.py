@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from logging import WARNING
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from flwr_fco.algorithms.contract import Algorithm, Evaluation, Problem, Replies, Setting, Vector
-from flwr_fco.algorithms.newton.terms import TERMS, Evaluated
+from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated
 from flwr_fco.core.layout import Layout
+from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ProtocolError
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.wire.questions import LINKS
@@ -20,6 +23,8 @@ from flwr_fco.wire.questions import LINKS
 UNKNOWN = 1e300
 #: Rounding error of a client's sums, relative to the sums of absolute values.
 _ROUNDING = 1e-6
+#: By how much an objective may be below a lower bound of it, relative to their sizes, by rounding.
+_CONTRADICTION = 1e-11
 #: Bytes of a digest that a float64 holds exactly.
 _DIGEST = 6
 
@@ -48,6 +53,10 @@ class Known(Protocol):
         """A digest of the clients; -1 before the first round."""
 
     @property
+    def facts(self) -> Vector:
+        """What the clients' losses agree on, in the order of :data:`FACTS_OF_LOSS`; -1 each if they do not."""
+
+    @property
     def stalled(self) -> float:
         """1.0 if no step decreases the objective by more than its rounding error."""
 
@@ -74,8 +83,18 @@ def handed_out(layout: Layout, w: Vector) -> Vector:
     return rounded
 
 
-def check_terms(terms: Vector, gradient: Vector, w: Vector) -> None:
+def check_terms(terms: Vector, gradient: Vector, w: Vector, tolerance: float) -> None:
     """Check what a client says of its loss at a point.
+
+    Parameters
+    ----------
+    terms : ndarray, shape (8,)
+        In the order of :data:`TERMS`.
+    gradient, w : ndarray of float64, shape (d,)
+        The gradient that it sends, and the point.
+    tolerance : float
+        What may be missing to an equality besides rounding: all terms of squares go to 0 where the fit is exact, and a
+        lie of this size moves the gap by no more.
 
     Raises
     ------
@@ -85,7 +104,7 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector) -> None:
 
     Examples
     --------
-    >>> check_terms(np.array([-1.0, 0.0, 0.0, 2.0, 1.0, 1.0, 0.0, 1.0]), np.zeros(2), np.zeros(2))
+    >>> check_terms(np.array([-1.0, 0.0, 0.0, 2.0, 1.0, 1.0, 0.0, 1.0]), np.zeros(2), np.zeros(2), 1e-8)
     Traceback (most recent call last):
     ...
     flwr_fco.errors.ProtocolError: its loss is -1; expected a number >= 0
@@ -95,6 +114,8 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector) -> None:
     if number not in range(len(LINKS)):
         raise ProtocolError(f"the link of its loss is {number:g}; expected a whole number below {len(LINKS)}")
     if number == 0:
+        if any(told[name] != 0.0 for name in FACTS_OF_LOSS):
+            raise ProtocolError("it says something of a loss whose link it does not know")
         return
     link, outputs = LINKS[int(number)], told["outputs"]
     if outputs not in range(1, w.size + 1) or told["intercept"] not in (0.0, 1.0):
@@ -114,11 +135,77 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector) -> None:
     pairs = gradient * w
     difference = loss + 0.5 * ridge + linear + quadratic - float(pairs.sum())
     size = loss + ridge + abs(linear) + quadratic + float(np.abs(pairs).sum())
-    if abs(difference) > _ROUNDING * size:
+    most = _ROUNDING * size + tolerance
+    if not abs(difference) <= most:
         raise ProtocolError(
             f"its loss, conjugate and gradient differ by {difference:.3g} from those of one function; expected at most "
-            f"{_ROUNDING * size:.3g}"
+            f"{most:.3g}"
         )
+    if link == "identity" and abs(loss - 0.5 * ridge - quadratic) > most:
+        raise ProtocolError(
+            f"its loss is {loss:.6g} with a mean square of {quadratic:.6g}; expected the same of squares"
+        )
+    if told["intercept"]:
+        # The mean of slopes is at most the root of their mean square, and slopes of chances are at most 1.
+        slope, limit = float(np.abs(gradient[count:]).max()), 1.0
+        if link == "identity":
+            limit = math.sqrt(2.0 * told["factor"]) * (math.sqrt(quadratic) + math.sqrt(most))
+        if slope > (1.0 + _ROUNDING) * limit:
+            raise ProtocolError(f"its loss has the slope {slope:.3g} in an intercept; expected at most {limit:.3g}")
+
+
+def check_columns(columns: Vector, terms: Vector) -> None:
+    """Check the means of a client's columns: an intercept's is 1.
+
+    Raises
+    ------
+    ProtocolError
+        If it is another number.
+    """
+    told = dict(zip(TERMS, terms.tolist(), strict=True))
+    ones = columns[columns.size - int(told["outputs"]) :] if told["intercept"] else np.ones(1)
+    if np.abs(ones - 1.0).max(initial=0.0) > _ROUNDING:
+        raise ProtocolError(f"the mean of its intercept's column is {ones[0]:.6g}; expected 1")
+
+
+def check_facts(state: Known, terms: Vector) -> None:
+    """Check that a client speaks of the loss that it has spoken of in the first round.
+
+    Raises
+    ------
+    ProtocolError
+        If what all clients agreed on in the first round is not so any more.
+    """
+    if state.population >= 0.0 and state.facts[0] >= 0.0 and not np.array_equal(terms[3:], state.facts):
+        raise ProtocolError("its loss is another one than in the first round")
+
+
+def facts_of(replies: Replies) -> Vector:
+    """Return what the clients' losses agree on; -1 each if they do not, and then nothing bounds the objective."""
+    facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
+    agreed = all(np.array_equal(own, facts[0]) for own in facts)
+    return np.array(facts[0], dtype=np.float64) if agreed else np.full(len(FACTS_OF_LOSS), -1.0)
+
+
+def contradicts(objective: float, lower: float) -> bool:
+    """Whether an objective is below a lower bound of it, and warn: somebody's answers do not fit together."""
+    below = objective < lower - _CONTRADICTION * (abs(objective) + abs(lower))
+    if below:
+        log(
+            WARNING,
+            "The objective, %.9g, is below what an earlier exchange has bounded it by, %.9g: a client's answers "
+            "contradict each other. All that is known of the objective is dropped, and asked for again",
+            objective,
+            lower,
+        )
+    return below
+
+
+def lower_bound(state: Known, known: Evaluated, psi: BoundRegularizer, columns: Vector, targets: Vector) -> float:
+    """Return the largest lower bound so far; an exchange gives one if the clients' losses are of one kind."""
+    if known.reason or state.facts[0] < 0.0:
+        return state.lower
+    return max(state.lower, known.lower_bound(psi, columns, targets))
 
 
 def progress(state: Known) -> dict[str, float | int]:

@@ -37,6 +37,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from logging import WARNING
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -59,18 +60,24 @@ from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     CertifiedMethod,
+    check_columns,
+    check_facts,
     check_terms,
+    contradicts,
     distance,
     evaluated,
+    facts_of,
     feasible_start,
     handed_out,
+    lower_bound,
     population_of,
     progress,
 )
 from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
-from flwr_fco.algorithms.newton.terms import TERMS, Evaluated, constant_terms, evaluation_terms, short
+from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated, constant_terms, evaluation_terms, short
 from flwr_fco.algorithms.newton.working_set import SMALL, whole_groups, working_set
 from flwr_fco.core.clock import check_time
+from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire.protocol import ReceivedVectors
@@ -102,6 +109,8 @@ class NewtonState(NamedTuple):
         1.0 on the working set, 0.0 elsewhere.
     columns, targets : ndarray of float64, shape (d,)
         A'1/n and A'y/n of the pooled data.
+    facts : ndarray of float64, shape (5,)
+        What the clients' losses agree on; -1 each if they do not.
     objective : float
         Phi(point).
     lower : float
@@ -127,6 +136,7 @@ class NewtonState(NamedTuple):
     mask: Vector
     columns: Vector
     targets: Vector
+    facts: Vector
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
     residual: float = UNKNOWN
@@ -189,7 +199,8 @@ class ProximalNewton(CertifiedMethod):
         start = feasible_start(problem, primal)
         mask = (start != 0.0) | penalty.idle | (primal.size <= SMALL)
         nothing = np.zeros(primal.size)
-        return NewtonState(start, start, whole_groups(mask, penalty).astype(np.float64), nothing, nothing)
+        facts = np.full(len(FACTS_OF_LOSS), -1.0)
+        return NewtonState(start, start, whole_groups(mask, penalty).astype(np.float64), nothing, nothing, facts)
 
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set, outside of which it is 0."""
@@ -208,7 +219,10 @@ class ProximalNewton(CertifiedMethod):
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-        check_terms(vectors["terms"], vectors["gradient"], state.trial)
+        check_facts(state, vectors["terms"])
+        check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
+        if "columns" in vectors:
+            check_columns(vectors["columns"], vectors["terms"])
         block = _unpacked(vectors["block"])
         diagonal = np.diag(block)
         if (diagonal < 0.0).any():
@@ -223,12 +237,16 @@ class ProximalNewton(CertifiedMethod):
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""
         who, first = population_of(replies), state.population < 0.0
         if not first and who != state.population:
+            log(
+                WARNING,
+                "Clients, or their numbers of examples, have changed: what is known of the objective begins anew",
+            )
             return _begun_anew(state)
         known = evaluated(problem.psi, state.trial, replies)
         if first:
             columns = replies.sum("columns")
             targets = replies.sum("targets") if state.trial.any() else known.targets_at_zero(columns)
-            state = state._replace(columns=columns, targets=targets, population=who)
+            state = state._replace(columns=columns, targets=targets, facts=facts_of(replies), population=who)
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
@@ -237,9 +255,9 @@ class ProximalNewton(CertifiedMethod):
         if not first and objective > state.objective + rounding:
             # An ascent is refused, however short the step.
             return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
-        lower = state.lower
-        if not known.reason:
-            lower = max(lower, known.lower_bound(problem.psi, state.columns, state.targets))
+        lower = lower_bound(state, known, problem.psi, state.columns, state.targets)
+        if contradicts(objective, lower):
+            return _begun_anew(state)
         before = state
         state = state._replace(
             point=state.trial,
@@ -278,7 +296,7 @@ class ProximalNewton(CertifiedMethod):
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
         psi, w, on = problem.psi, state.point, _set_of(state)
         penalty = Penalty.of(psi)
-        state = self._with_curvature(problem, state, known, block)
+        state = self._with_curvature(penalty, state, known, block)
         x, gradient = w.copy(), known.gradient.copy()
         if first and not w.any() and known.has_free_intercept(psi):
             x, gradient, block = _null_model(known, state, block)
@@ -293,7 +311,7 @@ class ProximalNewton(CertifiedMethod):
         stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
         return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
-    def _with_curvature(self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
+    def _with_curvature(self, penalty: Penalty, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
         """Return the state, unless the classes are separable along coefficients that psi leaves alone.
 
         Raises
@@ -302,7 +320,7 @@ class ProximalNewton(CertifiedMethod):
             If they are: these coefficients grow without end, and the loss has no minimum.
         """
         on, outputs = _set_of(state), max(1, known.outputs)
-        idle = Penalty.of(problem.psi).idle[on] & (known.facts["l2"] == 0.0)
+        idle = penalty.idle[on] & (known.facts["l2"] == 0.0)
         if known.facts["intercept"]:
             idle &= on < state.point.size - outputs
         if outputs > 1:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from flwr.app import ArrayRecord, RecordDict
 
 from flwr_fco.algorithms.contract.choices import Unmodified
@@ -11,7 +9,15 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Zero
-from flwr_fco.server.options import AUTO, CommonOptions, RateOptions, UnmodifiedOptions, WorkOptions, density_of
+from flwr_fco.server.options import (
+    AUTO,
+    CommonOptions,
+    RateOptions,
+    UnmodifiedOptions,
+    WorkOptions,
+    density_of,
+    scope_of,
+)
 from flwr_fco.server.parts import Part
 from flwr_fco.server.replies.bounds import check_elapsed, check_examples, check_steps
 from flwr_fco.server.replies.mail import Mail
@@ -84,9 +90,7 @@ def _check_density(own: _Options) -> None:
             )
     density = density_of(own)
     assert density is not None
-    if density.scope == "global":
-        own.arrays = replace(own.arrays, scope="joint")
-    if own.arrays.scope == "joint" and isinstance(own.regularizer, PerParameter):
+    if scope_of(own) == "joint" and isinstance(own.regularizer, PerParameter):
         raise ConfigurationError(
             "a density of all arrays together has no place for a regularizer of single arrays; take "
             'density=Density(..., scope="layers"), or leave PerParameter out'

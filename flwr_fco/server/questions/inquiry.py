@@ -18,7 +18,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions
+from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions, max_ratio_of
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.rates import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.server.replies import checks
@@ -127,7 +127,7 @@ class Inquiry(Part):
 
         caller = f"question ({question.kind})"
         good = current.good(caller, send_and_receive(grid, current.messages, mail.timeout), read)
-        bounds = IncrementBounds(options.bounds.max_ratio, None)
+        bounds = IncrementBounds(max_ratio_of(options), None)
         claims = [Uplink(reply.value.vectors, None, 1, examples=reply.value.examples) for reply in good]
         good = current.without(caller, good, bounds.objections(claims))
         by_claim = options.weighting == "examples"

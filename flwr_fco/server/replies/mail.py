@@ -19,7 +19,7 @@ from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Nodes
-from flwr_fco.server.options import CommonOptions, weights_of
+from flwr_fco.server.options import CommonOptions, max_ratio_of, weights_of
 from flwr_fco.server.parts import Host, Letter, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import (
@@ -200,7 +200,7 @@ class Mail(Part):
         self._given = weights_of(options)
         self.left_out: list[LeftOut] = []
         self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
-        self.bounds = IncrementBounds(options.bounds.max_ratio, options.bounds.max_increment_norm)
+        self.bounds = IncrementBounds(max_ratio_of(options), options.bounds.max_increment_norm)
         self.declared: dict[int, float] = {}
         self.pass_through_arrays: dict[str, NDArray[Any]] = {}
         self.grid: Grid | None = None
@@ -548,8 +548,9 @@ class Mail(Part):
             return metrics
 
         good = current.good(caller, replies, read)
-        if options.bounds.max_ratio is not None:
-            objections = metric_objections([reply.value for reply in good], key, options.bounds.max_ratio, self.bounds)
+        ratio = max_ratio_of(options)
+        if ratio is not None:
+            objections = metric_objections([reply.value for reply in good], key, ratio, self.bounds)
             if objections:
                 good = current.without(caller, good, objections)
         if options.weighting == "examples":

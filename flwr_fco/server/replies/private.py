@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from logging import WARNING
 from typing import Any, NamedTuple
 
@@ -59,9 +58,6 @@ class PrivateMean(Part):
     """
 
     def __init__(self, privacy: GaussianDP, options: CommonOptions, host: Host) -> None:
-        # Set silently where it is the default; a user's choice is checked like the other options.
-        if options.bounds.max_ratio == Bounds().max_ratio:
-            options.bounds = replace(options.bounds, max_ratio=None)
         _check(options)
         library()
         self.privacy, self._options, self._host = privacy, options, host
@@ -303,7 +299,7 @@ def _check(options: CommonOptions) -> None:
         "on them)": bool(rates),
         f"certificate_every=None (a certificate {asks})": options.certificate_every is not None,
         "Bounds(max_ratio=None) (the median of the replies says whether another one counts)": (
-            options.bounds.max_ratio is not None
+            options.bounds.max_ratio not in (None, Bounds().max_ratio)
         ),
         'aggregation="mean" (in another centre one client changes what others count)': options.aggregation != "mean",
         "choose_nodes=None (the accounting needs its own schedule)": options.participation.choose_nodes is not None,

@@ -207,7 +207,8 @@ class _Watch:
         if self._watch is None:
             return True
         if not skipped:
-            self._diverged(number, self._watch.look(number, arrays, entries))
+            reason = self._watch.look(number, arrays, entries)
+            self._diverged(number, reason if run.algorithm.compared else "")
             if self._keeps and self._watch.good[0] == number:
                 run.keep_state()
                 self._times = 0
@@ -271,7 +272,7 @@ def _advice(run: Run, locally: bool) -> str:
     if serves_unmodified(run.strategy):
         return "The rate of the clients' own training is too large for these data, or that of the server; lower them."
     if math.isnan(client_lr):
-        return "Its steps are too large for these data: lower its rates."
+        return "Its steps are too large for these data: lower its rates, or scale the features and targets."
     if locally:
         return f"client_lr={client_lr:g} is too large for these data; try {client_lr / 10:g}, or fewer local steps."
     if server_lr > 1.0:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fco.algorithms.contract.choices import Unmodified
 from flwr_fco.algorithms.density import rounds_needed
 from flwr_fco.core.logs import log
 from flwr_fco.results import Number
@@ -29,11 +30,11 @@ def watches_of(options: Any) -> Sequence[RoundHooks]:
         The strategy.
     """
     density = density_of(options)
-    if density is None and getattr(options, "threshold_per_round", None) is None:
-        return ()
-    if density is None:
-        return (SparseTraining(1, None),)
-    return (SparseTraining(rounds_needed(density.share), density.rounds),)
+    if density is not None:
+        return (SparseTraining(rounds_needed(density.share), density.rounds),)
+    client = getattr(options, "client", None)
+    grows = isinstance(client, Unmodified) and client.threshold_per_round is not None
+    return (SparseTraining(1, None),) if grows else ()
 
 
 class SparseTraining:

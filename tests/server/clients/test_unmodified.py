@@ -11,6 +11,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared, PerParameter, Zero
+from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import Density, FedDualAvg, Steps, Unmodified, run_of
 
@@ -194,6 +195,13 @@ def test_the_density_is_resumed(tmp_path):
 def test_what_does_not_go_together(options, message):
     with pytest.raises(ConfigurationError, match=message):
         FedDualAvg(**{"client": "unmodified"} | options)
+
+
+def test_a_network_that_becomes_sparse_is_looked_after():
+    """Also one whose threshold grows, whose layers can become empty and whose loss can go back to its start."""
+    growing, plain = Unmodified(threshold_per_round=0.1), {"client": "unmodified", "work": Steps(1)}
+    for options, watched in (({"client": growing}, 1), ({"density": 0.5}, 1), (plain, 0), ({}, 0)):
+        assert len(watches_of(FedDualAvg(**options))) == watched
 
 
 def test_without_start_a_density_needs_its_rounds():

@@ -3,15 +3,17 @@
 import os
 import stat
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 from faulty import Faulty, start_on
 from problems import app_of, clients, start_arrays
+from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.rounds import saving
-from flwr_fco.strategies import Bounds, FedDAGT, Participation, Scaffold, Steps, run_of
+from flwr_fco.strategies import Arrays, Bounds, FedDAGT, Participation, Scaffold, Steps, Wire, run_of
 from flwr_fco.wire.protocol import Node
 
 
@@ -197,6 +199,27 @@ def test_options_that_may_change_may(tmp_path):
     run_of(other).prepare(start_arrays())
     run_of(other).load(tmp_path / "state.npz")
     np.testing.assert_array_equal(other.state.dual, chosen.state.dual)
+
+
+@together(
+    "options",
+    [
+        {"participation": Participation(choose_nodes=lambda number, nodes: nodes)},
+        {"wire": Wire("float32")},
+        {"wire": Wire(sparse=False)},
+        {"arrays": Arrays(apply_to="*")},
+        {"arrays": Arrays(scope="joint")},
+        {"work": Steps(3)},
+        {"client_state": "reset"},
+    ],
+)
+def test_options_that_change_what_is_computed_may_not_change(options):
+    with TemporaryDirectory() as folder:
+        saved_to(Path(folder) / "state.npz")
+        other = FedDAGT(**OPTIONS | options)
+        run_of(other).prepare(start_arrays())
+        with pytest.raises(ConfigurationError, match=r"other (settings|options)|was saved with"):
+            run_of(other).load(Path(folder) / "state.npz")
 
 
 def test_a_small_file_does_not_take_much_memory(tmp_path):

@@ -109,6 +109,41 @@ def test_more_features_than_rows_at_a_tiny_strength():
     _certified(objectives, L1(1e-3), rounds=60)
 
 
+def test_an_exact_fit_leaves_no_site_out():
+    """Loss, mean square and gradient go to 0, and their rounding errors do not."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(size=5)
+    objectives = []
+    for _ in range(3):
+        features = 1e3 * rng.normal(size=(30, 4))
+        objectives.append(LeastSquares(features, features @ truth[:4] + truth[4], scale=0.5))
+    result, _ = solved(objectives, Zero(), tolerance=1e-10)
+    assert not result.left_out
+    np.testing.assert_allclose(point(result, objectives[0]), truth, rtol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1e7, 1e9])
+def test_targets_in_other_units_do_not_end_a_run(scale):
+    """The first step changes the norm of the point by many powers of ten; that is no divergence."""
+    objectives = [LeastSquares(plain.features, scale * plain.targets, scale=0.5) for plain in sites("squares")]
+    result, _ = solved(objectives, L1(0.05 * scale), tolerance=1e-9 * scale**2)
+    assert numbers(result, "duality-gap")[-1] <= 1e-9 * scale**2
+    reference, _ = solved(sites("squares"), L1(0.05), tolerance=1e-9)
+    np.testing.assert_allclose(
+        point(result, objectives[0]) / scale, point(reference, objectives[0]), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_softmax_from_a_start_at_which_chances_round_to_one():
+    """Rows of its Hessian sum to 0; p (1 - p) alone would be 0 there, and the block not positive semidefinite."""
+    objectives = sites("multinomial")
+    far = {name: np.full(shape, 0.0) for name, shape in objectives[0].layout.shapes.items()}
+    far["coefficients"][:, 0] = 25.0
+    result, _ = solved(objectives, L1(0.02), rounds=80, start=far)
+    assert not result.left_out
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+
+
 def test_sites_whose_losses_differ_have_no_gap_but_a_residual():
     objectives = sites("logistic", l2=0.1)
     objectives[0] = Logistic(objectives[0].features, objectives[0].labels, l2=0.2)
@@ -157,7 +192,7 @@ LIES = {
     "half the loss": (_terms(0, lambda loss: 0.5 * loss), "differ by .* from those of one function"),
     "a conjugate below its range": (_terms(1, lambda linear: -5.0), "sums q log q is -5; expected a number from"),
     "another conjugate": (_terms(1, lambda linear: 0.9 * linear), "differ by .* from those of one function"),
-    "an unknown link": (_terms(3, lambda link: 17.0), "the link of its loss is 17"),
+    "an unknown link": (_terms(3, lambda link: 17.0), "its loss is another one than in the first round"),
     "a gradient times 3": (_changing("gradient", lambda g: 3.0 * g), "differ by .* from those of one function"),
     "a negative curvature": (_changing("block", lambda block: -block), "on the diagonal; expected none below 0"),
     "no positive semidefinite block": (
@@ -186,6 +221,82 @@ def test_a_lie_is_named_and_the_round_is_skipped(lie):
     assert any(re.search(reason, row.reason) for row in result.left_out)
     assert len(result.train_metrics_clientapp) == len(whole.train_metrics_clientapp) + 1
     assert numbers(result, "duality-gap")[-1] == numbers(whole, "duality-gap")[-1]
+
+
+def _all_terms(change):
+    return _changing("terms", change)
+
+
+def _last_slope(value):
+    return _changing("gradient", lambda gradient: np.r_[gradient[:-1], value])
+
+
+def _link_unknown(reply):
+    return _all_terms(lambda terms: np.r_[-1e9, np.zeros(7)])(reply)
+
+
+#: What is changed, in which rounds, of which losses, and what is told of it.
+CONTRADICTIONS = {
+    "a factor of its own": (_terms(7, lambda factor: 2.0), (1,), "both", "no gap"),
+    "no link from round 2 on": (_link_unknown, (2,), "both", "another one than in the first round"),
+    "no link, but facts": (_terms(3, lambda link: 0.0), (1,), "both", "a loss whose link it does not know"),
+    "an intercept's slope at 0": (_last_slope(1e9), (1,), "both", "slope 1e\\+09 in an intercept"),
+    "a loss that is no mean square": (
+        _all_terms(lambda terms: np.r_[terms[:1], terms[1] + terms[2], 0.0, terms[3:]]),
+        (1,),
+        "squares",
+        "expected the same of squares",
+    ),
+    "a conjugate for a loss": (
+        _all_terms(lambda terms: np.r_[terms[0] - 0.05, terms[1] + 0.05, terms[2:]]),
+        (2,),
+        "squares",
+        "expected the same of squares",
+    ),
+    "the intercept's mean": (
+        _changing("columns", lambda columns: 5.0 * columns),
+        (1,),
+        "both",
+        "mean of its intercept's column is 5",
+    ),
+    "a loss of 0 at 0": (_all_terms(lambda terms: np.r_[0.0, 0.0, 0.0, terms[3:]]), (1,), "logistic", ""),
+    "a lower loss in one round": (
+        _all_terms(lambda terms: np.r_[terms[0] - 0.05, terms[1] + 0.05, terms[2:]]),
+        (3,),
+        "logistic",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("hessian", ["block", "none"])
+@pytest.mark.parametrize(
+    ("kind", "lie"),
+    [
+        (kind, lie)
+        for lie, case in CONTRADICTIONS.items()
+        for kind in ("logistic", "squares")
+        if case[2] in (kind, "both")
+    ],
+)
+def test_no_lie_certifies_a_point_that_is_not_optimal(kind, lie, hessian):
+    """A lie about a point is found by what fits together at it, or by a lower bound above an objective."""
+    change, rounds, _, reason = CONTRADICTIONS[lie]
+    objectives, psi = sites(kind), L1(0.05)
+    start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
+    strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0, hessian=hessian)
+    result = _start(strategy, Faulty(app_of(objectives), 3, change, rounds), start, 60)
+    state = run_of(strategy).state
+    assert state.objective >= state.lower - 1e-10
+    told = [row.reason for row in result.left_out]
+    if reason == "no gap":
+        assert not numbers(result, "duality-gap")
+    elif reason:
+        assert any(re.search(reason, text) for text in told), told
+    true = objective_value(objectives, psi, state.point)
+    best = objective_value(objectives, psi, centralized_solution(objectives, psi, tol=1e-11))
+    if state.lower > -1e299 and state.objective - state.lower <= 1e-8:
+        assert true <= best + 2e-8
 
 
 def _start(strategy, grid, start, rounds):
