@@ -233,6 +233,9 @@ class _Weighted(Objective):
     def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
         return self._plain._block(w, indices, self._shares)
 
+    def subset(self, rows: NDArray[np.int64]) -> tuple[Objective, float]:
+        return _Weighted(self._plain.subset(rows)[0], self._shares[rows]), float(self._shares[rows].sum())
+
     def lipschitz(self, norm: str = "l2") -> float:
         # The weighted Hessian is at most the plain one times the largest share.
         return self._plain.lipschitz(norm) * float(self._shares.max()) * self.num_examples

@@ -113,6 +113,12 @@ class LinearModel(Objective):
         other._set_data(design, shape, intercept=self.intercept, l2=self.l2, num_outputs=self._num_outputs)
         return other
 
+    def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
+        other = self.with_features(type(self.design)(self.design.matrix[rows]))
+        for name in {"_targets", "targets", "labels"} & vars(self).keys():
+            setattr(other, name, getattr(self, name)[rows])
+        return other, rows.size / self.num_examples
+
     @property
     def features(self) -> NDArray[Any]:
         """The features as a matrix, shape (n, d), or a csr_array; shares memory with the argument if possible."""

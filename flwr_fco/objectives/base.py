@@ -26,6 +26,7 @@ _DERIVED = {
     "hessian_product": ("gradient", "add_gradient", "value_and_gradient"),
     "hessian_block": ("gradient", "add_gradient", "value_and_gradient"),
     "along": ("value", "gradient", "add_gradient", "value_and_gradient"),
+    "subset": ("value", "gradient", "add_gradient", "value_and_gradient"),
     "linear_data": ("value", "gradient", "add_gradient", "value_and_gradient", "batches"),
 }
 
@@ -74,10 +75,11 @@ class Objective(ABC):
 
     Overrides take precedence over inherited shortcuts. If a subclass overrides :meth:`gradient`, the faster methods
     that it inherits without overriding them (:meth:`add_gradient`, :meth:`value_and_gradient`,
-    :meth:`hessian_product`, :meth:`hessian_block`, :meth:`along`, :meth:`linear_data`) are replaced with this class's
-    defaults, which use the new gradient, return None or raise an error. If it overrides only :meth:`add_gradient`,
-    :meth:`gradient` is derived from it. Overriding :meth:`value`, :meth:`value_and_gradient` or :meth:`batches`
-    replaces the methods built on them in the same way; inherited :meth:`metrics` report the new value as the loss.
+    :meth:`hessian_product`, :meth:`hessian_block`, :meth:`along`, :meth:`subset`, :meth:`linear_data`) are replaced
+    with this class's defaults, which use the new gradient, return None or raise an error. If it overrides only
+    :meth:`add_gradient`, :meth:`gradient` is derived from it. Overriding :meth:`value`, :meth:`value_and_gradient` or
+    :meth:`batches` replaces the methods built on them in the same way; inherited :meth:`metrics` report the new value
+    as the loss.
     Bounds (:meth:`lipschitz`, :meth:`strong_convexity`) are kept: override them if the curvature changes.
 
     Attributes
@@ -299,6 +301,21 @@ class Objective(ABC):
             If it is not known.
         """
         self._does_not_know("its Hessian", "choose a method that takes gradients only, such as FedDAGT")
+
+    def subset(self, rows: NDArray[np.int64]) -> tuple[Objective, float]:
+        """Return the loss of some of the examples, and their share of this loss's weight.
+
+        Parameters
+        ----------
+        rows : ndarray of int64, shape (k,)
+            Row numbers, at least one.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not known.
+        """
+        self._does_not_know("the loss of some of its examples", "cross-validate a linear model's loss")
 
     def along(self, w: Vector, direction: Vector) -> Line:
         """Return F_m along a line, for a line search without further passes over the features.

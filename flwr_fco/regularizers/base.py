@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -169,6 +169,35 @@ class Regularizer(Specified, ABC):
         return BoundRegularizer(self, layout, scope=scope)
 
 
+def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
+    """Return a regularizer with another strength.
+
+    Parameters
+    ----------
+    regularizer : Regularizer
+        One that has a strength.
+    strength : float
+        The new one.
+
+    Raises
+    ------
+    ConfigurationError
+        If the regularizer has no strength, such as a constraint or a psi per array.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> with_strength(L1(1.0, bound=2.0), 0.5)
+    L1(strength=0.5, weights=None, bound=2.0)
+    """
+    if "strength" not in getattr(regularizer, "__dataclass_fields__", {}):
+        raise ConfigurationError(
+            f"{regularizer!r} has no strength to be chosen; take one that has, such as L1(1.0) or Nuclear(1.0)"
+        )
+    changed: Regularizer = replace(regularizer, strength=strength)  # type: ignore[type-var]
+    return changed
+
+
 class BoundRegularizer:
     """psi on the flat vector of a model; it acts on the regularized arrays only.
 
@@ -246,6 +275,12 @@ class BoundRegularizer:
     def blocks(self) -> tuple[tuple[slice, tuple[int, ...], Regularizer], ...]:
         """Slice, shape and psi of every block that psi acts on (empty for a joint scope that is not contiguous)."""
         return tuple(self._blocks)
+
+    def strength_max(self, gradient_at_zero: Vector) -> float:
+        """Return the smallest strength at which 0 is optimal wherever psi acts, from the gradient there."""
+        if self._joint is not None:
+            return self.regularizer.strength_max(gradient_at_zero[self._joint])
+        return max(part.strength_max(gradient_at_zero[block].reshape(shape)) for block, shape, part in self._blocks)
 
     def value(self, w: Vector) -> float:
         """Return psi(w)."""

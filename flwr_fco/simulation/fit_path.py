@@ -35,6 +35,7 @@ def fit_path(
     ratio: float = 0.01,
     strengths: Sequence[float] | None = None,
     validate: bool = True,
+    cv: int | None = None,
     **options: Any,
 ) -> PathResult:
     """Fit a path of regularization strengths with the clients in this process.
@@ -48,7 +49,8 @@ def fit_path(
     client_app : flwr.clientapp.ClientApp
         Needs ``load_evaluation_objective``, the loss on a client's held-out data, if the path is validated.
     num_nodes, num_rounds, initial_arrays
-        As for :func:`flwr_fco.simulate`; each strength runs `num_rounds` rounds.
+        As for :func:`flwr_fco.simulate`; each strength runs `num_rounds` rounds. ``FedNewton`` runs once for all
+        strengths, and `num_rounds` is the largest number of all rounds.
     num_strengths : int, default 20
         Number of strengths, in equal steps of the logarithm.
     ratio : float, default 0.01
@@ -57,6 +59,9 @@ def fit_path(
         Strengths to use instead of `num_strengths` and `ratio`.
     validate : bool, default True
         Whether every model is evaluated on the clients' held-out data.
+    cv : int, optional
+        Number of folds of a cross-validation, into which each client deals its own rows, instead of held-out data; for
+        ``FedNewton``, whose messages carry all strengths and folds.
     **options
         Passed to :func:`flwr_fco.simulate`, such as ``callbacks``.
 
@@ -82,7 +87,7 @@ def fit_path(
     >>> [point.nonzero for point in path.points]
     [0, 2, 2, 2]
     """
-    runs = StrengthPath(strategy, num_strengths, ratio, strengths, validate)
+    runs = StrengthPath(strategy, num_strengths, ratio, strengths, validate, cv)
     path = simulate(
         cast(Any, runs),
         client_app,

@@ -4,6 +4,7 @@
     strengths = strength_max * (1, ..., ratio), in equal steps of the logarithm
     for each strength, from the largest: a run that begins with the model of the last one; the loss on held-out data of
     every client, their mean by numbers of examples, and its standard error over the clients
+    with FedNewton: one run for all strengths, and for the folds of a cross-validation
 
 The clients answer by questions (:mod:`flwr_fco.wire.questions`), so this is the same in process, over Ray and over a
 SuperLink.
@@ -11,54 +12,35 @@ SuperLink.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from logging import INFO
 from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from flwr_fco.algorithms.newton.path import errors_of, models_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import Regularizer
+from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import Number, Result, columns_of, write_csv
-from flwr_fco.strategies import CompositeStrategy, run_of
+from flwr_fco.strategies import CompositeStrategy, FedNewton, Strengths, run_of
 from flwr_fco.wire.model import primal_record, primal_vector
+
+Matrix = NDArray[np.float64]
 
 #: Maximum number of points at which the unregularized arrays are evaluated, and the tolerance on their gradient.
 _QUESTIONS, _TOLERANCE = 100, 1e-11
 #: Relative excess of the path's largest strength over `strength_max`.
 _ABOVE = 1e-6
-
-
-def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
-    """Return a regularizer with another strength.
-
-    Raises
-    ------
-    ConfigurationError
-        If the regularizer has no strength, such as a constraint or a psi per array.
-
-    Examples
-    --------
-    >>> from flwr_fco.regularizers import L1
-    >>> with_strength(L1(1.0, bound=2.0), 0.5)
-    L1(strength=0.5, weights=None, bound=2.0)
-    """
-    if "strength" not in getattr(regularizer, "__dataclass_fields__", {}):
-        raise ConfigurationError(
-            f"{regularizer!r} has no strength to be chosen; take one that has, such as L1(1.0) or Nuclear(1.0)"
-        )
-    changed: Regularizer = dataclasses.replace(regularizer, strength=strength)  # type: ignore[type-var]
-    return changed
 
 
 def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector]:
@@ -104,23 +86,17 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
         options = {"maxfun": _QUESTIONS, "gtol": _TOLERANCE, "ftol": 0.0}
         minimum = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options)
         loss_and_gradient(minimum.x)
-    if psi.blocks:
-        largest = max(part.strength_max(gradient[block].reshape(shape)) for block, shape, part in psi.blocks)
-    else:
-        largest = psi.regularizer.strength_max(gradient[acts])
+    largest = psi.strength_max(gradient)
     if not 0.0 < largest < math.inf:
         raise ConfigurationError(
             f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "
             "strengths=[...] by hand"
         )
-    return float(largest), w
+    return largest, w
 
 
-def held_out_loss(strategy: CompositeStrategy, grid: Grid, w: Vector) -> tuple[float, float]:
-    """Return the mean loss on the clients' held-out data and its standard error over the clients.
-
-    With weights p_m (by held-out examples) and losses l_m: l = sum_m p_m l_m and
-    sqrt(M / (M - 1) sum_m p_m^2 (l_m - l)^2), the usual standard error for equal weights.
+def held_out_losses(strategy: CompositeStrategy, grid: Grid, w: Vector) -> dict[int | None, tuple[float, float]]:
+    """Return each node's number of held-out examples, and the loss on them.
 
     Raises
     ------
@@ -136,10 +112,16 @@ def held_out_loss(strategy: CompositeStrategy, grid: Grid, w: Vector) -> tuple[f
             "clients would validate on the data that they train on, which always favours the smallest strength; give "
             "client_app(load_objective, load_evaluation_objective=...)"
         )
-    mean = sum(answer.weight * answer.numbers["loss"] for answer in answers)
-    spread = sum(answer.weight**2 * (answer.numbers["loss"] - mean) ** 2 for answer in answers)
-    clients = len(answers)
-    return mean, math.sqrt(spread * clients / (clients - 1)) if clients > 1 else 0.0
+    return {answer.node_id: (answer.weight, answer.numbers["loss"]) for answer in answers}
+
+
+def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]]) -> Matrix:
+    """Return mean, standard error and that of the difference to the smallest mean, of clients that always answered."""
+    nodes = sorted(set.intersection(*(set(own) for own in losses)), key=str)
+    if not nodes:
+        raise ConfigurationError("no client has answered at every strength, so nothing is compared")
+    weights = np.array([losses[0][node][0] for node in nodes])
+    return np.array(errors_of(np.array([[own[node][1] for own in losses] for node in nodes]), weights))
 
 
 class PathPoint(NamedTuple):
@@ -153,6 +135,10 @@ class PathPoint(NamedTuple):
         Number of non-zero entries among those that psi acts on.
     held_out, standard_error : float
         Loss on held-out data and its standard error; NaN without validation.
+    difference_error : float, default NaN
+        Standard error of the difference of the loss to the path's smallest one, in which levels of sites cancel.
+    gap : float, default NaN
+        Duality gap of the model, if the method has one.
     """
 
     strength: float
@@ -160,6 +146,8 @@ class PathPoint(NamedTuple):
     nonzero: int
     held_out: float
     standard_error: float
+    difference_error: float = math.nan
+    gap: float = math.nan
 
 
 @dataclass
@@ -190,9 +178,14 @@ class PathResult:
 
     @property
     def one_standard_error(self) -> PathPoint:
-        """The point of largest strength whose loss on held-out data is within one standard error of the smallest."""
+        """The point of largest strength whose loss on held-out data is above the smallest by at most a standard error.
+
+        It is that of the difference of both losses, if it is known.
+        """
         best = self.best
-        return next(p for p in self._validated() if p.held_out <= best.held_out + best.standard_error)
+        errors = [best.standard_error if math.isnan(p.difference_error) else p.difference_error for p in self.points]
+        pairs = zip(self.points, errors, strict=True)
+        return next(point for point, error in pairs if point.held_out - best.held_out <= error)
 
     def _validated(self) -> list[PathPoint]:
         if not self.points or math.isnan(self.points[0].held_out):
@@ -208,6 +201,8 @@ class PathResult:
             row: dict[str, Number] = {"strength": point.strength, "nonzero": point.nonzero}
             if not math.isnan(point.held_out):
                 row.update({"held-out": point.held_out, "standard-error": point.standard_error})
+            if not math.isnan(point.gap):
+                row["duality-gap"] = point.gap
             history = point.result.train_metrics_clientapp
             row["rounds"] = max(history, default=0)
             certified = [metrics["certificate"] for metrics in history.values() if "certificate" in metrics]
@@ -253,6 +248,9 @@ class StrengthPath:
         Strengths to use instead of `num_strengths` and `ratio`; sorted from the largest.
     validate : bool, default True
         Whether every model is evaluated on the clients' held-out data.
+    cv : int, optional
+        Number of folds of a cross-validation, into which each client deals its own rows, instead of held-out data; for
+        ``FedNewton``, whose messages carry all strengths and folds.
 
     Raises
     ------
@@ -273,6 +271,7 @@ class StrengthPath:
     ratio: float = 0.01
     strengths: Sequence[float] | None = None
     validate: bool = True
+    cv: int | None = None
 
     def __post_init__(self) -> None:
         with_strength(self.strategy.regularizer, 1.0)
@@ -294,6 +293,21 @@ class StrengthPath:
             self.strengths = sorted(numbers, reverse=True)
             if not self.strengths or not all(0.0 <= strength < math.inf for strength in self.strengths):
                 raise ConfigurationError(f"strengths={self.strengths!r}; expected finite numbers >= 0")
+        if self.cv is not None:
+            checked("cv", self.cv, int)
+            if not self._in_one_run:
+                raise ConfigurationError(
+                    f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run; take it, or "
+                    "give client_app(load_objective, load_evaluation_objective=...) and no cv"
+                )
+            if not self.validate:
+                raise ConfigurationError(
+                    f"cv={self.cv!r} validates, and validate=False does not; leave one of them out"
+                )
+
+    @property
+    def _in_one_run(self) -> bool:
+        return isinstance(self.strategy, FedNewton) and self.strategy.hessian == "block"
 
     def __getattr__(self, name: str) -> Any:
         # Attributes that `simulate` reads before it starts a strategy: fractions and numbers of nodes.
@@ -315,7 +329,8 @@ class StrengthPath:
         initial_arrays : ArrayRecord
             The start point for the largest strength.
         num_rounds : int, default 3
-            Number of rounds for each strength; callbacks such as ``EarlyStopping`` may end a run earlier.
+            Number of rounds for each strength; callbacks such as ``EarlyStopping`` may end a run earlier. Of FedNewton,
+            which runs once for all strengths, the largest number of all rounds.
         timeout : float, default 3600
             Seconds to wait for the replies of a round.
         **options
@@ -324,12 +339,14 @@ class StrengthPath:
         Raises
         ------
         ConfigurationError
-            See :func:`strength_max` and :func:`held_out_loss`.
+            See :func:`strength_max` and :func:`held_out_losses`; or if FedNewton has not solved all problems.
         """
+        if self._in_one_run:
+            return self._all_at_once(grid, initial_arrays, num_rounds, timeout, options)
         if options.get("resume") is not None:
             raise ConfigurationError(f"resume={options['resume']!r} goes on with one run, and a path has many")
         strategy, before = self.strategy, self.strategy.regularizer
-        points: list[PathPoint] = []
+        results, models, losses = [], [], []
         try:
             run = run_of(strategy)
             run.prepare(initial_arrays)
@@ -341,14 +358,62 @@ class StrengthPath:
                 arrays = primal_record(run.plan.layout, w, run.pass_through_arrays)
             for strength in strengths:
                 strategy.regularizer = with_strength(before, strength)
-                result = strategy.start(grid, arrays, num_rounds, timeout, **options)
-                arrays = result.arrays
-                layout = run.plan.layout
-                w = primal_vector(layout, arrays)[0]
-                held_out = held_out_loss(strategy, grid, w) if self.validate else (math.nan, math.nan)
-                nonzero = int(np.count_nonzero(w[layout.regularized_mask()]))
-                points.append(PathPoint(strength, result, nonzero, *held_out))
-                log(INFO, "Strength %.4g: %s not zero, held-out loss %.4g", strength, nonzero, held_out[0])
-            return PathResult(points, tuple(run.plan.layout.regularized_names))
+                results.append(strategy.start(grid, arrays, num_rounds, timeout, **options))
+                arrays = results[-1].arrays
+                models.append(primal_vector(run.plan.layout, arrays)[0])
+                if self.validate:
+                    losses.append(held_out_losses(strategy, grid, models[-1]))
+                log(INFO, "Strength %.4g: %s not zero", strength, np.count_nonzero(models[-1]))
+            return self._path(strengths, results, models, _errors_of(losses) if losses else None)
         finally:
             strategy.regularizer = before
+
+    def _all_at_once(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, options: Mapping[str, Any]
+    ) -> PathResult:
+        """Run FedNewton for all strengths, and folds, in the same messages."""
+        strategy: Any = self.strategy
+        before = strategy.strengths
+        try:
+            strategy.strengths = Strengths(self.num_strengths, self.ratio, self.strengths, self.cv)
+            run = run_of(strategy)
+            if self.validate and self.cv is None:
+                # Before the run: clients may have no data to validate on.
+                run.prepare(initial_arrays)
+                held_out_losses(strategy, grid, run.algorithm.retrieve(run.problem, run.state))
+            result = strategy.start(grid, initial_arrays, num_rounds, timeout, **options)
+            state, layout = run.state, run.plan.layout
+            models, gaps = models_of(state)
+            if not run.finished():
+                raise ConfigurationError(
+                    f"{len(models)} of {strategy.strengths.count} strengths are begun and not all problems are solved "
+                    f"after num_rounds={num_rounds}; give more rounds, a larger tolerance (now {strategy.tolerance:g}) "
+                    f"or a larger ratio (now {self.ratio:g})"
+                )
+            errors = state.held_out if self.cv is not None else None
+            if self.validate and self.cv is None:
+                errors = _errors_of([held_out_losses(strategy, grid, w) for w in models])
+            records = [primal_record(layout, w, run.pass_through_arrays) for w in models]
+            results = [replace(result, arrays=record) for record in records]
+            return self._path(state.strengths.tolist(), results, models, errors, gaps)
+        finally:
+            strategy.strengths = before
+
+    def _path(
+        self,
+        strengths: Sequence[float],
+        results: Sequence[Result],
+        models: Sequence[Vector],
+        errors: Matrix | None,
+        gaps: Sequence[float] | None = None,
+    ) -> PathResult:
+        layout = run_of(self.strategy).plan.layout
+        held_out = np.full((3, len(models)), math.nan) if errors is None else errors
+        counts = [int(np.count_nonzero(w[layout.regularized_mask()])) for w in models]
+        points = [
+            PathPoint(strength, result, count, mean, error, difference, gap)
+            for strength, result, count, (mean, error, difference), gap in zip(
+                strengths, results, counts, held_out.T.tolist(), gaps or [math.nan] * len(models), strict=True
+            )
+        ]
+        return PathResult(points, tuple(layout.regularized_names))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr_fco.algorithms.contract.choices import POSITIVE
-from flwr_fco.algorithms.newton import ProximalNewton
+from flwr_fco.algorithms.contract.choices import POSITIVE, Strengths
+from flwr_fco.algorithms.newton import NewtonPath
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers.base import with_strength
 from flwr_fco.server.convergence import Exact
 from flwr_fco.server.options import EveryoneOptions
 from flwr_fco.server.strategy import CompositeStrategy
@@ -17,7 +18,7 @@ from flwr_fco.server.strategy import CompositeStrategy
 class FedNewton(
     EveryoneOptions,
     CompositeStrategy,
-    algorithm=ProximalNewton,
+    algorithm=NewtonPath,
     limit=Exact("the solution, in about a dozen rounds"),
     source="Lee and others 2014, on a working set",
     sends="gradient, Hessian block",
@@ -45,6 +46,9 @@ class FedNewton(
     hessian : {"block", "none"}, default "block"
         ``"none"``: clients send no second derivatives; accelerated proximal gradient steps with restarts take the
         place of Newton steps, with the same certificate, in some hundred rounds.
+    strengths : Strengths, optional
+        Solve for a path of strengths of the regularizer, and its cross-validation, in the rounds of the hardest of
+        them; the strength of `regularizer` is ignored. :func:`flwr_fco.fit_path` returns all models of it.
 
     References
     ----------
@@ -67,10 +71,19 @@ class FedNewton(
 
     tolerance: float = field(default=1e-8, metadata=POSITIVE)
     hessian: Literal["block", "none"] = "block"
+    strengths: Strengths | None = None
 
     def __check__(self) -> None:
         super().__check__()
         name = type(self).__name__
+        if self.strengths is not None:
+            with_strength(self.regularizer, 1.0)
+            if self.hessian == "none" or self.certificate_every is not None:
+                raise ConfigurationError(
+                    f"strengths={self.strengths!r} with hessian={self.hessian!r}, certificate_every="
+                    f"{self.certificate_every!r}; a path needs the Hessian's blocks, and each of its problems has a "
+                    "duality gap already; leave both out, or take StrengthPath, which runs one strength after the other"
+                )
         if self.output != "last":
             raise ConfigurationError(
                 f"output={self.output!r}: {name} certifies its last point, which is sparse by psi; leave it out"

@@ -18,7 +18,7 @@ from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import arrays_of, from_array, labelled, read_pass_through, sparse_vector
 from flwr_fco.wire.client_state import read_state, state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
-from flwr_fco.wire.keys import INDICES, NO_ARRAYS, NONZEROS, NUMBER, OWN_ARRAYS, PASS, PLAN, RESTORED
+from flwr_fco.wire.keys import INDICES, NO_ARRAYS, NONZEROS, NUMBER, OWN_ARRAYS, PASS, PLAN, POINTS, RESTORED
 from flwr_fco.wire.metrics import is_number
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors
 from flwr_fco.work import work_from_header
@@ -195,7 +195,7 @@ def read_downlink(
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     # These name the missing value, in any local solver that asks for it.
     vectors, numbers = ReceivedVectors.to_look_at({}, set()), ReceivedNumbers()
-    size = plan.layout.size
+    size = _size_of(plan, fco.get(NUMBER + POINTS, 1.0))
     for name, array in arrays.items():
         if not name.startswith((PASS, INDICES, NONZEROS)):
             indices = arrays.get(INDICES + name)
@@ -257,6 +257,22 @@ class _Latest(NamedTuple):
     def says(self, plan: Plan, fco: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
         """Whether another message has the same content and shares the bytes of its arrays with this one."""
         return self.plan is plan and _same_bytes(self.arrays, arrays) and self.fco == fco
+
+
+def _size_of(plan: Plan, points: Any) -> int:
+    """Return the length of a message's vectors, which may hold several points, one after the other.
+
+    Raises
+    ------
+    ProtocolError
+        If the number of points is no whole number above 0, or their places are too many.
+    """
+    size = plan.layout.size
+    if points != 1.0 and not (is_number(points) and points >= 1.0 and points == int(points) and points * size < 2**31):
+        raise ProtocolError(
+            f"the server tells {points!r} points of {size} numbers; expected 1 or more, below 2**31 numbers"
+        )
+    return size * int(points)
 
 
 def _own_copy(shared: Downlink) -> Downlink:
@@ -333,7 +349,7 @@ def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink 
     for name, vector in downlink.vectors.items():
         view = views.get(id(vector))
         if view is None:
-            view = _view(vector, plan.layout.size)
+            view = _view(vector, _size_of(plan, numbers.get(POINTS, 1.0)))
             if view is None or name.startswith(PASS):
                 return None
             views[id(vector)] = view

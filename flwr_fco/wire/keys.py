@@ -7,6 +7,8 @@ from flwr.app import ConfigRecord, MetricRecord
 ARRAYS, METRICS = "arrays", "metrics"
 #: Prefixes of arrays that are not optimised, and of a method's numbers.
 PASS, NUMBER = "pass:", "number:"
+#: A method's number that says how many points its vectors hold, one after the other.
+POINTS = "points"
 #: Prefix of the indices of a sparse vector; its values are stored under its own name.
 INDICES = "places:"
 #: Prefix of a vector sent by its non-zeros: all other entries are zero.

@@ -17,7 +17,7 @@ from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogist
 from flwr_fco.regularizers import L1, ElasticNet, L2Ball
 from flwr_fco.server.questions.certifying import Certifier
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.simulation.strength_path import held_out_loss, strength_max
+from flwr_fco.simulation.strength_path import held_out_losses, strength_max
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.envelope import QUESTION, addressed
@@ -284,7 +284,7 @@ def test_answers_that_strengths_are_made_of(data):
     strategy = prepared(FedDualAvg(regularizer=psi, client_lr=0.01), objectives[0].layout)
     grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
     w = np.zeros(objectives[0].layout.size)
-    for question in (lambda: strength_max(strategy, grid), lambda: held_out_loss(strategy, grid, w)):
+    for question in (lambda: strength_max(strategy, grid), lambda: held_out_losses(strategy, grid, w)):
         with _flower.identity(grid.run_id), _flower.quiet(50), np.errstate(all="ignore"), warnings.catch_warnings():
             found = in_words(question)
         assert found is None or math.isfinite(found[0])

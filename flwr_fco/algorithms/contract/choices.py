@@ -338,6 +338,60 @@ class Everyone(Choice):
 
 
 @dataclass(frozen=True)
+class Strengths(Choice):
+    """A path of strengths of psi, from the smallest one at which all that psi acts on is 0.
+
+    Parameters
+    ----------
+    num : int, default 30
+        Number of strengths, in equal steps of the logarithm.
+    ratio : float, default 0.01
+        Ratio of the smallest to the largest strength.
+    values : sequence of float, optional
+        Strengths to use instead of `num` and `ratio`.
+    folds : int, optional
+        Number of folds of a cross-validation, into which each client deals its own rows; by default there is none.
+    rule : {"best", "one-standard-error"}, default "best"
+        Which model the run hands out: that of the smallest loss on left-out folds; or the sparsest one whose loss is
+        above it by at most one standard error of the difference.
+    max_bytes : int, default 33554432
+        Size of a client's answer, up to which further strengths are put into one message; the others follow.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> Strengths(values=[0.1, 1.0]).count
+    2
+    """
+
+    num: int = field(default=30, metadata={"range": (lambda num: num >= 2, "a whole number >= 2")})
+    ratio: float = field(default=0.01, metadata={"range": (lambda ratio: 0.0 < ratio < 1.0, "a number > 0 and < 1")})
+    values: Sequence[float] | None = field(
+        default=None,
+        metadata={"range": (lambda values: values is None or _are_strengths(values), "finite numbers >= 0")},
+    )
+    folds: int | None = field(
+        default=None,
+        metadata={"range": (lambda folds: folds is None or 2 <= folds <= 1000, "2 to 1000 folds, or None")},
+    )
+    rule: Literal["best", "one-standard-error"] = "best"
+    max_bytes: int = field(default=32 * 2**20, metadata=AT_LEAST_ONE)
+
+    @property
+    def count(self) -> int:
+        """Number of strengths."""
+        return self.num if self.values is None else len(self.values)
+
+
+def _are_strengths(values: Sequence[float]) -> bool:
+    return len(values) > 0 and all(0.0 <= float(value) < math.inf for value in values)
+
+
+@dataclass(frozen=True)
 class Wire(Choice):
     """The form of the vectors in messages.
 

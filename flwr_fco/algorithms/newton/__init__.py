@@ -2,6 +2,7 @@
 
 ========================  ============================================================
 :mod:`.method`            both halves of the method
+:mod:`.path`              all strengths of a path, and the folds of a cross-validation, in each message
 :mod:`.accelerated`       the same exchanges without a Hessian
 :mod:`.model`             the quadratic model of a step, and its minimiser
 :mod:`.working_set`       the coordinates of a step
@@ -12,5 +13,6 @@
 
 from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient, AcceleratedState
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
+from flwr_fco.algorithms.newton.path import NewtonPath, PathState
 
-__all__ = ["AcceleratedGradient", "AcceleratedState", "NewtonState", "ProximalNewton"]
+__all__ = ["AcceleratedGradient", "AcceleratedState", "NewtonPath", "NewtonState", "PathState", "ProximalNewton"]

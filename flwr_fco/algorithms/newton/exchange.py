@@ -260,11 +260,11 @@ class CertifiedMethod(Algorithm):
         """Return the user's, with one evaluation as the work."""
         return given._replace(work=Evaluation())
 
-    def retrieve(self, problem: Problem, state: Known) -> Vector:
+    def retrieve(self, problem: Problem, state: Any) -> Vector:
         """Return the best point whose objective is known."""
-        return state.point
+        return np.asarray(state.point)
 
-    def finished(self, problem: Problem, state: Known) -> str:
+    def finished(self, problem: Problem, state: Any) -> str:
         """Return why the run is over: a duality gap, or a residual, below the tolerance, or rounding."""
         return finished(state, self.tolerance)
 

@@ -75,11 +75,12 @@ from flwr_fco.algorithms.newton.exchange import (
 )
 from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated, constant_terms, evaluation_terms, short
-from flwr_fco.algorithms.newton.working_set import SMALL, whole_groups, working_set
+from flwr_fco.algorithms.newton.working_set import LEAST, SMALL, whole_groups, working_set
 from flwr_fco.core.clock import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ReceivedVectors
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
@@ -156,6 +157,8 @@ class ProximalNewton(CertifiedMethod):
     ----------
     tolerance : float, default 1e-8
         Duality gap at which the run ends.
+    sizes : tuple of int
+        The size of a model that is its own working set, and the smallest size of a working set.
 
     References
     ----------
@@ -164,6 +167,8 @@ class ProximalNewton(CertifiedMethod):
 
     name: ClassVar[str] = "proximal_newton"
     refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
+
+    sizes: tuple[int, int] = (SMALL, LEAST)
 
     @classmethod
     def for_options(cls, options: object) -> type[Algorithm]:
@@ -175,17 +180,11 @@ class ProximalNewton(CertifiedMethod):
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
         """Return loss, gradient and the Hessian's block at the server's point; at first also what never changes."""
-        vectors, objective = downlink.vectors, client.objective
+        vectors = downlink.vectors
         told: Any = vectors.as_sent("primal") if isinstance(vectors, ReceivedVectors) else vectors["primal"]
-        w, on = dense(told), np.asarray(told.indices, dtype=np.int64)
-        _, gradient = objective.value_and_gradient(w)
-        check_time(1, "of two passes over the data")
-        long = {"gradient": gradient, **(constant_terms(objective, w) if downlink.numbers["first"] else {})}
-        sent = short(objective, long) | {
-            "block": objective.hessian_block(w, on),
-            "terms": evaluation_terms(objective, w),
-        }
-        return sent, Moved(gradient, None, 1)
+        on = np.asarray(told.indices, dtype=np.int64)
+        sent = answer(client.objective, dense(told), on, first=bool(downlink.numbers["first"]))
+        return sent, Moved(dense(sent["gradient"]), None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -197,7 +196,7 @@ class ProximalNewton(CertifiedMethod):
         """Return the state before round 1."""
         penalty = Penalty.of(problem.psi)
         start = feasible_start(problem, primal)
-        mask = (start != 0.0) | penalty.idle | (primal.size <= SMALL)
+        mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
         nothing = np.zeros(primal.size)
         facts = np.full(len(FACTS_OF_LOSS), -1.0)
         return NewtonState(start, start, whole_groups(mask, penalty).astype(np.float64), nothing, nothing, facts)
@@ -305,7 +304,7 @@ class ProximalNewton(CertifiedMethod):
             gradient[on] += block @ (own - x[on])
             x[on] = own
         x = handed_out(problem.layout, x)
-        mask = working_set(x, gradient, penalty).astype(np.float64)
+        mask = working_set(x, gradient, penalty, *self.sizes).astype(np.float64)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
@@ -347,6 +346,17 @@ class ProximalNewton(CertifiedMethod):
     def metrics(self, problem: Problem, state: NewtonState) -> dict[str, float | int]:
         """Return the objective, the duality gap or else the residual, and the size of the working set."""
         return {**progress(state), "working-set": _set_of(state).size, "step": state.step}
+
+
+def answer(objective: Objective, w: Vector, on: NDArray[np.int64], first: bool) -> dict[str, Any]:
+    """Return what a client says of its loss at a point: derivatives and terms, at first also what never changes."""
+    _, gradient = objective.value_and_gradient(w)
+    check_time(1, "of two passes over the data")
+    long = {"gradient": gradient, **(constant_terms(objective, w) if first else {})}
+    return short(objective, long) | {
+        "block": objective.hessian_block(w, on),
+        "terms": evaluation_terms(objective, w),
+    }
 
 
 def _set_of(state: NewtonState) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from flwr_fco.core.layout import Vector
 #: Models of at most so many parameters are their own working set.
 SMALL = 64
 #: Smallest size, size as a multiple of the non-zeros, and largest size: its block is then 67 MB.
-_LEAST, _TIMES, _MOST = 100, 2, 4096
+LEAST, _TIMES, _MOST = 100, 2, 4096
 
 
 def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]:
@@ -28,7 +28,9 @@ def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]
     return np.asarray(mask | held[penalty.groups])
 
 
-def working_set(x: Vector, gradient: Vector, penalty: Penalty) -> NDArray[np.bool_]:
+def working_set(
+    x: Vector, gradient: Vector, penalty: Penalty, small: int = SMALL, least: int = LEAST
+) -> NDArray[np.bool_]:
     """Return the mask of the next working set.
 
     Parameters
@@ -37,6 +39,8 @@ def working_set(x: Vector, gradient: Vector, penalty: Penalty) -> NDArray[np.boo
         The next point, and the gradient as far as it is known.
     penalty : Penalty
         psi's terms.
+    small, least : int
+        The size of a model that is its own working set, and the smallest size of one.
 
     Examples
     --------
@@ -47,7 +51,7 @@ def working_set(x: Vector, gradient: Vector, penalty: Penalty) -> NDArray[np.boo
     >>> int(mask.sum()), bool(mask[7]), bool(mask[299])
     (100, True, True)
     """
-    if x.size <= SMALL:
+    if x.size <= small:
         return np.ones(x.size, dtype=np.bool_)
     needed = whole_groups((x != 0.0) | penalty.free, penalty)
     score = _violations(gradient, penalty)
@@ -58,7 +62,7 @@ def working_set(x: Vector, gradient: Vector, penalty: Penalty) -> NDArray[np.boo
         # More than fits into one block: those that are farthest from optimal, in turn.
         score = np.abs(gradient + penalty.terms[0] * np.sign(x) + penalty.terms[1] * x)
         score[penalty.idle] = np.inf
-    size = max(min(max(_LEAST, _TIMES * count), _MOST), min(count, _MOST))
+    size = max(min(max(least, _TIMES * count), _MOST), min(count, _MOST))
     mask = np.zeros(x.size, dtype=np.bool_)
     mask[np.argsort(-score, kind="stable")[:size]] = True
     return whole_groups(mask, penalty)

@@ -1,0 +1,573 @@
+"""A path of strengths, and the folds of a cross-validation, in the rounds of its hardest problem.
+
+A round costs the same whether its message carries one point or a hundred. So a message carries all open problems, each
+with its own point and working set: a problem is a strength of psi and a fold that is left out, or none. Each is solved
+by the steps of :mod:`.method`, and closes at its own duality gap::
+
+    null models       psi so strong that only what it leaves alone moves, of all data and without each fold
+    strengths         from the gradient at the first of these, as in glmnet: s_max (1, ..., ratio)
+    problems          each opens at the point of the next stronger one, with the derivatives that came for it
+    validation        one message: each model's loss on the rows of its fold, at every client
+
+A client's folds follow from the run's seed and its number of rows; of labels each fold has the same shares.
+
+Friedman, Hastie, Tibshirani: Regularization paths for generalized linear models via coordinate descent (J. Stat.
+Softw. 2010) has the strengths and the one-standard-error rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from logging import WARNING
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.algorithms.contract import (
+    Algorithm,
+    Client,
+    Downlink,
+    Memory,
+    Moved,
+    Option,
+    Problem,
+    Replies,
+    To,
+    Uplink,
+    Vector,
+)
+from flwr_fco.algorithms.contract.choices import Strengths
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, finished, progress
+from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
+from flwr_fco.algorithms.newton.model import Penalty
+from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
+from flwr_fco.algorithms.newton.working_set import LEAST, SMALL
+from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import NonZeros, SparseVector, dense
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.regularizers.base import with_strength
+from flwr_fco.wire.protocol import ReceivedVectors
+
+Matrix = NDArray[np.float64]
+
+#: A strength at which all that psi acts on is 0.
+_HUGE = 1e100
+#: Relative excess of the largest strength over the one at which the first entry is not 0: there rounding would let it
+#: in.
+_ABOVE = 1e-6
+#: What a run is about, in this order.
+NULL, SOLVING, VALIDATING, DONE = 0.0, 1.0, 2.0, 3.0
+#: What is known of a problem.
+WAITING, OPEN, CLOSED = 0.0, 1.0, 2.0
+#: Sizes of working sets on the path: no model is its own one, for there are many.
+_SIZES = (0, 10)
+#: The numbers of a problem's state.
+_NUMBERS = ("objective", "lower", "residual", "slope", "step", "curvature", "stalled")
+#: What an exchange writes into.
+_WRITTEN = ("status", "points", "trials", "masks", "numbers", "columns", "targets", "facts", "populations")
+
+
+class PathState(NamedTuple):
+    """The server's state: that of each problem, in rows; row i (folds + 1) + f is strength i without fold f.
+
+    Strength 0 stands for the null models, and fold 0 for all data.
+
+    Parameters
+    ----------
+    strengths : ndarray of float64, shape (L,)
+        From the largest to the smallest; -1 before they are known.
+    status : ndarray of float64, shape (P,)
+        0.0 for a problem that waits, 1.0 for one that is open, 2.0 for one that is solved.
+    points, trials, masks : ndarray of float64, shape (P, d)
+        As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
+    numbers : ndarray of float64, shape (P, 7)
+        Its numbers.
+    columns, targets : ndarray of float64, shape (folds + 1, d)
+        Its vectors, which all strengths of a fold share.
+    facts : ndarray of float64, shape (folds + 1, 5)
+        What the clients' losses agree on.
+    populations : ndarray of float64, shape (folds + 1,)
+        A digest of the clients and their weights; -1 before the first round.
+    held_out : ndarray of float64, shape (3, L)
+        What :func:`errors_of` returns of the losses on the left-out folds; -1 before.
+    stage : float
+        0.0 at the null models, 1.0 as long as problems are open, 2.0 before the validation, 3.0 at the end.
+    round : int
+        Number of exchanges that counted.
+    """
+
+    strengths: Vector
+    status: Vector
+    points: Matrix
+    trials: Matrix
+    masks: Matrix
+    numbers: Matrix
+    columns: Matrix
+    targets: Matrix
+    facts: Matrix
+    populations: Vector
+    held_out: Matrix
+    stage: float = NULL
+    round: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewtonPath(CertifiedMethod):
+    """A federated proximal Newton method for all strengths of a path, and all folds, in the same rounds.
+
+    Parameters
+    ----------
+    tolerance : float, default 1e-8
+        Duality gap at which a problem is solved.
+    strengths : Strengths
+        The path.
+    """
+
+    name: ClassVar[str] = "newton_path"
+    refuses: ClassVar[Mapping[str, str]] = ProximalNewton.refuses
+
+    strengths: Strengths | None = None
+
+    @classmethod
+    def for_options(cls, options: object) -> type[Algorithm]:
+        """Return the method of one strength, if no path is asked for."""
+        return ProximalNewton.for_options(options) if getattr(options, "strengths", None) is None else cls
+
+    @property
+    def path(self) -> Strengths:
+        """The strengths, which are there if this class is chosen."""
+        assert self.strengths is not None
+        return self.strengths
+
+    # --- a client -------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
+        """Return the answers about all points, one after the other, each on the rows of its fold."""
+        vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
+        told: Any = vectors.as_sent("primal") if isinstance(vectors, ReceivedVectors) else vectors["primal"]
+        size = objective.layout.size
+        counts = [int(numbers[f"fold-{f}"]) for f in range(int(numbers["folds"]) + 1)]
+        if min(counts) < 0 or sum(counts) * size != told.size:
+            raise ProtocolError(f"the server tells {told.size // size} points, of folds with {counts} of them")
+        left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
+        points = _parted(told, size)
+        parts = [_without(objective, left_out, fold) for fold in range(len(counts))]
+        shares = np.array([share for _, share in parts])
+        if numbers["validate"]:
+            losses = _held_out(objective, left_out, counts, points)
+            return {"held_out": losses, "shares": shares}, Moved(np.zeros(size), None, 1)
+        first = bool(numbers["first"])
+        whose = [part for (part, _), count in zip(parts, counts, strict=True) for _ in range(count)]
+        answers = [
+            _nothing(w, on.size, first) if part is None else answer(part, w, on, first)
+            for part, (w, on) in zip(whose, points, strict=True)
+        ]
+        sent = {name: _joined([own[name] for own in answers]) for name in answers[0]}
+        return sent | {"shares": shares}, Moved(np.zeros(size), None, 1)
+
+    # --- the server -----------------------------------------------------------------------------------------------
+
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+        """Return that the points travel with the places of their working sets."""
+        return {"sparse-wire": False}
+
+    def init(self, problem: Problem, primal: Vector) -> PathState:
+        """Return the state before round 1: the null models are open."""
+        folds, strengths = 1 + (self.path.folds or 0), self.path.count
+        problems, d = (strengths + 1) * folds, primal.size
+        start = np.where(problem.layout.regularized_mask(), 0.0, primal)
+        own = self._rule(NULL).init(self._of_strength(problem, _HUGE), start)
+        nothing = np.zeros((folds, d))
+        state = PathState(
+            np.full(strengths, -1.0),
+            np.full(problems, WAITING),
+            np.zeros((problems, d)),
+            np.zeros((problems, d)),
+            np.zeros((problems, d)),
+            np.zeros((problems, len(_NUMBERS))),
+            nothing,
+            nothing,
+            np.full((folds, len(FACTS_OF_LOSS)), -1.0),
+            np.full(folds, -1.0),
+            np.full((3, strengths), -1.0),
+        )
+        for fold in range(folds):
+            _keep(state, fold, own, OPEN)
+        return state
+
+    def downlink(self, problem: Problem, state: PathState, to: To | None) -> Downlink:
+        """Return the points of all open problems, each at the coordinates of its working set."""
+        d, folds, asked = state.points.shape[1], len(state.populations), _asked(state)
+        validates = state.stage == VALIDATING
+        places, values = [], []
+        for k, row in enumerate(asked):
+            point = state.points[row] if validates else state.trials[row]
+            on = np.flatnonzero(point) if validates else np.flatnonzero(state.masks[row])
+            places.append((on + k * d).astype(np.int32))
+            values.append(point[on])
+        told: Any = NonZeros(np.concatenate(places), np.concatenate(values), len(asked) * d)
+        counts = np.bincount([row % folds for row in asked], minlength=folds)
+        numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
+        numbers |= {"folds": folds - 1.0, "points": float(len(asked))}
+        numbers |= {"first": float(state.populations[0] < 0.0), "validate": float(validates)}
+        return Downlink(problem.plan, {"primal": told}, numbers=numbers)
+
+    def shapes(self, problem: Problem, state: PathState) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of what is asked about all open problems, one after the other."""
+        folds, asked = len(state.populations), _asked(state)
+        if state.stage == VALIDATING:
+            return {"shares": (folds,), "held_out": (len(asked),)}
+        sizes = {"shares": folds}
+        for row in asked:
+            for name, (size,) in self._rule().shapes(problem, _row(state, row)).items():
+                sizes[name] = sizes.get(name, 0) + size
+        return {name: (size,) for name, size in sizes.items()}
+
+    def check(self, problem: Problem, state: PathState, uplink: Uplink) -> None:
+        """Check what a client says by its meaning, of each problem."""
+        shares = dense(uplink.vectors["shares"])
+        folds = shares.size - 1
+        if not ((shares >= 0.0).all() and shares.max() <= 1.0 + 1e-9 and abs(shares[0] - 1.0) < 1e-9):
+            raise ProtocolError(f"its shares of rows are {shares.tolist()}; expected numbers from 0 to 1, and 1 of all")
+        if folds and abs(shares[1:].sum() - (folds - 1)) > 1e-6:
+            raise ProtocolError(
+                f"its rows without one fold are {shares[1:].sum():.6g} times all; expected {folds - 1}, for each row "
+                "is in one fold"
+            )
+        if state.stage == VALIDATING:
+            losses = dense(uplink.vectors["held_out"])
+            if state.facts[0, 0] > 0.0 and not (losses >= 0.0).all():
+                raise ProtocolError(f"a loss on left-out rows is {losses.min():.3g}; expected none below 0")
+            return
+        for row, own in zip(_asked(state), self._parts(problem, state, uplink), strict=True):
+            if shares[row % (folds + 1)] > 0.0:
+                self._rule().check(problem, _row(state, row), own)
+
+    def aggregate(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
+        """Return the state after a step of each problem; solved ones close, and others open."""
+        uplinks = list(replies)
+        if state.stage == VALIDATING:
+            return self._validated(state, uplinks)
+        asked, folds = _asked(state), len(state.populations)
+        parts = [self._parts(problem, state, uplink) for uplink in uplinks]
+        exchanges = {row: _weighted(uplinks, [own[k] for own in parts], row % folds) for k, row in enumerate(asked)}
+        before, changed = state, state._replace(**{name: getattr(state, name).copy() for name in _WRITTEN})
+        problems = self._problems(problem, state)
+        for row, exchange in exchanges.items():
+            own = self._rule(state.stage).aggregate(problems[row // folds], _row(state, row), exchange)
+            if own.population < 0.0:
+                # Others answer now, or answers contradict each other: of all problems, for they share the clients.
+                return self._begun_anew(problem, state)
+            done = finished(own, self.tolerance)
+            _keep(changed, row, own, CLOSED if done or state.status[row] == CLOSED else OPEN)
+            if state.stage == NULL:
+                changed.columns[row], changed.targets[row], changed.facts[row] = own.columns, own.targets, own.facts
+                changed.populations[row] = own.population
+        state = changed._replace(round=state.round + 1)
+        if state.stage == NULL and (state.status[:folds] == CLOSED).all():
+            gradient = exchanges[0].sum("gradient")
+            gradient[Penalty.of(problems[0].psi).idle] = 0.0
+            state = state._replace(strengths=self._strengths(problem, gradient), stage=SOLVING)
+        if state.stage == SOLVING:
+            state = self._opened(problem, before, state, exchanges)
+            if (state.status == CLOSED).all():
+                state = state._replace(stage=VALIDATING if folds > 1 else DONE)
+        return state
+
+    def retrieve(self, problem: Problem, state: PathState) -> Vector:
+        """Return the model of the chosen strength; before it is chosen, that of the smallest one so far."""
+        folds = len(state.populations)
+        if state.stage == DONE and folds > 1:
+            number = 1 + chosen(state.held_out[0], state.held_out[2], self.path.rule)
+        else:
+            number = int(np.flatnonzero(state.status[::folds] != WAITING)[-1])
+        return np.asarray(state.points[number * folds])
+
+    def finished(self, problem: Problem, state: PathState) -> str:
+        """Return that the run is over, if all problems are solved and validated."""
+        if state.stage < DONE:
+            return ""
+        rows = [_row(state, row) for row in range(len(state.status))]
+        missed = sum(max(progress(own).get("duality-gap", own.residual), 0.0) > self.tolerance for own in rows)
+        rest = f", but {missed}, whose steps no longer change the objective" if missed else ""
+        return f"all {len(rows)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
+
+    def metrics(self, problem: Problem, state: PathState) -> dict[str, float | int]:
+        """Return how many problems are open and solved, and the largest duality gap or residual among them."""
+        told = [progress(_row(state, row)) for row in _rows(state, OPEN, CLOSED)]
+        numbers: dict[str, float | int] = {
+            "open-problems": int((state.status == OPEN).sum()),
+            "solved-problems": int((state.status == CLOSED).sum()),
+        }
+        for name in ("duality-gap", "residual"):
+            own = [each[name] for each in told if name in each]
+            if own:
+                numbers[name] = max(own)
+        return numbers
+
+    def describe(self, state: Any) -> list[tuple[str, str]]:
+        """Return the lines about the path and when the run ends."""
+        return [("Path", f"{self.path}, all problems in each message"), *super().describe(state)]
+
+    # --- problems -------------------------------------------------------------------------------------------------
+
+    def _rule(self, stage: float = SOLVING) -> ProximalNewton:
+        """Return the method of one problem; null models are few, and have larger working sets."""
+        return ProximalNewton(tolerance=self.tolerance, sizes=(SMALL, LEAST) if stage == NULL else _SIZES)
+
+    def _of_strength(self, problem: Problem, strength: float) -> Problem:
+        psi = with_strength(problem.psi.regularizer, strength)
+        return problem._replace(psi=psi.bind(problem.layout, scope=problem.psi.scope))
+
+    def _problems(self, problem: Problem, state: PathState) -> list[Problem]:
+        """Return the problem of each strength, after that of the null models."""
+        known = state.strengths.tolist() if state.strengths[0] >= 0.0 else []
+        return [self._of_strength(problem, strength) for strength in (_HUGE, *known)]
+
+    def _strengths(self, problem: Problem, gradient: Vector) -> Vector:
+        """Return the path's strengths, from the gradient at the null model of all data."""
+        if self.path.values is not None:
+            return np.array(sorted(self.path.values, reverse=True))
+        largest = problem.psi.strength_max(gradient) * (1.0 + _ABOVE)
+        if not 0.0 < largest < math.inf:
+            raise ConfigurationError(
+                f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "
+                "Strengths(values=[...]) by hand"
+            )
+        return largest * self.path.ratio ** (np.arange(self.path.num) / (self.path.num - 1))
+
+    def _opened(
+        self, problem: Problem, before: PathState, state: PathState, exchanges: Mapping[int, Replies]
+    ) -> PathState:
+        """Return the state with as many further strengths open as a message may carry."""
+        folds, problems = len(state.populations), self._problems(problem, state)
+        used = sum(_bytes_of(state, row) for row in _rows(state, OPEN))
+        for i in range(1, len(problems)):
+            rows = range(i * folds, (i + 1) * folds)
+            if state.status[rows[0]] != WAITING:
+                continue
+            wanted = sum(_bytes_of(state, row - folds) for row in rows)
+            if used and used + wanted > self.path.max_bytes:
+                break
+            for row in rows:
+                fold = row % folds
+                near = max((other for other in exchanges if other % folds == fold and other < row), default=None)
+                start = before.trials[near] if near is not None else state.points[row - folds]
+                mask = before.masks[near] if near is not None else state.masks[row - folds]
+                own = _row(state, row)._replace(point=start, trial=start, mask=mask, objective=UNKNOWN, lower=-UNKNOWN)
+                own = own._replace(residual=UNKNOWN, step=1.0)
+                if near is not None:
+                    own = self._rule().aggregate(problems[i], own, exchanges[near])
+                _keep(state, row, own, CLOSED if finished(own, self.tolerance) else OPEN)
+                if state.status[row] == OPEN:
+                    used += _bytes_of(state, row)
+        return state
+
+    def _parts(self, problem: Problem, state: PathState, uplink: Uplink) -> list[Uplink]:
+        """Return a reply apart for each problem that was asked about."""
+        vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
+        at, parts = dict.fromkeys(vectors, 0), []
+        for row in _asked(state):
+            own = {}
+            for name, (size,) in self._rule().shapes(problem, _row(state, row)).items():
+                own[name] = vectors[name][at[name] : at[name] + size]
+                at[name] += size
+            parts.append(uplink._replace(vectors=own))
+        return parts
+
+    def _begun_anew(self, problem: Problem, state: PathState) -> PathState:
+        log(WARNING, "The path begins anew at its null models")
+        start = state.points[0]
+        return self.init(problem, start)._replace(round=state.round + 1)
+
+    def _validated(self, state: PathState, uplinks: Sequence[Uplink]) -> PathState:
+        """Return the state with the losses on the left-out folds; each client's part of a fold is one of them."""
+        folds, strengths = len(state.populations) - 1, len(state.strengths)
+        losses = np.concatenate([uplink.vectors["held_out"].reshape(folds, strengths) for uplink in uplinks])
+        weights = np.concatenate([uplink.weight * (1.0 - uplink.vectors["shares"][1:]) for uplink in uplinks])
+        held_out = np.array(errors_of(losses[weights > 0.0], weights[weights > 0.0]))
+        return state._replace(held_out=held_out, stage=DONE, round=state.round + 1)
+
+
+def errors_of(losses: Matrix, weights: Vector) -> tuple[Vector, Vector, Vector]:
+    """Return each strength's mean loss, its standard error, and that of its difference to the smallest mean loss.
+
+    With weights p_c that sum to 1 and losses l_c: l = sum_c p_c l_c, and sqrt(C / (C - 1) sum_c p_c^2 (l_c - l)^2), the
+    usual standard error for equal weights. In differences of the same data the levels of the sites cancel.
+
+    Parameters
+    ----------
+    losses : ndarray of float64, shape (C, L)
+        Of each part of the data, at each strength.
+    weights : ndarray of float64, shape (C,)
+        Of each part.
+
+    Examples
+    --------
+    >>> errors_of(np.array([[3.0, 2.0], [9.0, 8.5]]), np.array([0.5, 0.5]))
+    (array([6.  , 5.25]), array([3.  , 3.25]), array([0.25, 0.  ]))
+    """
+    shares = weights / weights.sum()
+    mean, parts = shares @ losses, shares.size
+    apart = losses - losses[:, [int(np.argmin(mean))]]
+    scale = math.sqrt(parts / (parts - 1)) if parts > 1 else 0.0
+    level, difference = (scale * np.sqrt(shares**2 @ (own - shares @ own) ** 2) for own in (losses, apart))
+    return mean, level, difference
+
+
+def chosen(held_out: Vector, difference_error: Vector, rule: str) -> int:
+    """Return the number of the strength that a rule chooses; ties go to the larger one.
+
+    Parameters
+    ----------
+    held_out, difference_error : ndarray of float64, shape (L,)
+        Mean losses, and the standard errors of their differences to the smallest one.
+    rule : {"best", "one-standard-error"}
+        The smallest loss; or the largest strength whose loss is above it by at most one standard error.
+
+    Examples
+    --------
+    >>> [chosen(np.array([5.3, 5.2, 5.25]), np.array([0.2, 0.0, 0.1]), rule) for rule in ("best", "one-standard-error")]
+    [1, 0]
+    """
+    best = int(np.argmin(held_out))
+    if rule == "best":
+        return best
+    return int(np.argmax(held_out - held_out[best] <= difference_error))
+
+
+def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
+    """Return the model of all data at each strength that is open or solved, and its duality gap; NaN without one."""
+    folds = len(state.populations)
+    rows = [row for row in _rows(state, OPEN, CLOSED) if row and row % folds == 0]
+    gaps = [float(progress(_row(state, row)).get("duality-gap", math.nan)) for row in rows]
+    return [np.array(state.points[row]) for row in rows], gaps
+
+
+def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return the rows of each fold of a client; of labels each has the same shares, up to a row."""
+    if not folds:
+        return []
+    rows, data = objective.num_examples, objective.linear_data()
+    rng = np.random.default_rng((seed, rows))
+    order = rng.permutation(rows)
+    if data is not None and data.link != "identity":
+        order = order[np.argsort(data.targets[order], kind="stable")]
+    # Of few rows not always the same folds are empty.
+    turn = (np.arange(rows) + rng.integers(folds)) % folds
+    return [np.sort(order[turn == fold]) for fold in range(folds)]
+
+
+def _without(objective: Objective, left_out: Sequence[NDArray[np.int64]], fold: int) -> tuple[Objective | None, float]:
+    """Return the loss of the rows outside a fold and their share, and None if there are none; fold 0 is empty."""
+    rows = left_out[fold - 1] if fold else np.zeros(0, dtype=np.int64)
+    if not rows.size:
+        return objective, 1.0
+    rest = np.setdiff1d(np.arange(objective.num_examples), rows)
+    return objective.subset(rest) if rest.size else (None, 0.0)
+
+
+def _held_out(
+    objective: Objective,
+    left_out: Sequence[NDArray[np.int64]],
+    counts: Sequence[int],
+    points: Sequence[tuple[Vector, NDArray[np.int64]]],
+) -> Vector:
+    """Return the loss of each point on the rows of its fold; 0 of none."""
+    losses = np.zeros(len(points))
+    begin = 0
+    for rows, count in zip(left_out, counts[1:], strict=True):
+        if rows.size:
+            part = objective.subset(rows)[0]
+            losses[begin : begin + count] = [part.value(w) for w, _ in points[begin : begin + count]]
+        begin += count
+    return losses
+
+
+def _nothing(w: Vector, size: int, first: bool) -> dict[str, Any]:
+    """Return the answer of a client without a row."""
+    nothing = np.zeros(w.size)
+    constants = {"columns": nothing} | ({"targets": nothing} if w.any() else {}) if first else {}
+    return {"gradient": nothing, "block": np.zeros(size * (size + 1) // 2), "terms": np.zeros(len(TERMS)), **constants}
+
+
+def _parted(told: SparseVector, size: int) -> list[tuple[Vector, NDArray[np.int64]]]:
+    """Return the points of a message, and the coordinates of their working sets."""
+    points = []
+    ends = np.searchsorted(told.indices, np.arange(0, told.size + size, size))
+    for k, (begin, end) in enumerate(pairwise(ends.tolist())):
+        on = told.indices[begin:end].astype(np.int64) - k * size
+        point = np.zeros(size)
+        point[on] = told.values[begin:end]
+        points.append((point, on))
+    return points
+
+
+def _joined(vectors: Sequence[Any]) -> Any:
+    """Return vectors one after the other; by their places if all have them."""
+    if not all(isinstance(vector, SparseVector) for vector in vectors):
+        return np.concatenate([dense(vector) for vector in vectors])
+    begins = np.cumsum([0, *(vector.size for vector in vectors)])
+    places = [vector.indices + begin for vector, begin in zip(vectors, begins[:-1].tolist(), strict=True)]
+    values = np.concatenate([vector.values for vector in vectors])
+    return SparseVector(np.concatenate(places).astype(np.int32), values, int(begins[-1]))
+
+
+def _weighted(uplinks: Sequence[Uplink], parts: Sequence[Uplink], fold: int) -> Replies:
+    """Return the replies about a problem, with weights by the rows outside its fold."""
+    weights = [uplink.weight * float(uplink.vectors["shares"][fold]) for uplink in uplinks]
+    total = math.fsum(weights)
+    if total == 0.0:
+        raise ConfigurationError(f"no client has a row outside of fold {fold}; take fewer folds")
+    pairs = zip(weights, parts, strict=True)
+    return Replies([own._replace(weight=weight / total) for weight, own in pairs if weight > 0.0])
+
+
+def _asked(state: PathState) -> list[int]:
+    """Return the rows that a message is about, by their folds."""
+    folds = len(state.populations)
+    if state.stage == NULL:
+        return list(range(folds))
+    if state.stage == VALIDATING:
+        return [row for fold in range(1, folds) for row in range(folds + fold, len(state.status), folds)]
+    return sorted(_rows(state, OPEN), key=lambda row: (row % folds, row))
+
+
+def _rows(state: PathState, *status: float) -> list[int]:
+    """Return the rows of the problems of which so much is known."""
+    return [row for row, own in enumerate(state.status.tolist()) if own in status]
+
+
+def _row(state: PathState, row: int) -> NewtonState:
+    """Return a problem's state."""
+    fold = row % len(state.populations)
+    return NewtonState(
+        state.points[row],
+        state.trials[row],
+        state.masks[row],
+        state.columns[fold],
+        state.targets[fold],
+        state.facts[fold],
+        population=float(state.populations[fold]),
+        round=state.round,
+        **dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True)),
+    )
+
+
+def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:
+    """Write a problem's state into its row."""
+    state.status[row] = status
+    state.points[row], state.trials[row], state.masks[row] = own.point, own.trial, own.mask
+    state.numbers[row] = [getattr(own, name) for name in _NUMBERS]
+
+
+def _bytes_of(state: PathState, row: int) -> int:
+    """Return the size of an answer about a problem."""
+    size = int(state.masks[row].sum())
+    return 8 * (int(state.masks.shape[1]) + size * (size + 1) // 2 + len(TERMS))
