@@ -260,7 +260,7 @@ class NewtonPath(CertifiedMethod):
         before, changed = state, state._replace(**{name: getattr(state, name).copy() for name in _WRITTEN})
         problems = self._problems(problem, state)
         for row, exchange in exchanges.items():
-            own = self._rule(state.stage).aggregate(problems[row // folds], _row(state, row), exchange)
+            own = self._stepped(problems[row // folds], state.stage, row % folds, _row(state, row), exchange)
             if own.population < 0.0:
                 # Others answer now, or answers contradict each other: of all problems, for they share the clients.
                 return self._begun_anew(problem, state)
@@ -321,6 +321,15 @@ class NewtonPath(CertifiedMethod):
         """Return the method of one problem; null models are few, and have larger working sets."""
         return ProximalNewton(tolerance=self.tolerance, sizes=(SMALL, LEAST) if stage == NULL else _SIZES)
 
+    def _stepped(self, problem: Problem, stage: float, fold: int, own: NewtonState, exchange: Replies) -> NewtonState:
+        """Return a problem's state after an exchange; an error says in which fold it is."""
+        try:
+            return self._rule(stage).aggregate(problem, own, exchange)
+        except ConfigurationError as error:
+            if not fold:
+                raise
+            raise ConfigurationError(f"without fold {fold} of {self.path.folds}: {error}") from error
+
     def _of_strength(self, problem: Problem, strength: float) -> Problem:
         psi = with_strength(problem.psi.regularizer, strength)
         return problem._replace(psi=psi.bind(problem.layout, scope=problem.psi.scope))
@@ -363,7 +372,7 @@ class NewtonPath(CertifiedMethod):
                 own = _row(state, row)._replace(point=start, trial=start, mask=mask, objective=UNKNOWN, lower=-UNKNOWN)
                 own = own._replace(residual=UNKNOWN, step=1.0)
                 if near is not None:
-                    own = self._rule().aggregate(problems[i], own, exchanges[near])
+                    own = self._stepped(problems[i], SOLVING, fold, own, exchanges[near])
                 _keep(state, row, own, CLOSED if finished(own, self.tolerance) else OPEN)
                 if state.status[row] == OPEN:
                     used += _bytes_of(state, row)

@@ -2,19 +2,21 @@
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord
 from newton import objective_value, point, sites, solved
 from problems import app_of
-from sklearn.linear_model import Lasso, LogisticRegression
+from sklearn.datasets import load_breast_cancer
 
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
-from flwr_fco.client_apps import client_app
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.pooled import centralized_solution
-from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball
+from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, L2Squared
 from flwr_fco.regularizers.base import with_strength
-from flwr_fco.simulation import InProcessGrid, fit_path
-from flwr_fco.strategies import FedDAGT, FedNewton, Strengths, run_of
+from flwr_fco.simulation import InProcessGrid, fit_path, simulate
+from flwr_fco.strategies import Everyone, FedDAGT, FedNewton, Strengths, run_of
+from flwr_fco.wire import flower
 
 
 def path_of(objectives, psi=None, rounds=60, grid=None, strategy=None, **options):
@@ -53,3 +55,285 @@ def test_each_model_is_that_of_a_run_of_its_own(kind):
         assert objective_value(objectives, own, w) <= objective_value(objectives, own, best) + 2e-9
         assert at.gap <= 1e-9 or np.isnan(at.gap)
         np.testing.assert_array_equal(w != 0.0, best != 0.0)
+
+
+@pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
+def test_the_held_out_losses_are_those_of_models_of_the_other_rows(kind):
+    """Each client's rows of a fold, by a pooled solution on all clients' other rows; two sites have fewer rows."""
+    objectives = sites(kind, sizes=(60, 81, 50, 3, 1))
+    path = path_of(objectives, num_strengths=3, ratio=0.2, cv=4)
+    parts = [folds_of(objective, 4, 0) for objective in objectives]
+    losses, weights = [], []
+    for fold in range(4):
+        rest = [
+            np.setdiff1d(np.arange(own.num_examples), rows[fold]) for own, rows in zip(objectives, parts, strict=True)
+        ]
+        train = [own.subset(rows)[0] for own, rows in zip(objectives, rest, strict=True) if rows.size]
+        models = [centralized_solution(train, L1(at.strength), tol=1e-11) for at in path.points]
+        for own, rows in zip(objectives, parts, strict=True):
+            if rows[fold].size:
+                held_out = own.subset(rows[fold])[0]
+                losses.append([held_out.value(w) for w in models])
+                weights.append(rows[fold].size)
+    mean, error, difference = errors_of(np.array(losses), np.array(weights, dtype=float))
+    for number, at in enumerate(path.points):
+        assert at.held_out == pytest.approx(mean[number], abs=1e-5)
+        assert at.standard_error == pytest.approx(error[number], abs=1e-5)
+        assert at.difference_error == pytest.approx(difference[number], abs=1e-5)
+    assert path.best.held_out == min(at.held_out for at in path.points)
+
+
+@pytest.mark.parametrize("folds", [2, 5, 7])
+def test_folds_part_the_rows_with_the_same_shares_of_each_class(folds):
+    rng = np.random.default_rng(0)
+    for objective in (
+        Logistic(np.ones((83, 1)), rng.random(83) < 0.2),
+        MultinomialLogistic(np.ones((83, 1)), rng.integers(3, size=83), num_classes=3),
+        LeastSquares(np.ones((83, 1)), rng.normal(size=83)),
+        LeastSquares(np.ones((1, 1)), np.ones(1)),
+    ):
+        parts = folds_of(objective, folds, 5)
+        assert len(parts) == folds
+        np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(objective.num_examples))
+        sizes = [rows.size for rows in parts]
+        assert max(sizes) - min(sizes) <= 1
+        if hasattr(objective, "labels"):
+            for label in np.unique(objective.labels):
+                counts = [int((objective.labels[rows] == label).sum()) for rows in parts]
+                assert max(counts) - min(counts) <= 1
+        for rows, again in zip(parts, folds_of(objective, folds, 5), strict=True):
+            np.testing.assert_array_equal(rows, again)
+        if objective.num_examples > 1:
+            assert any(
+                (a.size != b.size or (a != b).any()) for a, b in zip(parts, folds_of(objective, folds, 6), strict=True)
+            )
+
+
+class Counting(InProcessGrid):
+    """What a site sends and gets."""
+
+    def __init__(self, app, nodes, change=None):
+        super().__init__(app, nodes)
+        self.rounds, self.up, self.points, self.change = [], 0, [], change
+
+    def _deliver(self, message):
+        reply = super()._deliver(message)
+        if message.metadata.message_type == "train" and message.metadata.dst_node_id == 2:
+            self.rounds.append(message.metadata.group_id)
+            self.points.append(int(message.content["fco"]["number:points"]))
+            (arrays,) = reply.content.array_records.values()
+            self.up += sum(len(array.data) for array in arrays.values())
+            if self.change is not None:
+                reply = self.change(reply, int(message.metadata.group_id))
+        return reply
+
+
+def start_of(strategy, grid, objectives, rounds=60, **options):
+    shapes = objectives[0].layout.shapes
+    arrays = ArrayRecord({name: Array(np.zeros(shape)) for name, shape in shapes.items()})
+    with flower.identity(grid.run_id), flower.quiet(50):
+        return strategy.start(grid, arrays, rounds, **options)
+
+
+def cancer():
+    """569 rows and 30 features, sorted by the first one up to noise, at four sites."""
+    features, labels = load_breast_cancer(return_X_y=True)
+    features = (features - features.mean(axis=0)) / features.std(axis=0)
+    order = np.argsort(features[:, 0] + np.random.default_rng(0).standard_normal(len(labels)))
+    return [Logistic(features[rows], labels[rows]) for rows in np.array_split(order, 4)]
+
+
+def test_thirty_strengths_and_five_folds_take_the_rounds_of_the_hardest_problem():
+    """186 problems, each message about all that are open: at most 15 rounds and 2 MB a site."""
+    objectives = cancer()
+    strategy = FedNewton(regularizer=L1(1.0), strengths=Strengths(30, folds=5), tolerance=1e-6, fraction_evaluate=0.0)
+    grid = Counting(app_of(objectives), 4)
+    result = start_of(strategy, grid, objectives)
+    assert len(grid.rounds) == len(set(grid.rounds)) == len(result.train_metrics_clientapp) <= 15
+    assert grid.points[:2] == [6, 6]
+    assert 150 < max(grid.points) <= 180
+    assert grid.points[-1] == 150
+    assert grid.up < 2e6
+    assert run_of(strategy).finished()
+    last = result.train_metrics_clientapp[len(grid.rounds)]
+    assert last["duality-gap"] <= 1e-6
+    assert last["solved-problems"] == 186
+
+
+def test_a_message_carries_no_more_than_it_may():
+    objectives = sites("logistic", sizes=(60, 81, 50))
+    whole = path_of(objectives, num_strengths=8, ratio=0.05, cv=3)
+    for max_bytes in (1, 4000, 20_000):
+        strengths = Strengths(8, 0.05, folds=3, max_bytes=max_bytes)
+        strategy = FedNewton(regularizer=L1(1.0), tolerance=1e-9, strengths=strengths, fraction_evaluate=0.0)
+        grid = Counting(app_of(objectives), 3)
+        start_of(strategy, grid, objectives, 200)
+        state = run_of(strategy).state
+        assert max(grid.points[:-1]) == 4 or max_bytes > 1
+        np.testing.assert_allclose(state.held_out[0], [at.held_out for at in whole.points], atol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["best", "one-standard-error"])
+def test_the_run_hands_out_the_model_of_its_rule(rule):
+    objectives = sites("logistic", sizes=(60, 81, 50))
+    path = path_of(objectives, num_strengths=8, cv=5)
+    strategy = FedNewton(
+        regularizer=L1(1.0), tolerance=1e-9, strengths=Strengths(8, folds=5, rule=rule), fraction_evaluate=0.0
+    )
+    result = start_of(strategy, InProcessGrid(app_of(objectives), 3), objectives)
+    chosen = path.best if rule == "best" else path.one_standard_error
+    np.testing.assert_array_equal(point(result, objectives[0]), point(chosen.result, objectives[0]))
+    assert path.one_standard_error.strength >= path.best.strength
+
+
+def test_differences_between_strengths_and_not_levels_of_sites_count():
+    """A site whose losses are ten times the others': the rule would choose nothing by levels."""
+    losses = np.array([[1.0, 0.9, 0.85, 0.86], [11.0, 10.9, 10.84, 10.86], [2.0, 1.88, 1.86, 1.87]])
+    mean, level, difference = errors_of(losses, np.ones(3))
+    assert level[2] > mean[0] - mean[2] > difference[0]
+    assert np.argmax(mean - mean[2] <= difference) == 2
+
+
+def test_messages_processes_and_a_resumed_run_have_the_same_bits(tmp_path):
+    objectives, states = sites("multinomial", sizes=(30, 41, 25)), []
+    make = lambda: FedNewton(  # noqa: E731
+        regularizer=L1(1.0), tolerance=1e-7, strengths=Strengths(4, 0.1, folds=3), fraction_evaluate=0.0
+    )
+    file = tmp_path / "run.npz"
+
+    def run(strategy, **options):
+        start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
+        options = {"num_rounds": 60, "initial_arrays": start, "progress": False, **options}
+        simulate(strategy, app_of(objectives), num_nodes=3, **options)
+        return run_of(strategy).state
+
+    states.append(run(make()))
+    messages = make()
+    start_of(messages, Counting(app_of(objectives), 3), objectives)
+    states.append(run_of(messages).state)
+    for stop in (1, 3, 5):
+        run(make(), num_rounds=stop, callbacks=[Checkpoint(file, every=1)])
+        states.append(run(make(), resume=file))
+    for other in states[1:]:
+        for name, value in states[0]._asdict().items():
+            np.testing.assert_array_equal(getattr(other, name), value, err_msg=name)
+
+
+# --- trouble ----------------------------------------------------------------------------------------------------------
+
+
+def changed(name, change, rounds):
+    def of(reply, number):
+        if number in rounds:
+            (arrays,) = reply.content.array_records.values()
+            arrays[name] = Array(change(arrays[name].numpy().copy()))
+        return reply
+
+    return of
+
+
+LIES = {
+    "shares above 1": ("shares", lambda own: own * 2.0, "shares of rows are"),
+    "rows in no fold": ("shares", lambda own: np.r_[1.0, np.ones(own.size - 1)], "each row is in one fold"),
+    "a gradient times 3": ("gradient", lambda own: 3.0 * own, "from those of one function"),
+    "a loss of -1e9": ("terms", lambda own: np.r_[-1e9, own[1:]], "expected a number >= 0"),
+    "a short block": ("block", lambda own: own[:-1], "block"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_about_one_problem_is_named_and_the_round_is_skipped(lie):
+    name, change, reason = LIES[lie]
+    objectives = sites("logistic", sizes=(60, 81, 50))
+    strategy = FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), tolerance=1e-7, fraction_evaluate=0.0)
+    grid = Counting(app_of(objectives), 3, changed(name, change, (4,)))
+    result = start_of(strategy, grid, objectives)
+    assert [number for number, own in result.train_metrics_clientapp.items() if own["skipped"]] == [4]
+    assert any(reason in row.reason for row in result.left_out)
+    assert run_of(strategy).finished()
+
+
+def test_a_negative_loss_on_left_out_rows_does_not_count():
+    objectives = sites("logistic", sizes=(60, 81, 50))
+    make = lambda: FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), fraction_evaluate=0.0)  # noqa: E731
+    honest = start_of(make(), InProcessGrid(app_of(objectives), 3), objectives)
+    rounds = len(honest.train_metrics_clientapp)
+    grid = Counting(app_of(objectives), 3, changed("held_out", lambda own: own - 100.0, (rounds,)))
+    result = start_of(make(), grid, objectives)
+    assert len(result.train_metrics_clientapp) == rounds + 1
+    assert any("a loss on left-out rows is -" in row.reason for row in result.left_out)
+    np.testing.assert_array_equal(point(result, objectives[0]), point(honest, objectives[0]))
+
+
+def test_a_site_that_goes_away_begins_the_path_anew():
+    objectives = sites("squares", sizes=(60, 81, 50))
+    strategy = FedNewton(
+        regularizer=L1(1.0),
+        strengths=Strengths(4, 0.1, folds=3),
+        participation=Everyone(on_missing="reset"),
+        fraction_evaluate=0.0,
+    )
+    grid = Counting(app_of(objectives), 3, lambda reply, number: None if number >= 3 else reply)
+    start_of(strategy, grid, objectives)
+    rest = objectives[1:]
+    state = run_of(strategy).state
+    assert run_of(strategy).finished()
+    for row, strength in zip(range(4, 20, 4), state.strengths, strict=True):
+        best = centralized_solution(rest, L1(strength), tol=1e-10)
+        value = objective_value(rest, L1(strength), state.points[row])
+        assert value <= objective_value(rest, L1(strength), best) + 1e-7
+
+
+def test_a_fold_without_a_class_is_named():
+    """Of one example with the class, the fold that it is in has none on the other rows."""
+    features = np.random.default_rng(0).normal(size=(20, 2))
+    objectives = [Logistic(features, np.arange(20) == 3), Logistic(features, np.zeros(20, dtype=int))]
+    with pytest.raises(ConfigurationError, match=r"without fold [1-5] of 5: no client has an example of class 1"):
+        path_of(objectives, cv=5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedNewton(regularizer=L1Ball(1.0), strengths=Strengths()), "has no strength to be chosen"),
+        (lambda: FedNewton(regularizer=L1(1.0), hessian="none", strengths=Strengths()), "a path needs the Hessian"),
+        (
+            lambda: FedNewton(regularizer=L1(1.0), certificate_every=1, strengths=Strengths()),
+            "has a duality gap already",
+        ),
+        (lambda: Strengths(folds=1), "Strengths.folds=1"),
+        (lambda: Strengths(num=1), "Strengths.num=1"),
+        (lambda: Strengths(values=[]), "Strengths.values="),
+        (lambda: Strengths(values=[1.0, np.nan]), "Strengths.values="),
+        (lambda: Strengths(values="abc"), "Strengths.values='abc'"),
+        (lambda: Strengths(rule="sparsest"), "Strengths.rule='sparsest'"),
+    ],
+)
+def test_what_makes_no_path_is_refused_in_words(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def test_cross_validation_needs_newton_and_validation():
+    objectives = sites("squares")
+    with pytest.raises(ConfigurationError, match=r"cv=5: only FedNewton"):
+        path_of(objectives, strategy=FedDAGT(regularizer=L1(1.0), client_lr=0.1), cv=5)
+    with pytest.raises(ConfigurationError, match="leave one of them out"):
+        path_of(objectives, cv=5, validate=False)
+    with pytest.raises(ConfigurationError, match=r"Strengths.folds=1"):
+        path_of(objectives, cv=1)
+    with pytest.raises(ConfigurationError, match="load_evaluation_objective"):
+        path_of(objectives)
+    with pytest.raises(ConfigurationError, match="not all problems are solved after num_rounds=3"):
+        path_of(objectives, rounds=3, cv=3)
+
+
+def test_without_a_strength_at_which_all_is_zero_strengths_are_given_by_hand():
+    objectives = sites("logistic", sizes=(60, 81, 50))
+    with pytest.raises(ConfigurationError, match=r"no strength|no path down"):
+        path_of(objectives, L2Squared(1.0), cv=3)
+    path = path_of(objectives, L2Squared(1.0), strengths=[0.0, 1.0, 0.1], cv=3)
+    assert [at.strength for at in path.points] == [1.0, 0.1, 0.0]
+    for at in path.points:
+        best = centralized_solution(objectives, L2Squared(at.strength), tol=1e-11)
+        np.testing.assert_allclose(point(at.result, objectives[0]), best, atol=1e-4)
