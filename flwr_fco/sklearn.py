@@ -47,13 +47,17 @@ from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Obj
 from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import is_sparse
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
+from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedNewton, run_of
+from flwr_fco.simulation.strength_path import StrengthPath
+from flwr_fco.strategies import FedNewton, Strengths, run_of
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
+#: That of the models of a cross-validation.
+_ON_A_PATH = 1e-8
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
 
@@ -254,6 +258,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     num_clients: int = field(default=4, kw_only=True)
     max_rounds: int = field(default=5000, kw_only=True)
     tol: float = field(default=1e-14, kw_only=True)
+    cv: int | Strengths | None = field(default=None, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -269,6 +274,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 f"num_clients={self.num_clients!r}, max_rounds={self.max_rounds!r}, tol={self.tol!r}; expected whole "
                 "numbers >= 1 and a number > 0"
             )
+        if self._path is not None and self._path.folds is None:
+            raise ConfigurationError(f"cv={self.cv!r} has no folds; give Strengths(folds=5)")
+
+    @property
+    def _path(self) -> Strengths | None:
+        """The path of the cross-validation, if there is one."""
+        cv = checked("cv", self.cv, int | Strengths | None)
+        return Strengths(folds=cv) if isinstance(cv, int) else cv
 
     def _features(self, X: ArrayLike) -> Any:
         check_is_fitted(self)
@@ -317,16 +330,19 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
         weighting = dict(enumerate(masses)) if split.weighted else "examples"
         strategy = self._strategy(penalty(total), told, outputs, weighting=weighting, min_available_nodes=1)
-        result = simulate(
-            strategy,
-            make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-            num_nodes=len(objectives),
-            num_rounds=max(1, self.max_rounds - 1),
-            initial_arrays=start,
-            progress=False,
-            on_interrupt="raise",
-        )
-        return self._taken(strategy, result, d, outputs)
+
+        def run(runs: Any, begin: Any, num_rounds: int) -> Any:
+            return simulate(
+                runs,
+                make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+                num_nodes=len(objectives),
+                num_rounds=num_rounds,
+                initial_arrays=begin,
+                progress=False,
+                on_interrupt="raise",
+            )
+
+        return self._solved(strategy, run, start, d, outputs)
 
     def _run_over(self, grid: Any, features: Any, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
@@ -354,11 +370,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         total = math.fsum(answer.examples for answer in answers)
         strategy = self._strategy(penalty(total), told, outputs, min_available_nodes=self.num_clients)
-        result = strategy.start(grid, start, max(1, self.max_rounds - 1))
         self.n_features_in_ = d
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
-        return self._taken(strategy, result, d, outputs)
+        return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, d, outputs)
 
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
         start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
@@ -380,13 +395,24 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             **more,
         )
 
-    def _taken(self, strategy: FedNewton, result: Any, d: int, outputs: int) -> tuple[Vector, Vector]:
-        """Return a run's coefficients and intercepts, and keep its numbers."""
-        rounds = result.train_metrics_clientapp
-        self.n_iter_ = 1 + len(rounds)
-        self.duality_gap_ = float(rounds[max(rounds)].get("duality-gap", math.nan))
+    def _solved(self, strategy: FedNewton, run: Any, start: Any, d: int, outputs: int) -> tuple[Vector, Vector]:
+        """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
+        rounds, path, tolerance = max(1, self.max_rounds - 1), self._path, strategy.tolerance
+        self.n_iter_ = 1
+        if path is not None:
+            strategy.tolerance = tolerance * max(1.0, _ON_A_PATH / self.tol)
+            runs = StrengthPath(strategy, path.num, path.ratio, path.values, cv=path.folds)
+            self.path_ = run(runs, start, rounds)
+            chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
+            self.n_iter_ += len(chosen.result.train_metrics_clientapp)
+            self.strength_, start = chosen.strength, chosen.result.arrays
+            strategy.regularizer, strategy.tolerance = with_strength(strategy.regularizer, chosen.strength), tolerance
+        result = run(strategy, start, rounds)
+        metrics = result.train_metrics_clientapp
+        self.n_iter_ += len(metrics)
+        self.duality_gap_ = float(metrics[max(metrics)].get("duality-gap", math.nan))
         # The tolerance is `tol` times the loss with an intercept alone.
-        unbounded = self.duality_gap_ > strategy.tolerance * max(1.0, _SOLVED / self.tol)
+        unbounded = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol)
         if unbounded or not run_of(strategy).finished():
             warnings.warn(
                 f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features",
@@ -442,6 +468,10 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
+    cv : int or Strengths, optional
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, or a
+        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; `alpha` is then ignored. All
+        strengths and folds are solved in the same messages.
 
     Attributes
     ----------
@@ -453,6 +483,10 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
         Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
+    path_ : PathResult
+        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+    strength_ : float
+        With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
 
     Examples
     --------
@@ -493,7 +527,8 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
             )
 
         def penalty(total: float) -> Regularizer:
-            return _penalty(self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio))
+            alpha = self.alpha if self._path is None else 1.0
+            return _penalty(alpha * self.l1_ratio, alpha * (1.0 - self.l1_ratio))
 
         if _is_grid(X):
             coefficients, intercept = self._run_over(X, features, 1, penalty)
@@ -541,6 +576,10 @@ class FederatedLasso(FederatedElasticNet):
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
+    cv : int or Strengths, optional
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, or a
+        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; `alpha` is then ignored. All
+        strengths and folds are solved in the same messages.
 
     Attributes
     ----------
@@ -552,6 +591,10 @@ class FederatedLasso(FederatedElasticNet):
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
         Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
+    path_ : PathResult
+        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+    strength_ : float
+        With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
 
     Examples
     --------
@@ -585,6 +628,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
+    cv : int or Strengths, optional
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, or a
+        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; `C` is then ignored. All
+        strengths and folds are solved in the same messages.
 
     Attributes
     ----------
@@ -598,6 +645,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
         Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
+    path_ : PathResult
+        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+    strength_ : float
+        With `cv`, the chosen strength of the mean loss: 1 / (n C).
 
     Examples
     --------
@@ -645,7 +696,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             )
 
         def penalty(total: float) -> Regularizer:
-            strength = 1.0 / (self.C * total)
+            strength = 1.0 / (self.C * total) if self._path is None else 1.0
             return _penalty(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio))
 
         parts = None

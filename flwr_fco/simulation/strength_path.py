@@ -375,7 +375,8 @@ class StrengthPath:
         strategy: Any = self.strategy
         before = strategy.strengths
         try:
-            strategy.strengths = Strengths(self.num_strengths, self.ratio, self.strengths, self.cv)
+            own = {"num": self.num_strengths, "ratio": self.ratio, "values": self.strengths, "folds": self.cv}
+            strategy.strengths = replace(before or Strengths(), **own)
             run = run_of(strategy)
             if self.validate and self.cv is None:
                 # Before the run: clients may have no data to validate on.
