@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
@@ -57,7 +58,7 @@ __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
 #: That of the models of a cross-validation.
-_ON_A_PATH = 1e-8
+_ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
 
@@ -141,12 +142,13 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
 
 
 class _Parts(NamedTuple):
-    """Each client's features, targets and weights of rows, and whether these were given."""
+    """Each client's features, targets and weights of rows, whether these were given, and the rows of one X."""
 
     features: list[Any]
     y: list[NDArray[Any]]
     weights: list[Vector]
     weighted: bool
+    rows: list[NDArray[np.int64]] | None
 
 
 def _aligned(X: Any, y: Any, sample_weight: Any) -> list[Any]:
@@ -258,7 +260,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     num_clients: int = field(default=4, kw_only=True)
     max_rounds: int = field(default=5000, kw_only=True)
     tol: float = field(default=1e-14, kw_only=True)
-    cv: int | Strengths | None = field(default=None, kw_only=True)
+    cv: int | Strengths | Sequence[Any] | None = field(default=None, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -280,6 +282,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     @property
     def _path(self) -> Strengths | None:
         """The path of the cross-validation, if there is one."""
+        if isinstance(self.cv, list | tuple):
+            return Strengths(folds=len(self.cv))
         cv = checked("cv", self.cv, int | Strengths | None)
         return Strengths(folds=cv) if isinstance(cv, int) else cv
 
@@ -291,6 +295,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         """Return each client's data."""
         self._check_settings()
         checks |= {"dtype": np.float64, "accept_sparse": "csr"}
+        rows = None
         if isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
             if groups is not None:
                 raise ConfigurationError(
@@ -318,13 +323,19 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
         kept = [(own[w > 0.0], labels[w > 0.0], w[w > 0.0]) for own, labels, w in weighted if w.any()]
         features, targets, weights = (list(column) for column in zip(*kept, strict=True))
-        return _Parts(features, targets, weights, sample_weight is not None)
+        if rows is not None:
+            rows = [own[w > 0.0] for own, (_, _, w) in zip(rows, weighted, strict=True) if w.any()]
+        return _Parts(features, targets, weights, sample_weight is not None, rows)
 
     def _run(self, objectives: list[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
         if split.weighted:
             objectives = [_Weighted(*pair) for pair in zip(objectives, split.weights, strict=True)]  # type: ignore[arg-type]
+        if not isinstance(self.cv, int | Strengths | None):
+            fold = _fold_of_rows(self.cv, split.rows)
+            for objective, rows in zip(objectives, split.rows or [], strict=True):
+                objective.folds = fold[rows]
         start, total = self._start(d, outputs), math.fsum(masses)
         w = np.zeros(objectives[0].layout.size)
         told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
@@ -342,7 +353,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 on_interrupt="raise",
             )
 
-        return self._solved(strategy, run, start, d, outputs)
+        return self._solved(strategy, run, start, d, outputs, total)
 
     def _run_over(self, grid: Any, features: Any, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
@@ -373,7 +384,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = d
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
-        return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, d, outputs)
+        return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, d, outputs, total)
 
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
         start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
@@ -395,13 +406,20 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             **more,
         )
 
-    def _solved(self, strategy: FedNewton, run: Any, start: Any, d: int, outputs: int) -> tuple[Vector, Vector]:
+    def _solved(
+        self, strategy: FedNewton, run: Any, start: Any, d: int, outputs: int, examples: float
+    ) -> tuple[Vector, Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         rounds, path, tolerance = max(1, self.max_rounds - 1), self._path, strategy.tolerance
         self.n_iter_ = 1
         if path is not None:
             strategy.tolerance = tolerance * max(1.0, _ON_A_PATH / self.tol)
-            runs = StrengthPath(strategy, path.num, path.ratio, path.values, cv=path.folds)
+            values = path.values
+            if values is None and isinstance(strategy.regularizer, L2Squared):
+                # No strength makes a ridge 0: C from 1e-3 to 1e3 in scikit-learn's scale, ten of them as there.
+                num = path.num if isinstance(self.cv, Strengths) else 10
+                values = (np.geomspace(1e3, 1e-3, num) / examples).tolist()
+            runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
             self.path_ = run(runs, start, rounds)
             chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
             self.n_iter_ += len(chosen.result.train_metrics_clientapp)
@@ -431,6 +449,25 @@ def _read(data: Any) -> tuple[Any, NDArray[Any]]:
     """Return a site's features and targets, of arrays or of a frame."""
     features, targets = data
     return features if is_sparse(features) else np.asarray(features, dtype=np.float64), np.asarray(targets)
+
+
+def _fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:
+    """Return the fold of each row of one X, of scikit-learn's pairs of training and test rows."""
+    if rows is None:
+        raise ConfigurationError(
+            "cv is a list of splits, whose numbers are rows of one X; with clients' parts, or over a grid, give a "
+            "number of folds"
+        )
+    tests = [np.asarray(test, dtype=np.int64) for _, test in splits]
+    tested = np.concatenate(tests)
+    fold = np.full(1 + max(int(own.max()) for own in (*rows, tested)), -1, dtype=np.int64)
+    for number, test in enumerate(tests):
+        fold[test] = number
+    if np.unique(tested).size != tested.size or (fold[np.concatenate(rows)] < 0).any():
+        raise ConfigurationError(
+            "cv is a list of splits whose test rows overlap or leave rows out; expected a partition"
+        )
+    return fold
 
 
 def _row_weights(weights: Any, features: Any) -> Vector:
@@ -468,9 +505,10 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
-    cv : int or Strengths, optional
-        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, or a
-        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; `alpha` is then ignored. All
+    cv : int, Strengths or list of splits, optional
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
+        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
+        test rows that part it; `alpha` is then ignored. All
         strengths and folds are solved in the same messages.
 
     Attributes
@@ -576,9 +614,10 @@ class FederatedLasso(FederatedElasticNet):
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
-    cv : int or Strengths, optional
-        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, or a
-        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; `alpha` is then ignored. All
+    cv : int, Strengths or list of splits, optional
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
+        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
+        test rows that part it; `alpha` is then ignored. All
         strengths and folds are solved in the same messages.
 
     Attributes
@@ -628,9 +667,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
-    cv : int or Strengths, optional
-        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows, or a
-        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; `C` is then ignored. All
+    cv : int, Strengths or list of splits, optional
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
+        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
+        test rows that part it; `C` is then ignored. All
         strengths and folds are solved in the same messages.
 
     Attributes

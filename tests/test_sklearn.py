@@ -1,5 +1,6 @@
 """The estimators: scikit-learn's solutions and its own checks."""
 
+import pickle
 import tracemalloc
 import warnings
 from collections import Counter
@@ -10,10 +11,11 @@ import pytest
 from flwr.app import Array
 from problems import clients, run
 from sklearn.base import clone
-from sklearn.datasets import load_iris
+from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.metrics import log_loss
+from sklearn.model_selection import GroupKFold
 from sklearn.utils.estimator_checks import check_estimator
 from together import together
 
@@ -22,7 +24,7 @@ from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Tra
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression, to_estimator
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, Strengths
 from flwr_fco.wire import flower
 
 
@@ -98,7 +100,7 @@ def test_scikit_learns_own_checks(estimator):
 
 def test_their_parameters_are_those_of_scikit_learns():
     """In its order, and with its defaults where it has them; ours come by name alone."""
-    own = {"num_clients": 4, "max_rounds": 5000, "tol": 1e-14, "fit_intercept": True}
+    own = {"num_clients": 4, "max_rounds": 5000, "tol": 1e-14, "cv": None, "fit_intercept": True}
     for ours, theirs, first in (
         (FederatedLasso, Lasso, {"alpha": 1.0}),
         (FederatedElasticNet, ElasticNet, {"alpha": 1.0, "l1_ratio": 0.5}),
@@ -327,3 +329,101 @@ def test_what_a_grid_needs_besides():
             model.fit(grid, features=5.0)
         with pytest.raises(ConfigurationError, match=r"0 of num_clients=2 sites have answered.*a label is none of"):
             model.fit(grid, features=3, classes=["x", "y"])
+
+
+@together(
+    ("make", "kind"),
+    [
+        (lambda: FederatedLasso(cv=4), "regression"),
+        (lambda: FederatedElasticNet(l1_ratio=0.7, cv=Strengths(8, folds=3)), "regression"),
+        (lambda: FederatedLogisticRegression(l1_ratio=1.0, cv=4), "two"),
+        (
+            lambda: FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(8, folds=3, rule="one-standard-error")),
+            "three",
+        ),
+    ],
+)
+def test_a_cross_validation_fits_at_the_strength_that_it_chooses(make, kind):
+    """The fit is that of a model of this strength, and in scikit-learn's scale."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 6))
+    scores = X @ np.array([2.0, -1.0, 0.5, 0.0, 0.0, 0.0]) + rng.normal(size=120)
+    y = {"regression": scores, "two": scores > 0.0, "three": np.digitize(scores, [-1.0, 1.0])}[kind]
+    parts = [X[:50], X[50:90], X[90:]], [y[:50], y[50:90], y[90:]]
+    model = make().fit(*parts)
+    path, rule = model.path_, getattr(model.cv, "rule", "best")
+    assert model.strength_ == (path.best if rule == "best" else path.one_standard_error).strength
+    if kind == "regression":
+        again = clone(model).set_params(cv=None, alpha=model.strength_).fit(*parts)
+    else:
+        again = clone(model).set_params(cv=None, C=1.0 / (120 * model.strength_)).fit(*parts)
+    np.testing.assert_allclose(model.coef_, again.coef_, atol=1e-6)
+    assert model.n_iter_ > again.n_iter_ - 3
+    assert model.duality_gap_ <= 1e-9
+    losses = [point.held_out for point in path.points]
+    assert min(losses) < losses[0]
+
+
+def test_a_cross_validation_over_a_grid_and_with_weights():
+    X, y = regression_data()
+    parts, targets = [X[:20], X[20:]], [y[:20], y[20:]]
+    model = FederatedLasso(num_clients=2, cv=3)
+    here = clone(model).fit(parts, targets)
+    grid = InProcessGrid(
+        model.client_app(lambda context: [own[context.node_config["partition-id"]] for own in (parts, targets)]), 2
+    )
+    with flower.identity(grid.run_id), flower.quiet(50):
+        there = clone(model).fit(grid, features=X.shape[1])
+    np.testing.assert_array_equal(there.coef_, here.coef_)
+    assert (there.strength_, there.n_iter_) == (here.strength_, here.n_iter_)
+    weighted = clone(model).fit(parts, targets, sample_weight=[np.ones(20), np.ones(len(X) - 20)])
+    # Folds are dealt by the rows' numbers, with weights too.
+    np.testing.assert_allclose(weighted.strength_, here.strength_, rtol=1e-9)
+    np.testing.assert_allclose(weighted.coef_, here.coef_, atol=1e-5)
+    again = pickle.loads(pickle.dumps(there))
+    np.testing.assert_array_equal(again.predict(X), here.predict(X))
+
+
+@together(
+    ("cv", "message"),
+    [
+        (1, r"Strengths.folds=1"),
+        ("5", r"cv='5' is a str"),
+        (True, r"cv=True is a bool"),
+        (Strengths(8), r"has no folds; give Strengths\(folds=5\)"),
+        (0, r"Strengths.folds=0"),
+    ],
+)
+def test_a_cross_validation_that_is_none(cv, message):
+    X, y = regression_data()
+    with pytest.raises(ConfigurationError, match=message):
+        FederatedLasso(cv=cv).fit(X, y)
+
+
+def test_a_ridge_takes_strengths_of_scikit_learns_scale():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    model = FederatedLogisticRegression(cv=Strengths(9, folds=3)).fit(X, y)
+    np.testing.assert_allclose([point.strength for point in model.path_.points], np.logspace(3, -3, 9) / 569)
+    theirs = LogisticRegression(C=1.0 / (569 * model.strength_), tol=1e-10, max_iter=10_000).fit(X, y)
+    np.testing.assert_allclose(model.coef_, theirs.coef_, atol=1e-4)
+    model = FederatedLogisticRegression(cv=Strengths(values=[0.1, 0.01], folds=3)).fit(X, y)
+    assert model.strength_ in (0.1, 0.01)
+
+
+def test_folds_of_ones_own_are_those_of_the_rows():
+    """Rows of one patient stay in one fold: the losses are those of scikit-learn's on the same splits."""
+    X, y = regression_data()
+    patient = np.arange(len(X)) // 3
+    splits = list(GroupKFold(4).split(X, y, patient))
+    model = FederatedLasso(num_clients=3, cv=splits).fit(X, y)
+    for point in model.path_.points[::10]:
+        losses = []
+        for train, test in splits:
+            theirs = Lasso(point.strength, tol=1e-12).fit(X[train], y[train])
+            losses.append(0.5 * np.mean((theirs.predict(X[test]) - y[test]) ** 2) * len(test))
+        assert point.held_out == pytest.approx(sum(losses) / len(y), rel=1e-4)
+    with pytest.raises(ConfigurationError, match="numbers are rows of one X"):
+        FederatedLasso(cv=splits).fit([X[:20], X[20:]], [y[:20], y[20:]])
+    with pytest.raises(ConfigurationError, match="expected a partition"):
+        FederatedLasso(cv=splits[:2]).fit(X, y)

@@ -92,6 +92,9 @@ class Objective(ABC):
         The model's arrays. By default the regularizer acts on all of them except the intercept.
     num_examples : int
         The client's number of examples, which is its weight in the pooled empirical risk.
+    folds : ndarray of int, shape (num_examples,), optional
+        Fold of each example in a cross-validation, from 0; None if they are dealt at random. Examples of one patient
+        belong in one fold.
     ascends : slice or ndarray of bool, optional
         Entries of the flat vector that belong to a maximising player; None if there is none.
 
@@ -115,6 +118,7 @@ class Objective(ABC):
     smooth: ClassVar[bool] = True
     layout: Layout
     num_examples: int
+    folds: NDArray[np.int64] | None = None
     ascends: slice | NDArray[np.bool_] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:

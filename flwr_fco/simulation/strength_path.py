@@ -225,8 +225,10 @@ class PathResult:
             shown += f" from {self.points[0].strength:.4g} to {self.points[-1].strength:.4g}"
         if self.points and not math.isnan(self.points[0].held_out):
             best, simple = self.best, self.one_standard_error
+            edge = best is self.points[-1] and len(self.points) > 1
+            where = f"{best.strength:.4g}{', the smallest of the path' if edge else ''}"
             shown += (
-                f"\n  smallest held-out loss {best.held_out:.4g} at {best.strength:.4g} ({best.nonzero} not zero)"
+                f"\n  smallest held-out loss {best.held_out:.4g} at {where} ({best.nonzero} not zero)"
                 f"\n  one standard error: {simple.strength:.4g} ({simple.nonzero} not zero)"
             )
         return shown

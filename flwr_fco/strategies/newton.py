@@ -8,7 +8,6 @@ from typing import Literal
 from flwr_fco.algorithms.contract.choices import POSITIVE, Strengths
 from flwr_fco.algorithms.newton import NewtonPath
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers.base import with_strength
 from flwr_fco.server.convergence import Exact
 from flwr_fco.server.options import EveryoneOptions
 from flwr_fco.server.strategy import CompositeStrategy
@@ -77,7 +76,11 @@ class FedNewton(
         super().__check__()
         name = type(self).__name__
         if self.strengths is not None:
-            with_strength(self.regularizer, 1.0)
+            if not hasattr(self.regularizer, "strength"):
+                raise ConfigurationError(
+                    f"regularizer={self.regularizer!r} has no strength to be chosen; take one that has, such as "
+                    "L1(1.0), or leave strengths out"
+                )
             if self.hessian == "none" or self.certificate_every is not None:
                 raise ConfigurationError(
                     f"strengths={self.strengths!r} with hessian={self.hessian!r}, certificate_every="

@@ -268,6 +268,9 @@ class ProximalNewton(CertifiedMethod):
         )
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
         state = state._replace(stalled=float(not first and distance(state) > _LESS * distance(before)))
+        if state.stalled and before.step < 1.0 and objective >= before.objective - rounding:
+            # Nor does any shorter one: the next search would end as this one did.
+            return state._replace(trial=state.point)
         return self._next_step(problem, state, known, _unpacked(replies.sum("block")), first)
 
     def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:

@@ -9,7 +9,8 @@ by the steps of :mod:`.method`, and closes at its own duality gap::
     problems          each opens at the point of the next stronger one, with the derivatives that came for it
     validation        one message: each model's loss on the rows of its fold, at every client
 
-A client's folds follow from the run's seed and its number of rows; of labels each fold has the same shares.
+A client's folds follow from the run's seed and its number of rows; of labels each fold has the same shares. Or its objective has
+``folds``.
 
 Friedman, Hastie, Tibshirani: Regularization paths for generalized linear models via coordinate descent (J. Stat.
 Softw. 2010) has the strengths and the one-standard-error rule.
@@ -464,6 +465,14 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
     if not folds:
         return []
     rows, data = objective.num_examples, objective.linear_data()
+    if objective.folds is not None:
+        given = np.asarray(objective.folds)
+        if given.shape != (rows,) or not np.isin(given, range(folds)).all():
+            raise ConfigurationError(
+                f"the folds of a loss of {rows} examples have shape {given.shape}, or one is not below {folds}; "
+                "expected the number of a fold, from 0, of each example"
+            )
+        return [np.flatnonzero(given == fold) for fold in range(folds)]
     rng = np.random.default_rng((seed, rows))
     order = rng.permutation(rows)
     if data is not None and data.link != "identity":
