@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
@@ -251,6 +252,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     num_clients: int = field(default=4, kw_only=True)
     max_rounds: int = field(default=5000, kw_only=True)
     tol: float = field(default=1e-14, kw_only=True)
+    penalty_factor: Any = field(default=None, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -307,13 +309,15 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _run(self, objectives: list[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
+        self._factors = _factors(self.penalty_factor, getattr(self, "feature_names_in_", ()), d)
         if split.weighted:
             objectives = [_Weighted(*pair) for pair in zip(objectives, split.weights, strict=True)]  # type: ignore[arg-type]
         start, total = self._start(d, outputs), math.fsum(masses)
         w = np.zeros(objectives[0].layout.size)
         told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
         weighting = dict(enumerate(masses)) if split.weighted else "examples"
-        strategy = self._strategy(penalty(total), told, outputs, weighting=weighting, min_available_nodes=1)
+        psi = penalty(total, _weights(self._factors, outputs))
+        strategy = self._strategy(psi, told, outputs, weighting=weighting, min_available_nodes=1)
         result = simulate(
             strategy,
             make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
@@ -336,9 +340,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 f"features={features!r}: the sites have the data, so give the names of their columns in their order, "
                 "or how many there are"
             )
+        self._factors = _factors(self.penalty_factor, names, d)
         start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
         # Of this strategy only the question is needed, about the loss at 0.
-        asking = run_of(FedNewton(min_available_nodes=self.num_clients, fraction_evaluate=0.0))
+        asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
         asking.prepare(start)
         size = asking.plan.layout.size
         question = asking.inquiry.question("gradient", np.zeros(size))
@@ -350,11 +355,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             )
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         total = math.fsum(answer.examples for answer in answers)
-        strategy = self._strategy(penalty(total), told, outputs, min_available_nodes=self.num_clients)
+        psi = penalty(total, _weights(self._factors, outputs))
+        strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients)
         result = strategy.start(grid, start, max(1, self.max_rounds - 1))
         self.n_features_in_ = d
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
         return self._taken(strategy, result, d, outputs)
 
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
@@ -413,11 +421,59 @@ def _row_weights(weights: Any, features: Any) -> Vector:
     return np.asarray(checked)
 
 
-def _penalty(l1: float, l2: float) -> Regularizer:
-    """Return l1 ||w||_1 + l2/2 ||w||^2."""
+def _penalty(l1: float, l2: float, weights: Vector | None) -> Regularizer:
+    """Return sum_j weights_j (l1 |w_j| + l2/2 w_j^2)."""
+    if weights is not None and not weights.any():
+        return Zero()
     if l1 > 0.0 and l2 > 0.0:
-        return ElasticNet(l1 + l2, l1 / (l1 + l2))
-    return L1(l1) if l1 > 0.0 else L2Squared(l2) if l2 > 0.0 else Zero()
+        return ElasticNet(l1 + l2, l1 / (l1 + l2), weights)
+    return L1(l1, weights) if l1 > 0.0 else L2Squared(l2, weights) if l2 > 0.0 else Zero()
+
+
+def _factors(given: Any, names: Any, d: int) -> Vector | None:
+    """Return each feature's factor of the penalty, shape (d,), of a mapping of names or of an array.
+
+    Raises
+    ------
+    ConfigurationError
+        If a name is unknown, or the factors are not d finite numbers >= 0.
+    """
+    if given is None:
+        return None
+    # A Series goes by its index, whose order may be another one than the features'.
+    given = given.to_dict() if hasattr(given, "to_dict") else given
+    if isinstance(given, Mapping):
+        if not len(names):
+            raise ConfigurationError(
+                f"penalty_factor={given!r} names features, but those of X have no names; give a data frame, "
+                f"features=[...] with a grid, or an array of {d} factors"
+            )
+        unknown = [name for name in given if name not in set(names)]
+        if unknown:
+            raise ConfigurationError(
+                f"penalty_factor names {unknown[:5]}, which X does not have; its features are {', '.join(names[:10])}"
+                f"{', ...' if d > 10 else ''}"
+            )
+        given = [given.get(name, 1.0) for name in names]
+    factors = np.asarray(given)
+    if factors.shape != (d,) or factors.dtype.kind not in "fiu":
+        raise ConfigurationError(
+            f"penalty_factor has shape {factors.shape} and dtype {factors.dtype}; expected a number for each of the "
+            f"{d} features, or a mapping of names to numbers"
+        )
+    wrong = np.flatnonzero(~(np.isfinite(factors) & (factors >= 0.0)))
+    if wrong.size:
+        where = names[wrong[0]] if len(names) else wrong[0]
+        raise ConfigurationError(
+            f"penalty_factor={factors[wrong[0]]:g} of feature {where}; expected finite numbers >= 0, where 0 leaves a "
+            "feature without a penalty"
+        )
+    return factors.astype(np.float64)
+
+
+def _weights(factors: Vector | None, outputs: int) -> Vector | None:
+    """Return factors as they broadcast to the coefficients: a feature's holds for all classes."""
+    return factors if factors is None or outputs == 1 else factors[:, None]
 
 
 @dataclass(repr=False, eq=False)
@@ -438,7 +494,12 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
+        smaller one. With `sample_weight` or a factor of 0 there is no gap: it ends at a proximal gradient step that
+        short.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
+        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
+        sum to d. Names need a data frame, or `features` with a grid.
 
     Attributes
     ----------
@@ -449,7 +510,8 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
+        factor of 0.
 
     Examples
     --------
@@ -489,8 +551,8 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
                 "to 1"
             )
 
-        def penalty(total: float) -> Regularizer:
-            return _penalty(self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio))
+        def penalty(total: float, weights: Vector | None) -> Regularizer:
+            return _penalty(self.alpha * self.l1_ratio, self.alpha * (1.0 - self.l1_ratio), weights)
 
         if _is_grid(X):
             coefficients, intercept = self._run_over(X, features, 1, penalty)
@@ -537,7 +599,12 @@ class FederatedLasso(FederatedElasticNet):
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
+        smaller one. With `sample_weight` or a factor of 0 there is no gap: it ends at a proximal gradient step that
+        short.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
+        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
+        sum to d. Names need a data frame, or `features` with a grid.
 
     Attributes
     ----------
@@ -548,7 +615,8 @@ class FederatedLasso(FederatedElasticNet):
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
+        factor of 0.
 
     Examples
     --------
@@ -581,7 +649,12 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
+        smaller one. With `sample_weight` or a factor of 0 there is no gap: it ends at a proximal gradient step that
+        short.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
+        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
+        sum to d. Names need a data frame, or `features` with a grid.
 
     Attributes
     ----------
@@ -594,7 +667,8 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
+        factor of 0.
 
     Examples
     --------
@@ -641,9 +715,9 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
                 f"C={self.C!r}, l1_ratio={self.l1_ratio!r}; expected a finite number > 0 and a number from 0 to 1"
             )
 
-        def penalty(total: float) -> Regularizer:
+        def penalty(total: float, weights: Vector | None) -> Regularizer:
             strength = 1.0 / (self.C * total)
-            return _penalty(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio))
+            return _penalty(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), weights)
 
         parts = None
         if not _is_grid(X):
@@ -662,7 +736,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         else:
             objectives = [self._objective(*own, self.classes_) for own in zip(parts.features, parts.y, strict=True)]
             coefficients, intercept = self._run(objectives, parts, outputs, penalty)
-        # With a column for each class, the intercepts are unique only up to a common constant.
+        # With a column for each class, what is not penalised is unique only up to a common constant.
+        if outputs > 1 and self._factors is not None:
+            free = self._factors == 0.0
+            coefficients[free] -= coefficients[free].mean(axis=1, keepdims=True)
         self.coef_ = np.ascontiguousarray(coefficients.T)
         self.intercept_ = intercept - intercept.mean() if outputs > 1 else intercept
         return self
