@@ -48,15 +48,18 @@ from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Obj
 from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import is_sparse
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
+from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedNewton, run_of
 
-__all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
+__all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "Summary", "to_estimator"]
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
+#: Coefficients in the text of a summary, at most.
+_SHOWN = 40
 
 
 def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None = None) -> Any:
@@ -242,6 +245,24 @@ class _Weighted(Objective):
         return np.array(self._plain.design.predict(w, num_outputs=self._plain.num_outputs))
 
 
+class Summary(str):
+    """What a fitted estimator says of its fit: a text, which printing and a notebook show, and a table.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Each feature's name and coefficients, in the order of the columns.
+    """
+
+    rows: list[dict[str, Any]]
+
+    def table(self) -> Any:
+        """Return all features as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
+        return columns_of(self.rows)
+
+    __repr__ = str.__str__
+
+
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
@@ -258,6 +279,45 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+    def summary(self) -> Summary:
+        """Return a text about the fit: strength, sites, rounds, duality gap, and the coefficients that are not 0.
+
+        Returns
+        -------
+        Summary
+            The text, with the largest coefficients first, 40 at most; its ``table()`` has every feature.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self)
+        # A column for each class; of squares, and of two classes, a single one.
+        w = np.atleast_2d(self.coef_).T
+        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(len(w))])
+        labels = ["coefficient"] if w.shape[1] == 1 else [str(label) for label in self.classes_]
+        columns: dict[str, Any] = dict(zip(labels, w.T.tolist(), strict=True))
+        if self._factors is not None:
+            columns["penalty_factor"] = self._factors.tolist()
+        rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
+        size = np.abs(w).max(axis=1)
+        count = int(np.count_nonzero(size))
+        order = np.argsort(-size, kind="stable")[: min(count, _SHOWN)]
+        shown = [rows[j] for j in order]
+        if self.fit_intercept:
+            intercepts = np.atleast_1d(self.intercept_).tolist()
+            shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
+        lines = [*self._lines, ("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
+        text = [type(self).__name__, *(f"├── {title}: {about}" for title, about in lines), *_aligned_columns(shown)]
+        if count > _SHOWN:
+            text.append(f"    and {count - _SHOWN} more; all features: .table()")
+        if self._on_trust:
+            text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
+        summary = Summary("\n".join(text))
+        summary.rows = rows
+        return summary
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
@@ -283,6 +343,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                     "groups is for one X, y; here X is a list, whose parts are the clients already"
                 )
             parts = _aligned(X, y, sample_weight)
+            self._on_trust = len(parts) > 1 and not _columns(parts[0])
             pairs = [
                 validate_data(self, own, labels, reset=m == 0, **checks)
                 for m, (own, labels) in enumerate(zip(parts, y, strict=True))
@@ -291,6 +352,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
         else:
             X, y = validate_data(self, X, y, **checks)
+            self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:
                 check_consistent_length(X, groups)
@@ -327,7 +389,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             progress=False,
             on_interrupt="raise",
         )
-        return self._taken(strategy, result, d, outputs)
+        rows = sum(objective.num_examples for objective in objectives)
+        weighted = ", weighted" * split.weighted
+        return self._taken(strategy, result, d, outputs, f"{rows} rows{weighted}, of {len(objectives)} sites")
 
     def _run_over(self, grid: Any, features: Any, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
@@ -363,7 +427,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        return self._taken(strategy, result, d, outputs)
+        self._on_trust = True
+        return self._taken(strategy, result, d, outputs, f"{total:.0f} rows, of {len(answers)} sites")
 
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
         start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
@@ -385,21 +450,51 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             **more,
         )
 
-    def _taken(self, strategy: FedNewton, result: Any, d: int, outputs: int) -> tuple[Vector, Vector]:
+    def _taken(
+        self, strategy: FedNewton, result: Any, d: int, outputs: int, data: str
+    ) -> tuple[NDArray[np.float64], Vector]:
         """Return a run's coefficients and intercepts, and keep its numbers."""
         rounds = result.train_metrics_clientapp
+        last = rounds[max(rounds)]
         self.n_iter_ = 1 + len(rounds)
-        self.duality_gap_ = float(rounds[max(rounds)].get("duality-gap", math.nan))
+        self.duality_gap_ = float(last.get("duality-gap", math.nan))
         # The tolerance is `tol` times the loss with an intercept alone.
         unbounded = self.duality_gap_ > strategy.tolerance * max(1.0, _SOLVED / self.tol)
-        if unbounded or not run_of(strategy).finished():
+        unsolved = unbounded or not run_of(strategy).finished()
+        if unsolved:
             warnings.warn(
                 f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features",
                 ConvergenceWarning,
                 stacklevel=4,
             )
+        first = "alpha" if isinstance(self, RegressorMixin) else "C"
+        strength = getattr(strategy.regularizer, "strength", 0.0)
+        residual = (
+            f"{last.get('residual', math.nan):.3g}, the length of a proximal gradient step; there is no duality gap"
+        )
+        gap = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
+        self._lines = [
+            ("Strength", f"{strength:.6g} ({first}={getattr(self, first):g}, l1_ratio={self.l1_ratio:g})"),
+            ("Data", data),
+            ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
+            ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
+        ]
         coefficients = result.arrays["coefficients"].numpy().reshape(d, outputs)
         return coefficients, result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
+
+
+def _aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a table's lines, the header first; missing cells are empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [["", *names[1:]], *([_cell(row.get(name, "")) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return [
+        "    " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in cells
+    ]
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _is_grid(X: Any) -> bool:
@@ -640,7 +735,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     C : float, default 1.0
         Inverse of the strength, as in scikit-learn: the loss is a sum over all rows.
     l1_ratio : float, default 0.0
-        Between 0 (ridge) and 1 (lasso).
+        Between 0 (ridge) and 1 (lasso). The default is scikit-learn's: a ridge, which sets no coefficient to 0.
     fit_intercept : bool, default True
         Whether to fit an intercept, which is never regularized.
     num_clients : int, default 4
@@ -672,9 +767,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
     Examples
     --------
-    >>> X, y = np.array([[-1.0], [0.0], [1.0], [2.0]]), np.array(["no", "no", "yes", "yes"])
-    >>> FederatedLogisticRegression(num_clients=2).fit(X, y).predict([[-3.0], [3.0]]).tolist()
-    ['no', 'yes']
+    >>> X, y = np.array([[-1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [2.0, 1.0]]), np.array(["no", "no", "yes", "yes"])
+    >>> model = FederatedLogisticRegression(C=2.0, l1_ratio=1.0).fit([X[:2], X[2:]], [y[:2], y[2:]])
+    >>> model.predict([[-3.0, 0.0], [3.0, 0.0]]).tolist(), int(np.count_nonzero(model.coef_))
+    (['no', 'yes'], 1)
     """
 
     C: float = 1.0

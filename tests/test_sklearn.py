@@ -1,5 +1,6 @@
 """The estimators: scikit-learn's solutions and its own checks."""
 
+import re
 import tracemalloc
 import warnings
 from collections import Counter
@@ -11,7 +12,7 @@ from flwr.app import Array
 from problems import clients, run
 from sklearn.base import clone
 from sklearn.datasets import load_iris
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import check_estimator
@@ -189,6 +190,63 @@ def test_columns_without_text_names_are_not_reordered_in_silence():
     with pytest.raises(ConfigurationError, match="other columns, and their names are no texts"):
         FederatedLasso(0.1).fit([first, first[[1, 0]]], targets)
     FederatedLasso(0.1).fit([first, first], targets)
+
+
+def test_a_summary_says_what_was_found_and_of_what():
+    X, y = regression_data()
+    model = FederatedElasticNet(0.2, l1_ratio=0.7)
+    with pytest.raises(NotFittedError):
+        model.summary()
+    model.fit([X[:50], X[50:]], [y[:50], y[50:]])
+    summary = model.summary()
+    assert summary == str(summary) == repr(summary)
+    lines = summary.splitlines()
+    zeros, gap = np.count_nonzero(model.coef_ == 0.0), rf"{model.duality_gap_:.3g}, of an objective of (\S+)$"
+    assert 0 < zeros < 6
+    for line in (
+        r"Strength: 0.2 \(alpha=0.2, l1_ratio=0.7\)",
+        r"Data: 80 rows, of 2 sites$",
+        rf"Rounds: {model.n_iter_}$",
+        f"Duality gap: {gap}",
+        rf"Coefficients: {6 - zeros} of 6 are not 0",
+        r"matched by position: .* at all sites is taken on trust",
+    ):
+        assert re.search(f"(?m){line}", summary), line
+    w = model.coef_
+    value = ((model.predict(X) - y) ** 2).mean() / 2 + 0.2 * (0.7 * np.abs(w).sum() + 0.15 * w @ w)
+    assert float(re.search(gap, summary, re.M)[1]) == pytest.approx(value, rel=1e-5)
+    largest = np.argsort(-np.abs(w))[: 6 - zeros]
+    told = [line.split() for line in lines if re.match(r"    (x\d|\(intercept\)) ", line)]
+    assert [name for name, _ in told] == ["(intercept)", *(f"x{j}" for j in largest)]
+    np.testing.assert_allclose([float(number) for _, number in told], [model.intercept_, *w[largest]], rtol=1e-5)
+    assert [row["coefficient"] for row in summary.rows] == w.tolist()
+    assert list(summary.table()["feature"]) == [f"x{j}" for j in range(6)]
+    # One array has one order; later changes of the parameters are not those of the fit.
+    model.fit(X, y).set_params(alpha=3.0)
+    assert "trust" not in model.summary()
+    assert "alpha=0.2" in model.summary()
+
+
+def test_a_summary_of_many_classes_of_weights_and_of_a_fit_that_did_not_end():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])
+    model = FederatedLogisticRegression(0.3, l1_ratio=1.0, penalty_factor=[0, 1, 1, 1]).fit(X, names[y])
+    rows = model.summary().rows
+    np.testing.assert_array_equal([[row[name] for name in names] for row in rows], model.coef_.T)
+    assert [row["penalty_factor"] for row in rows] == [0, 1, 1, 1]
+    assert re.search(
+        r"Strength: 0.0222222 \(C=0.3, .*\n.*\n.*\n.*Residual: .*; there is no duality gap", model.summary()
+    )
+    assert re.search(r"(?m)^ +setosa +versicolor +virginica +penalty_factor$", model.summary())
+    with pytest.warns(ConvergenceWarning):
+        model = FederatedLogisticRegression(0.3, l1_ratio=1.0, max_rounds=3).fit(X, y, sample_weight=np.full(150, 2.0))
+    assert "Rounds: 3, not solved to tol=1e-14" in model.summary()
+    assert "Data: 150 rows, weighted, of 4 sites" in model.summary()
+    wide = np.random.default_rng(0).normal(size=(30, 60))
+    model = FederatedElasticNet(0.01, l1_ratio=0.0, fit_intercept=False).fit(wide, wide[:, 0])
+    assert "    and 20 more; all features: .table()" in model.summary()
+    assert "intercept" not in model.summary()
+    assert len(model.summary().table()["feature"]) == 60
 
 
 def test_joblib(tmp_path):
@@ -377,6 +435,9 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind):
     assert np.array_equal(there.intercept_, here.intercept_)
     assert there.n_iter_ == here.n_iter_ == max(Counter(asked).values())
     assert there.feature_names_in_.tolist() == list("vwxyz")
+    # The sites' columns have not been compared with these names.
+    assert "taken on trust" in there.summary()
+    assert f"{sum(map(len, parts))} rows, of 3 sites" in there.summary()
     np.testing.assert_equal(there.duality_gap_, here.duality_gap_)
     np.testing.assert_array_equal(there.predict(parts[0]), here.predict(parts[0]))
 

@@ -29,6 +29,8 @@ def test_columns_of_the_clients_are_aligned_by_name():
     expected = Lasso(0.1, tol=1e-13).fit(X, Y)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=0, atol=1e-7)
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert "trust" not in model.summary()
+    assert list(model.summary().table().columns) == ["feature", "coefficient"]
     with pytest.raises(ValueError, match="same order"):
         model.predict(frames[1])
     assert list(frames[1].columns) == ["c", "a", "b"]
