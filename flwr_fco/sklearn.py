@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
@@ -49,11 +49,12 @@ from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import is_sparse
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
+from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
 from flwr_fco.simulation.strength_path import StrengthPath
 from flwr_fco.strategies import FedNewton, Strengths, run_of
 
-__all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
+__all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "Summary", "to_estimator"]
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
@@ -61,6 +62,8 @@ _SOLVED = 1e-9
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
+#: Coefficients in the text of a summary, at most.
+_SHOWN = 40
 
 
 def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None = None) -> Any:
@@ -250,6 +253,24 @@ class _Weighted(Objective):
         return np.array(self._plain.design.predict(w, num_outputs=self._plain.num_outputs))
 
 
+class Summary(str):
+    """What a fitted estimator says of its fit: a text, which printing and a notebook show, and a table.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Each feature's name and coefficients, in the order of the columns.
+    """
+
+    rows: list[dict[str, Any]]
+
+    def table(self) -> Any:
+        """Return all features as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
+        return columns_of(self.rows)
+
+    __repr__ = str.__str__
+
+
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
@@ -261,11 +282,51 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     max_rounds: int = field(default=5000, kw_only=True)
     tol: float = field(default=1e-14, kw_only=True)
     cv: int | Strengths | Sequence[Any] | None = field(default=None, kw_only=True)
+    penalty_factor: Any = field(default=None, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         return tags
+
+    def summary(self) -> Summary:
+        """Return a text about the fit: strength, sites, rounds, duality gap, and the coefficients that are not 0.
+
+        Returns
+        -------
+        Summary
+            The text, with the largest coefficients first, 40 at most; its ``table()`` has every feature.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self)
+        # A column for each class; of squares, and of two classes, a single one.
+        w = np.atleast_2d(self.coef_).T
+        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(len(w))])
+        labels = ["coefficient"] if w.shape[1] == 1 else [str(label) for label in self.classes_]
+        columns: dict[str, Any] = dict(zip(labels, w.T.tolist(), strict=True))
+        if self._factors is not None:
+            columns["penalty_factor"] = self._factors.tolist()
+        rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
+        size = np.abs(w).max(axis=1)
+        count = int(np.count_nonzero(size))
+        order = np.argsort(-size, kind="stable")[: min(count, _SHOWN)]
+        shown = [rows[j] for j in order]
+        if self.fit_intercept:
+            intercepts = np.atleast_1d(self.intercept_).tolist()
+            shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
+        lines = [*self._lines, ("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
+        text = [type(self).__name__, *(f"├── {title}: {about}" for title, about in lines), *_aligned_columns(shown)]
+        if count > _SHOWN:
+            text.append(f"    and {count - _SHOWN} more; all features: .table()")
+        if self._on_trust:
+            text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
+        summary = Summary("\n".join(text))
+        summary.rows = rows
+        return summary
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
@@ -302,6 +363,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                     "groups is for one X, y; here X is a list, whose parts are the clients already"
                 )
             parts = _aligned(X, y, sample_weight)
+            self._on_trust = len(parts) > 1 and not _columns(parts[0])
             pairs = [
                 validate_data(self, own, labels, reset=m == 0, **checks)
                 for m, (own, labels) in enumerate(zip(parts, y, strict=True))
@@ -310,6 +372,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
         else:
             X, y = validate_data(self, X, y, **checks)
+            self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:
                 check_consistent_length(X, groups)
@@ -330,6 +393,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _run(self, objectives: list[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
+        self._factors = _factors(self.penalty_factor, getattr(self, "feature_names_in_", ()), d)
         if split.weighted:
             objectives = [_Weighted(*pair) for pair in zip(objectives, split.weights, strict=True)]  # type: ignore[arg-type]
         if not isinstance(self.cv, int | Strengths | None):
@@ -340,7 +404,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         w = np.zeros(objectives[0].layout.size)
         told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
         weighting = dict(enumerate(masses)) if split.weighted else "examples"
-        strategy = self._strategy(penalty(total), told, outputs, weighting=weighting, min_available_nodes=1)
+        psi = penalty(total, _weights(self._factors, outputs))
+        strategy = self._strategy(psi, told, outputs, weighting=weighting, min_available_nodes=1)
 
         def run(runs: Any, begin: Any, num_rounds: int) -> Any:
             return simulate(
@@ -353,7 +418,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 on_interrupt="raise",
             )
 
-        return self._solved(strategy, run, start, d, outputs, total)
+        count = sum(objective.num_examples for objective in objectives)
+        data = f"{count} rows{', weighted' * split.weighted}, of {len(objectives)} sites"
+        return self._solved(strategy, run, start, outputs, total, data)
 
     def _run_over(self, grid: Any, features: Any, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
@@ -366,9 +433,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 f"features={features!r}: the sites have the data, so give the names of their columns in their order, "
                 "or how many there are"
             )
+        self._factors = _factors(self.penalty_factor, names, d)
         start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
         # Of this strategy only the question is needed, about the loss at 0.
-        asking = run_of(FedNewton(min_available_nodes=self.num_clients, fraction_evaluate=0.0))
+        asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
         asking.prepare(start)
         size = asking.plan.layout.size
         question = asking.inquiry.question("gradient", np.zeros(size))
@@ -380,11 +448,16 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             )
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         total = math.fsum(answer.examples for answer in answers)
-        strategy = self._strategy(penalty(total), told, outputs, min_available_nodes=self.num_clients)
+        psi = penalty(total, _weights(self._factors, outputs))
+        strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients)
         self.n_features_in_ = d
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
-        return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, d, outputs, total)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self._on_trust = True
+        data = f"{total:.0f} rows, of {len(answers)} sites"
+        return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, outputs, total, data)
 
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
         start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
@@ -407,8 +480,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         )
 
     def _solved(
-        self, strategy: FedNewton, run: Any, start: Any, d: int, outputs: int, examples: float
-    ) -> tuple[Vector, Vector]:
+        self, strategy: FedNewton, run: Any, start: Any, outputs: int, examples: float, data: str
+    ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         rounds, path, tolerance = max(1, self.max_rounds - 1), self._path, strategy.tolerance
         self.n_iter_ = 1
@@ -427,18 +500,48 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             strategy.regularizer, strategy.tolerance = with_strength(strategy.regularizer, chosen.strength), tolerance
         result = run(strategy, start, rounds)
         metrics = result.train_metrics_clientapp
+        last = metrics[max(metrics)]
         self.n_iter_ += len(metrics)
-        self.duality_gap_ = float(metrics[max(metrics)].get("duality-gap", math.nan))
+        self.duality_gap_ = float(last.get("duality-gap", math.nan))
         # The tolerance is `tol` times the loss with an intercept alone.
         unbounded = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol)
-        if unbounded or not run_of(strategy).finished():
+        unsolved = unbounded or not run_of(strategy).finished()
+        if unsolved:
             warnings.warn(
                 f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features",
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        coefficients = result.arrays["coefficients"].numpy().reshape(d, outputs)
+        first = "alpha" if isinstance(self, RegressorMixin) else "C"
+        strength = getattr(strategy.regularizer, "strength", 0.0)
+        value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
+        chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
+        residual = (
+            f"{last.get('residual', math.nan):.3g}, the length of a proximal gradient step; there is no duality gap"
+        )
+        gap = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
+        self._lines = [
+            ("Strength", f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"),
+            ("Data", data),
+            ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
+            ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
+        ]
+        coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
         return coefficients, result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
+
+
+def _aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a table's lines, the header first; missing cells are empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [["", *names[1:]], *([_cell(row.get(name, "")) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return [
+        "    " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in cells
+    ]
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _is_grid(X: Any) -> bool:
@@ -479,11 +582,59 @@ def _row_weights(weights: Any, features: Any) -> Vector:
     return np.asarray(checked)
 
 
-def _penalty(l1: float, l2: float) -> Regularizer:
-    """Return l1 ||w||_1 + l2/2 ||w||^2."""
+def _penalty(l1: float, l2: float, weights: Vector | None) -> Regularizer:
+    """Return sum_j weights_j (l1 |w_j| + l2/2 w_j^2)."""
+    if weights is not None and not weights.any():
+        return Zero()
     if l1 > 0.0 and l2 > 0.0:
-        return ElasticNet(l1 + l2, l1 / (l1 + l2))
-    return L1(l1) if l1 > 0.0 else L2Squared(l2) if l2 > 0.0 else Zero()
+        return ElasticNet(l1 + l2, l1 / (l1 + l2), weights)
+    return L1(l1, weights) if l1 > 0.0 else L2Squared(l2, weights) if l2 > 0.0 else Zero()
+
+
+def _factors(given: Any, names: Any, d: int) -> Vector | None:
+    """Return each feature's factor of the penalty, shape (d,), of a mapping of names or of an array.
+
+    Raises
+    ------
+    ConfigurationError
+        If a name is unknown, or the factors are not d finite numbers >= 0.
+    """
+    if given is None:
+        return None
+    # A Series goes by its index, whose order may be another one than the features'.
+    given = given.to_dict() if hasattr(given, "to_dict") else given
+    if isinstance(given, Mapping):
+        if not len(names):
+            raise ConfigurationError(
+                f"penalty_factor={given!r} names features, but those of X have no names; give a data frame, "
+                f"features=[...] with a grid, or an array of {d} factors"
+            )
+        unknown = [name for name in given if name not in set(names)]
+        if unknown:
+            raise ConfigurationError(
+                f"penalty_factor names {unknown[:5]}, which X does not have; its features are {', '.join(names[:10])}"
+                f"{', ...' if d > 10 else ''}"
+            )
+        given = [given.get(name, 1.0) for name in names]
+    factors = np.asarray(given)
+    if factors.shape != (d,) or factors.dtype.kind not in "fiu":
+        raise ConfigurationError(
+            f"penalty_factor has shape {factors.shape} and dtype {factors.dtype}; expected a number for each of the "
+            f"{d} features, or a mapping of names to numbers"
+        )
+    wrong = np.flatnonzero(~(np.isfinite(factors) & (factors >= 0.0)))
+    if wrong.size:
+        where = names[wrong[0]] if len(names) else wrong[0]
+        raise ConfigurationError(
+            f"penalty_factor={factors[wrong[0]]:g} of feature {where}; expected finite numbers >= 0, where 0 leaves a "
+            "feature without a penalty"
+        )
+    return factors.astype(np.float64)
+
+
+def _weights(factors: Vector | None, outputs: int) -> Vector | None:
+    """Return factors as they broadcast to the coefficients: a feature's holds for all classes."""
+    return factors if factors is None or outputs == 1 else factors[:, None]
 
 
 @dataclass(repr=False, eq=False)
@@ -504,12 +655,16 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
+        smaller one. With `sample_weight` or a factor of 0 there is no gap: it ends at a proximal gradient step that
+        short.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
+        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
+        sum to d. Names need a data frame, or `features` with a grid.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
-        test rows that part it; `alpha` is then ignored. All
-        strengths and folds are solved in the same messages.
+        test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the same messages.
 
     Attributes
     ----------
@@ -520,7 +675,8 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
+        factor of 0.
     path_ : PathResult
         With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
     strength_ : float
@@ -564,9 +720,9 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
                 "to 1"
             )
 
-        def penalty(total: float) -> Regularizer:
+        def penalty(total: float, weights: Vector | None) -> Regularizer:
             alpha = self.alpha if self._path is None else 1.0
-            return _penalty(alpha * self.l1_ratio, alpha * (1.0 - self.l1_ratio))
+            return _penalty(alpha * self.l1_ratio, alpha * (1.0 - self.l1_ratio), weights)
 
         if _is_grid(X):
             coefficients, intercept = self._run_over(X, features, 1, penalty)
@@ -613,12 +769,16 @@ class FederatedLasso(FederatedElasticNet):
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
+        smaller one. With `sample_weight` or a factor of 0 there is no gap: it ends at a proximal gradient step that
+        short.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
+        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
+        sum to d. Names need a data frame, or `features` with a grid.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
-        test rows that part it; `alpha` is then ignored. All
-        strengths and folds are solved in the same messages.
+        test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the same messages.
 
     Attributes
     ----------
@@ -629,7 +789,8 @@ class FederatedLasso(FederatedElasticNet):
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
+        factor of 0.
     path_ : PathResult
         With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
     strength_ : float
@@ -657,7 +818,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     C : float, default 1.0
         Inverse of the strength, as in scikit-learn: the loss is a sum over all rows.
     l1_ratio : float, default 0.0
-        Between 0 (ridge) and 1 (lasso).
+        Between 0 (ridge) and 1 (lasso). The default is scikit-learn's: a ridge, which sets no coefficient to 0.
     fit_intercept : bool, default True
         Whether to fit an intercept, which is never regularized.
     num_clients : int, default 4
@@ -666,12 +827,16 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With `sample_weight` there is no gap: it ends at a proximal gradient step that short.
+        smaller one. With `sample_weight` or a factor of 0 there is no gap: it ends at a proximal gradient step that
+        short.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
+        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
+        sum to d. Names need a data frame, or `features` with a grid.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
-        test rows that part it; `C` is then ignored. All
-        strengths and folds are solved in the same messages.
+        test rows that part it; `C` is then ignored. All strengths and folds are solved in the same messages.
 
     Attributes
     ----------
@@ -684,7 +849,8 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight`.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
+        factor of 0.
     path_ : PathResult
         With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
     strength_ : float
@@ -692,9 +858,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
     Examples
     --------
-    >>> X, y = np.array([[-1.0], [0.0], [1.0], [2.0]]), np.array(["no", "no", "yes", "yes"])
-    >>> FederatedLogisticRegression(num_clients=2).fit(X, y).predict([[-3.0], [3.0]]).tolist()
-    ['no', 'yes']
+    >>> X, y = np.array([[-1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [2.0, 1.0]]), np.array(["no", "no", "yes", "yes"])
+    >>> model = FederatedLogisticRegression(C=2.0, l1_ratio=1.0).fit([X[:2], X[2:]], [y[:2], y[2:]])
+    >>> model.predict([[-3.0, 0.0], [3.0, 0.0]]).tolist(), int(np.count_nonzero(model.coef_))
+    (['no', 'yes'], 1)
     """
 
     C: float = 1.0
@@ -735,9 +902,9 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
                 f"C={self.C!r}, l1_ratio={self.l1_ratio!r}; expected a finite number > 0 and a number from 0 to 1"
             )
 
-        def penalty(total: float) -> Regularizer:
+        def penalty(total: float, weights: Vector | None) -> Regularizer:
             strength = 1.0 / (self.C * total) if self._path is None else 1.0
-            return _penalty(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio))
+            return _penalty(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), weights)
 
         parts = None
         if not _is_grid(X):
@@ -756,7 +923,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         else:
             objectives = [self._objective(*own, self.classes_) for own in zip(parts.features, parts.y, strict=True)]
             coefficients, intercept = self._run(objectives, parts, outputs, penalty)
-        # With a column for each class, the intercepts are unique only up to a common constant.
+        # With a column for each class, what is not penalised is unique only up to a common constant.
+        if outputs > 1 and self._factors is not None:
+            free = self._factors == 0.0
+            coefficients[free] -= coefficients[free].mean(axis=1, keepdims=True)
         self.coef_ = np.ascontiguousarray(coefficients.T)
         self.intercept_ = intercept - intercept.mean() if outputs > 1 else intercept
         return self

@@ -101,3 +101,12 @@ def test_every_callback_is_on_the_page(name):
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([\w-]+\.md)", text_of(page)):
         assert (ROOT / "docs" / target).exists()
+
+
+def test_an_estimator_says_of_its_fit_what_the_page_shows():
+    done, shown = run_block("scikit-learn", 0), text_of("scikit-learn").split("```text\n")[1].split("```")[0]
+    assert done.returncode == 0, done.stderr
+    # The gap is rounding.
+    gap = r"(?m)^(├── Duality gap: )(\S+),"
+    assert float(re.search(gap, done.stdout)[2]) < 1e-14
+    assert re.sub(gap, r"\1", done.stdout) == re.sub(gap, r"\1", shown)

@@ -1,6 +1,7 @@
 """The estimators: scikit-learn's solutions and its own checks."""
 
 import pickle
+import re
 import tracemalloc
 import warnings
 from collections import Counter
@@ -12,7 +13,7 @@ from flwr.app import Array
 from problems import clients, run
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_iris
-from sklearn.exceptions import ConvergenceWarning
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GroupKFold
@@ -72,6 +73,60 @@ def test_classification_is_scikit_learns(classes, l1_ratio):
     np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
 
 
+FACTORS = np.array([0.0, 1.0, 0.0, 3.0, 0.2, 1.0])
+
+
+@pytest.mark.parametrize("outputs", [1, 2, 3], ids=["squares", "two classes", "three classes"])
+@pytest.mark.parametrize("l1_ratio", [1.0, 0.4, 0.0])
+def test_a_factor_multiplies_the_penalty_of_its_feature(outputs, l1_ratio):
+    """Optimality: the loss's slope balances the penalty's, and is 0 where there is none."""
+    X, y = regression_data()
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    strength = 0.05
+    if outputs == 1:
+        model = FederatedElasticNet(strength, l1_ratio=l1_ratio, penalty_factor=FACTORS).fit(X, y)
+        slopes = X.T @ (model.predict(X) - y)[:, None] / 80
+    else:
+        y = np.digitize(y, np.quantile(y, [[0.5], [0.3, 0.6]][outputs - 2]) + 0.5)
+        y[::9] = (y[::9] + 1) % outputs  # not separable
+        model = FederatedLogisticRegression(1 / (80 * strength), l1_ratio=l1_ratio, penalty_factor=FACTORS).fit(X, y)
+        slopes = X.T @ (model.predict_proba(X) - np.eye(outputs)[y]) / 80
+        slopes = slopes[:, 1:] if outputs == 2 else slopes
+    w = np.atleast_2d(model.coef_).T
+    pulls = slopes + strength * (1.0 - l1_ratio) * FACTORS[:, None] * w
+    thresholds = np.broadcast_to(strength * l1_ratio * FACTORS[:, None], w.shape)
+    np.testing.assert_allclose(pulls[w != 0], -(thresholds * np.sign(w))[w != 0], atol=1e-7)
+    assert (np.abs(pulls) <= thresholds + 1e-7).all()
+    assert (w[FACTORS == 0.0] != 0.0).all()
+    if l1_ratio == 1.0:
+        assert (w == 0.0).any()
+    if outputs == 3:
+        np.testing.assert_allclose(w[FACTORS == 0.0].sum(axis=1), 0.0, atol=1e-12)
+
+
+def test_a_factor_is_a_scale_of_the_column_and_0_takes_the_column_out():
+    """By the substitution v_j = f_j w_j; and a confounder of squares is projected out of the others and of y."""
+    X, y = regression_data()
+    factors = np.array([1.0, 0.5, 2.0, 4.0, 0.2, 1.0])
+    ours = FederatedLasso(0.2, penalty_factor=factors).fit(X, y)
+    theirs = Lasso(0.2, tol=1e-13, max_iter=10**6).fit(X / factors, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_ / factors, atol=1e-6)
+    assert ours.duality_gap_ < 1e-12
+    ours = FederatedLasso(0.2, penalty_factor=[0, 1, 1, 1, 1, 1]).fit(X, y)
+    beside = np.column_stack([np.ones(80), X[:, 0]])
+    X, y = (part - beside @ np.linalg.lstsq(beside, part)[0] for part in (X[:, 1:], y))
+    theirs = Lasso(0.2, tol=1e-13, max_iter=10**6, fit_intercept=False).fit(X, y)
+    np.testing.assert_allclose(ours.coef_[1:], theirs.coef_, atol=1e-6)
+    assert np.isnan(ours.duality_gap_)
+
+
+def test_factors_of_0_alone_are_no_penalty():
+    X, y = regression_data()
+    ours = FederatedLasso(0.2, penalty_factor=np.zeros(6)).fit(X, y)
+    expected = np.linalg.lstsq(np.column_stack([X, np.ones(80)]), y)[0]
+    np.testing.assert_allclose([*ours.coef_, ours.intercept_], expected, atol=1e-8)
+
+
 def test_parts_of_ones_own_are_pooled():
     """How the rows are divided has no effect on the solution, also where a client has one class."""
     X, y = load_iris(return_X_y=True)
@@ -100,7 +155,14 @@ def test_scikit_learns_own_checks(estimator):
 
 def test_their_parameters_are_those_of_scikit_learns():
     """In its order, and with its defaults where it has them; ours come by name alone."""
-    own = {"num_clients": 4, "max_rounds": 5000, "tol": 1e-14, "cv": None, "fit_intercept": True}
+    own = {
+        "num_clients": 4,
+        "max_rounds": 5000,
+        "tol": 1e-14,
+        "fit_intercept": True,
+        "penalty_factor": None,
+        "cv": None,
+    }
     for ours, theirs, first in (
         (FederatedLasso, Lasso, {"alpha": 1.0}),
         (FederatedElasticNet, ElasticNet, {"alpha": 1.0, "l1_ratio": 0.5}),
@@ -139,6 +201,63 @@ def test_columns_without_text_names_are_not_reordered_in_silence():
     FederatedLasso(0.1).fit([first, first], targets)
 
 
+def test_a_summary_says_what_was_found_and_of_what():
+    X, y = regression_data()
+    model = FederatedElasticNet(0.2, l1_ratio=0.7)
+    with pytest.raises(NotFittedError):
+        model.summary()
+    model.fit([X[:50], X[50:]], [y[:50], y[50:]])
+    summary = model.summary()
+    assert summary == str(summary) == repr(summary)
+    lines = summary.splitlines()
+    zeros, gap = np.count_nonzero(model.coef_ == 0.0), rf"{model.duality_gap_:.3g}, of an objective of (\S+)$"
+    assert 0 < zeros < 6
+    for line in (
+        r"Strength: 0.2 \(alpha=0.2, l1_ratio=0.7\)",
+        r"Data: 80 rows, of 2 sites$",
+        rf"Rounds: {model.n_iter_}$",
+        f"Duality gap: {gap}",
+        rf"Coefficients: {6 - zeros} of 6 are not 0",
+        r"matched by position: .* at all sites is taken on trust",
+    ):
+        assert re.search(f"(?m){line}", summary), line
+    w = model.coef_
+    value = ((model.predict(X) - y) ** 2).mean() / 2 + 0.2 * (0.7 * np.abs(w).sum() + 0.15 * w @ w)
+    assert float(re.search(gap, summary, re.M)[1]) == pytest.approx(value, rel=1e-5)
+    largest = np.argsort(-np.abs(w))[: 6 - zeros]
+    told = [line.split() for line in lines if re.match(r"    (x\d|\(intercept\)) ", line)]
+    assert [name for name, _ in told] == ["(intercept)", *(f"x{j}" for j in largest)]
+    np.testing.assert_allclose([float(number) for _, number in told], [model.intercept_, *w[largest]], rtol=1e-5)
+    assert [row["coefficient"] for row in summary.rows] == w.tolist()
+    assert list(summary.table()["feature"]) == [f"x{j}" for j in range(6)]
+    # One array has one order; later changes of the parameters are not those of the fit.
+    model.fit(X, y).set_params(alpha=3.0)
+    assert "trust" not in model.summary()
+    assert "alpha=0.2" in model.summary()
+
+
+def test_a_summary_of_many_classes_of_weights_and_of_a_fit_that_did_not_end():
+    X, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])
+    model = FederatedLogisticRegression(0.3, l1_ratio=1.0, penalty_factor=[0, 1, 1, 1]).fit(X, names[y])
+    rows = model.summary().rows
+    np.testing.assert_array_equal([[row[name] for name in names] for row in rows], model.coef_.T)
+    assert [row["penalty_factor"] for row in rows] == [0, 1, 1, 1]
+    assert re.search(
+        r"Strength: 0.0222222 \(C=0.3, .*\n.*\n.*\n.*Residual: .*; there is no duality gap", model.summary()
+    )
+    assert re.search(r"(?m)^ +setosa +versicolor +virginica +penalty_factor$", model.summary())
+    with pytest.warns(ConvergenceWarning):
+        model = FederatedLogisticRegression(0.3, l1_ratio=1.0, max_rounds=3).fit(X, y, sample_weight=np.full(150, 2.0))
+    assert "Rounds: 3, not solved to tol=1e-14" in model.summary()
+    assert "Data: 150 rows, weighted, of 4 sites" in model.summary()
+    wide = np.random.default_rng(0).normal(size=(30, 60))
+    model = FederatedElasticNet(0.01, l1_ratio=0.0, fit_intercept=False).fit(wide, wide[:, 0])
+    assert "    and 20 more; all features: .table()" in model.summary()
+    assert "intercept" not in model.summary()
+    assert len(model.summary().table()["feature"]) == 60
+
+
 def test_joblib(tmp_path):
     X, y = load_iris(return_X_y=True)
     model = FederatedLogisticRegression(0.01).fit(X, y)
@@ -161,6 +280,16 @@ def test_joblib(tmp_path):
         (lambda X, y: FederatedLasso(num_clients=3.0).fit(X, y), "num_clients=3.0 is a float; expected a whole number"),
         (lambda X, y: FederatedLasso("0.1").fit(X, y), "alpha='0.1' is a str; expected a number"),
         (lambda X, y: FederatedLogisticRegression("1").fit(X, y > 0), "C='1' is a str; expected a number"),
+        (
+            lambda X, y: FederatedLasso(penalty_factor={"age": 0}).fit(X, y),
+            "those of X have no names; give a data frame",
+        ),
+        (lambda X, y: FederatedLasso(penalty_factor=[1.0, 0.0]).fit(X, y), r"shape \(2,\).*each of the 6 features"),
+        (lambda X, y: FederatedLasso(penalty_factor="age").fit(X, y), "dtype <U3; expected a number"),
+        (lambda X, y: FederatedLasso(penalty_factor=["0"] * 6).fit(X, y), "dtype <U1; expected a number"),
+        (lambda X, y: FederatedLasso(penalty_factor=[1, 1, -2, 1, 1, 1]).fit(X, y), "factor=-2 of feature 2; expected"),
+        (lambda X, y: FederatedLasso(penalty_factor=[np.nan] * 6).fit(X, y), "factor=nan of feature 0"),
+        (lambda X, y: FederatedLasso(penalty_factor=[1, np.inf] * 3).fit(X, y), "factor=inf of feature 1"),
     ],
 )
 def test_what_cannot_be_fitted(fit, message):
@@ -292,9 +421,10 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind):
     scores = [features @ [1.0, -1.0, 0.5, 0.0, 0.0] + rng.normal(size=len(features)) for features in parts]
     bins = {"lasso": None, "two classes": [0.0], "three classes": [-1.0, 1.0]}[kind]
     targets = scores if bins is None else [np.array(["a", "b", "c"])[np.digitize(own, bins)] for own in scores]
-    model, more, app_options = FederatedLasso(0.1, num_clients=3), {}, {}
+    options = {"num_clients": 3, "penalty_factor": [1, 2, 0, 1, 1]}
+    model, more, app_options = FederatedLasso(0.1, **options), {}, {}
     if bins is not None:
-        model = FederatedLogisticRegression(C=0.3, l1_ratio=1.0, num_clients=3)
+        model = FederatedLogisticRegression(C=0.3, l1_ratio=1.0, **options)
         more = app_options = {"classes": ["a", "b", "c"][: len(bins) + 1]}
     here = clone(model).fit(parts, targets)
     asked = []
@@ -314,7 +444,10 @@ def test_over_a_grid_the_bits_are_those_of_a_fit_here(kind):
     assert np.array_equal(there.intercept_, here.intercept_)
     assert there.n_iter_ == here.n_iter_ == max(Counter(asked).values())
     assert there.feature_names_in_.tolist() == list("vwxyz")
-    assert there.duality_gap_ == here.duality_gap_
+    # The sites' columns have not been compared with these names.
+    assert "taken on trust" in there.summary()
+    assert f"{sum(map(len, parts))} rows, of 3 sites" in there.summary()
+    np.testing.assert_equal(there.duality_gap_, here.duality_gap_)
     np.testing.assert_array_equal(there.predict(parts[0]), here.predict(parts[0]))
 
 
@@ -327,6 +460,10 @@ def test_what_a_grid_needs_besides():
             model.fit(grid)
         with pytest.raises(ConfigurationError, match=r"features=5.0: .* or how many there are"):
             model.fit(grid, features=5.0)
+        with pytest.raises(
+            ConfigurationError, match=r"names \['age'\], which X does not have; its features are a, b, c$"
+        ):
+            clone(model).set_params(penalty_factor={"age": 0}).fit(grid, features=["a", "b", "c"])
         with pytest.raises(ConfigurationError, match=r"0 of num_clients=2 sites have answered.*a label is none of"):
             model.fit(grid, features=3, classes=["x", "y"])
 

@@ -6,7 +6,9 @@ from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
+from flwr_fco.wire import flower
 
 pd = pytest.importorskip("pandas")
 
@@ -27,9 +29,28 @@ def test_columns_of_the_clients_are_aligned_by_name():
     expected = Lasso(0.1, tol=1e-13).fit(X, Y)
     np.testing.assert_allclose(model.coef_, expected.coef_, rtol=0, atol=1e-7)
     assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    assert "trust" not in model.summary()
+    assert list(model.summary().table().columns) == ["feature", "coefficient"]
     with pytest.raises(ValueError, match="same order"):
         model.predict(frames[1])
     assert list(frames[1].columns) == ["c", "a", "b"]
+
+
+def test_a_factor_finds_its_feature_by_name():
+    """Whatever the order of the columns, and of the entries."""
+    frames = [FRAME[:30][["c", "a", "b"]], FRAME[30:]]
+    factors = np.array([0.5, 2.5, 1.0])
+    expected = Lasso(0.1, tol=1e-13).fit(X / factors, Y).coef_ / factors
+    for given in ({"b": 2.5, "a": 0.5}, pd.Series({"b": 2.5, "c": 1, "a": 0.5}), [1, 0.5, 2.5]):
+        model = FederatedLasso(0.1, penalty_factor=given).fit(frames, TARGETS)
+        np.testing.assert_allclose(model.coef_, expected[[2, 0, 1]], atol=1e-7)
+    grid = InProcessGrid(model.client_app(lambda context: (frames[1], TARGETS[1])), 1)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        there = FederatedLasso(0.1, num_clients=1, penalty_factor={"b": 2.5, "a": 0}).fit(grid, features=list("abc"))
+    here = FederatedLasso(0.1, penalty_factor=[0, 2.5, 1]).fit([frames[1]], [TARGETS[1]])
+    np.testing.assert_array_equal(there.coef_, here.coef_)
+    with pytest.raises(ConfigurationError, match=r"names \['d'\], which X does not have; its features are c, a, b$"):
+        FederatedLasso(0.1, penalty_factor={"a": 0, "d": 0}).fit(frames, TARGETS)
 
 
 @pytest.mark.parametrize(

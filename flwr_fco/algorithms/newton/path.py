@@ -9,8 +9,8 @@ by the steps of :mod:`.method`, and closes at its own duality gap::
     problems          each opens at the point of the next stronger one, with the derivatives that came for it
     validation        one message: each model's loss on the rows of its fold, at every client
 
-A client's folds follow from the run's seed and its number of rows; of labels each fold has the same shares. Or its objective has
-``folds``.
+A client's folds follow from the run's seed and its number of rows, with the same shares of each class; or its objective
+has ``folds``.
 
 Friedman, Hastie, Tibshirani: Regularization paths for generalized linear models via coordinate descent (J. Stat.
 Softw. 2010) has the strengths and the one-standard-error rule.
