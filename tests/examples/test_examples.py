@@ -1,6 +1,7 @@
 """The examples in this process; `tests/integration/test_flwr_run.py` runs one of them through Flower too."""
 
 import ast
+import csv
 import functools
 import importlib
 import re
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
+from sklearn.linear_model import Lasso
 
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDR, LocalSGD, Minimise, Scaffold, Steps
@@ -164,3 +166,42 @@ def test_ten_hospitals_get_the_pooled_solution(example, capsys):
     assert 46 <= rounds_of(Scaffold(client_lr=0.3, **options), 60)[0] <= 50  # the README says 48
     count, distance = rounds_of(LocalSGD(client_lr=0.1, **{**options, "work": Steps(5, batch_size=None)}), 100)
     assert (count, distance > 1e-4) == (100, True)
+
+
+def test_the_hospitals_fit_the_lasso_of_all_patients_in_a_few_messages(example, capsys, tmp_path):
+    """From their files as from their partitions; scikit-learn on the pooled rows is the oracle."""
+    task, client, server, config = example("hospital-lasso", "hospital_lasso")
+    config = config | {"table": str(tmp_path / "table.csv")}
+
+    class Files(InProcessGrid):
+        """Nodes that know where their file is, as SuperNodes of a deployment."""
+
+        def _deliver(self, message):
+            self._contexts[message.metadata.dst_node_id].node_config["data-path"] = str(
+                EXAMPLES / "hospital-lasso" / "data" / f"hospital-{message.metadata.dst_node_id - 1}.csv"
+            )
+            return super()._deliver(message)
+
+    texts = []
+    for kind in (InProcessGrid, Files):
+        grid = kind(client, task.HOSPITALS, run_config=config)
+        context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+        with _flower.identity(grid.run_id):
+            server.app(grid, context)
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    readme = (EXAMPLES / "hospital-lasso" / "README.md").read_text(encoding="utf-8")
+    shown = readme.split("```text\n")[1].split("```")[0]
+    for line in shown.splitlines():
+        assert line in texts[0] or "Residual" in line
+    rows = [row for hospital in range(task.HOSPITALS) for row in task.rows_of(hospital)]
+    X = np.array([[row[name] / unit for name, unit in task.UNITS.items()] for row in rows])
+    y = np.array([row[task.TARGET] for row in rows])
+    alpha = float(re.search(r"alpha=([\d.]+)", texts[0])[1])
+    # What is not penalised is projected out, which is the lasso's solution with it.
+    free = np.column_stack([X[:, :2], np.ones(len(y))])
+    project = np.eye(len(y)) - free @ np.linalg.pinv(free)
+    theirs = Lasso(alpha, fit_intercept=False, tol=1e-12, max_iter=100_000).fit(project @ X[:, 2:], project @ y)
+    with open(config["table"], encoding="utf-8") as file:
+        table = {row["feature"]: float(row["coefficient"]) for row in csv.DictReader(file)}
+    np.testing.assert_allclose([table[name] for name in list(task.UNITS)[2:]], theirs.coef_, atol=1e-3)
