@@ -526,6 +526,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
             ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
         ]
+        proved = strategy.proved_zero["coefficients"].reshape(-1, outputs)
+        self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
+        if proved.any():
+            count = np.count_nonzero(proved.all(axis=1))
+            self._lines.append(("Proved zero", f"{count} features, which no optimum of the pooled problem has"))
         coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
         return coefficients, result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
 
@@ -677,6 +682,9 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     duality_gap_ : float
         Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
         factor of 0.
+    proved_zero_ : ndarray of bool, shape of `coef_`
+        Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
+        (:attr:`flwr_fco.strategies.FedNewton.proved_zero`).
     path_ : PathResult
         With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
     strength_ : float
@@ -791,6 +799,9 @@ class FederatedLasso(FederatedElasticNet):
     duality_gap_ : float
         Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
         factor of 0.
+    proved_zero_ : ndarray of bool, shape of `coef_`
+        Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
+        (:attr:`flwr_fco.strategies.FedNewton.proved_zero`).
     path_ : PathResult
         With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
     strength_ : float
@@ -851,6 +862,9 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     duality_gap_ : float
         Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
         factor of 0.
+    proved_zero_ : ndarray of bool, shape of `coef_`
+        Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
+        (:attr:`flwr_fco.strategies.FedNewton.proved_zero`).
     path_ : PathResult
         With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
     strength_ : float

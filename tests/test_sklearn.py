@@ -230,6 +230,8 @@ def test_a_summary_says_what_was_found_and_of_what():
     np.testing.assert_allclose([float(number) for _, number in told], [model.intercept_, *w[largest]], rtol=1e-5)
     assert [row["coefficient"] for row in summary.rows] == w.tolist()
     assert list(summary.table()["feature"]) == [f"x{j}" for j in range(6)]
+    np.testing.assert_array_equal(model.proved_zero_, model.coef_ == 0.0)
+    assert f"Proved zero: {zeros} features, which no optimum" in summary
     # One array has one order; later changes of the parameters are not those of the fit.
     model.fit(X, y).set_params(alpha=3.0)
     assert "trust" not in model.summary()
@@ -242,6 +244,8 @@ def test_a_summary_of_many_classes_of_weights_and_of_a_fit_that_did_not_end():
     model = FederatedLogisticRegression(0.3, l1_ratio=1.0, penalty_factor=[0, 1, 1, 1]).fit(X, names[y])
     rows = model.summary().rows
     np.testing.assert_array_equal([[row[name] for name in names] for row in rows], model.coef_.T)
+    assert model.proved_zero_.shape == (3, 4)
+    assert "Proved zero" not in model.summary()
     assert [row["penalty_factor"] for row in rows] == [0, 1, 1, 1]
     assert re.search(
         r"Strength: 0.0222222 \(C=0.3, .*\n.*\n.*\n.*Residual: .*; there is no duality gap", model.summary()

@@ -154,18 +154,24 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector, tolerance: float) ->
             raise ProtocolError(f"its loss has the slope {slope:.3g} in an intercept; expected at most {limit:.3g}")
 
 
-def check_columns(columns: Vector, terms: Vector) -> None:
-    """Check the means of a client's columns: an intercept's is 1.
+def check_columns(columns: Vector, terms: Vector, square: float = math.inf) -> None:
+    """Check the means of a client's columns, of which an intercept's is 1, and the largest of their mean squares.
 
     Raises
     ------
     ProtocolError
-        If it is another number.
+        If the intercept's is another number, or the square of a mean is above the largest mean square.
     """
     told = dict(zip(TERMS, terms.tolist(), strict=True))
-    ones = columns[columns.size - int(told["outputs"]) :] if told["intercept"] else np.ones(1)
+    own, ones = np.split(columns, [columns.size - int(told["outputs"] * told["intercept"])])
     if np.abs(ones - 1.0).max(initial=0.0) > _ROUNDING:
         raise ProtocolError(f"the mean of its intercept's column is {ones[0]:.6g}; expected 1")
+    largest = float(np.abs(own).max(initial=0.0)) ** 2
+    if not (1.0 + _ROUNDING) * square >= largest:
+        raise ProtocolError(
+            f"the largest mean square of its columns is {square:.6g}, and the square of a mean {largest:.6g}; expected "
+            "no less"
+        )
 
 
 def check_facts(state: Known, terms: Vector) -> None:

@@ -4,7 +4,8 @@ For Phi(w) = F(w) + psi(w), F = sum_m p_m F_m, with w the point, W the working s
 
     server: w = trial = the user's start
     each round, every client, at the trial point and with W: loss, gradient, the Hessian's block on W (a triangle) and
-        two numbers of the conjugate; in the first round also its column means and, unless w = 0, A'y/n
+        two numbers of the conjugate; in the first round also its column means, the largest mean square of a column and,
+        unless w = 0, A'y/n
     server: sums of all of these with the clients' weights
         lower <- max(lower, the dual's value at a point made of the same sums);  gap = Phi(trial) - lower
         if Phi(trial) > Phi(w) + 1e-4 step slope:  shorten the step, by half at least, with the gradient at its end
@@ -69,12 +70,19 @@ from flwr_fco.algorithms.newton.exchange import (
     facts_of,
     feasible_start,
     handed_out,
-    lower_bound,
     population_of,
     progress,
 )
 from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
-from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated, constant_terms, evaluation_terms, short
+from flwr_fco.algorithms.newton.terms import (
+    FACTS_OF_LOSS,
+    TERMS,
+    Evaluated,
+    constant_terms,
+    evaluation_terms,
+    largest_square,
+    short,
+)
 from flwr_fco.algorithms.newton.working_set import LEAST, SMALL, whole_groups, working_set
 from flwr_fco.core.clock import check_time
 from flwr_fco.core.logs import log
@@ -112,6 +120,10 @@ class NewtonState(NamedTuple):
         A'1/n and A'y/n of the pooled data.
     facts : ndarray of float64, shape (5,)
         What the clients' losses agree on; -1 each if they do not.
+    proved : ndarray of float64, shape (d,)
+        1.0 for each coefficient that is proved zero in every optimum.
+    square : float
+        The weighted mean of each client's largest mean square of a column.
     objective : float
         Phi(point).
     lower : float
@@ -138,6 +150,8 @@ class NewtonState(NamedTuple):
     columns: Vector
     targets: Vector
     facts: Vector
+    proved: Vector
+    square: float = 0.0
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
     residual: float = UNKNOWN
@@ -199,7 +213,8 @@ class ProximalNewton(CertifiedMethod):
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
         nothing = np.zeros(primal.size)
         facts = np.full(len(FACTS_OF_LOSS), -1.0)
-        return NewtonState(start, start, whole_groups(mask, penalty).astype(np.float64), nothing, nothing, facts)
+        on = whole_groups(mask, penalty).astype(np.float64)
+        return NewtonState(start, start, on, nothing, nothing, facts, proved=nothing)
 
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set, outside of which it is 0."""
@@ -212,7 +227,7 @@ class ProximalNewton(CertifiedMethod):
         d, k = state.trial.size, _set_of(state).size
         shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "block": (k * (k + 1) // 2,), "terms": (len(TERMS),)}
         if state.population < 0.0:
-            shapes |= {"columns": (d,), "targets": (d,)} if state.trial.any() else {"columns": (d,)}
+            shapes |= {"columns": (d,), "square": (1,), **({"targets": (d,)} if state.trial.any() else {})}
         return shapes
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
@@ -221,7 +236,7 @@ class ProximalNewton(CertifiedMethod):
         check_facts(state, vectors["terms"])
         check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
         if "columns" in vectors:
-            check_columns(vectors["columns"], vectors["terms"])
+            check_columns(vectors["columns"], vectors["terms"], float(vectors["square"][0]))
         block = _unpacked(vectors["block"])
         diagonal = np.diag(block)
         if (diagonal < 0.0).any():
@@ -245,7 +260,10 @@ class ProximalNewton(CertifiedMethod):
         if first:
             columns = replies.sum("columns")
             targets = replies.sum("targets") if state.trial.any() else known.targets_at_zero(columns)
-            state = state._replace(columns=columns, targets=targets, facts=facts_of(replies), population=who)
+            square = float(replies.sum("square")[0])
+            state = state._replace(
+                columns=columns, targets=targets, square=square, facts=facts_of(replies), population=who
+            )
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
@@ -254,7 +272,7 @@ class ProximalNewton(CertifiedMethod):
         if not first and objective > state.objective + rounding:
             # An ascent is refused, however short the step.
             return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
-        lower = lower_bound(state, known, problem.psi, state.columns, state.targets)
+        lower, proved = self._bounded(problem, state, known, objective)
         if contradicts(objective, lower):
             return _begun_anew(state)
         before = state
@@ -262,6 +280,7 @@ class ProximalNewton(CertifiedMethod):
             point=state.trial,
             objective=objective,
             lower=lower,
+            proved=proved,
             residual=float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0))),
             step=1.0,
             round=state.round + 1,
@@ -272,6 +291,16 @@ class ProximalNewton(CertifiedMethod):
             # Nor does any shorter one: the next search would end as this one did.
             return state._replace(trial=state.point)
         return self._next_step(problem, state, known, _unpacked(replies.sum("block")), first)
+
+    @staticmethod
+    def _bounded(problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> tuple[float, Vector]:
+        """Return the largest lower bound so far, and what is proved zero."""
+        if known.reason or state.facts[0] < 0.0:
+            return state.lower, state.proved
+        psi, columns = problem.psi, state.columns
+        lower, slopes = known.dual(psi, columns, state.targets)
+        proved = known.zeros(psi, objective, lower, slopes, columns, state.square)
+        return max(state.lower, lower), np.maximum(state.proved, proved)
 
     def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:
         """Return the state with a trial point nearer to the best one.
@@ -307,7 +336,7 @@ class ProximalNewton(CertifiedMethod):
             gradient[on] += block @ (own - x[on])
             x[on] = own
         x = handed_out(problem.layout, x)
-        mask = working_set(x, gradient, penalty, *self.sizes).astype(np.float64)
+        mask = working_set(x, gradient, penalty, *self.sizes, outputs=known.outputs).astype(np.float64)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
@@ -356,10 +385,8 @@ def answer(objective: Objective, w: Vector, on: NDArray[np.int64], first: bool) 
     _, gradient = objective.value_and_gradient(w)
     check_time(1, "of two passes over the data")
     long = {"gradient": gradient, **(constant_terms(objective, w) if first else {})}
-    return short(objective, long) | {
-        "block": objective.hessian_block(w, on),
-        "terms": evaluation_terms(objective, w),
-    }
+    sent = short(objective, long) | {"block": objective.hessian_block(w, on), "terms": evaluation_terms(objective, w)}
+    return sent | {"square": largest_square(objective)} if first else sent
 
 
 def _set_of(state: NewtonState) -> NDArray[np.int64]:
@@ -382,6 +409,7 @@ def _begun_anew(state: NewtonState) -> NewtonState:
         mask=np.maximum(state.mask, state.point != 0.0),
         objective=UNKNOWN,
         lower=-UNKNOWN,
+        proved=np.zeros(state.point.size),
         residual=UNKNOWN,
         slope=0.0,
         step=1.0,

@@ -511,7 +511,9 @@ def _held_out(
 def _nothing(w: Vector, size: int, first: bool) -> dict[str, Any]:
     """Return the answer of a client without a row."""
     nothing = np.zeros(w.size)
-    constants = {"columns": nothing} | ({"targets": nothing} if w.any() else {}) if first else {}
+    constants = {"columns": nothing, "square": np.zeros(1)} if first else {}
+    if first and w.any():
+        constants["targets"] = nothing
     return {"gradient": nothing, "block": np.zeros(size * (size + 1) // 2), "terms": np.zeros(len(TERMS)), **constants}
 
 
@@ -572,6 +574,8 @@ def _row(state: PathState, row: int) -> NewtonState:
         state.columns[fold],
         state.targets[fold],
         state.facts[fold],
+        # What is proved zero is said of one model, and not of a path's.
+        proved=np.zeros(state.points.shape[1]),
         population=float(state.populations[fold]),
         round=state.round,
         **dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True)),

@@ -17,8 +17,17 @@ whose gradient X'u follows from that of the slopes, the column means and X'y by 
 most sigma linear + mu sum c log c by convexity. So every exchange has a valid lower bound of the optimum, and needs no
 second one. Scaling alone would not do: it ignores the intercept.
 
+The same dual points prove coefficients zero. The losses have a second derivative of at most c in the predictions (the
+factor of squares, 1/4 logistic, 1/2 softmax), so that f* is 1/c strongly convex: with u* the only optimal slopes, and a
+gap Phi(w) - D(u) = G,
+
+    mean |u_i - u*_i|^2 <= 2 c G,    |x_j'u - x_j'u*| / n <= sqrt(2 c G) s_j,    s_j^2 = mean x_ij^2
+
+or the variance of x_j, where u and u* sum to 0. A coefficient with |x_j'u*| / n below its l1 threshold is 0 in every
+optimum. Of the s_j the server knows a bound: the weighted mean of each client's largest, one number in the first round.
+
 Ndiaye, Fercoq, Gramfort, Salmon: Gap safe screening rules for sparsity enforcing penalties (JMLR 2017), section 2, has
-the scaled dual points.
+the scaled dual points, and section 3 the radius.
 """
 
 from __future__ import annotations
@@ -39,6 +48,8 @@ from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.wire.questions import ENTROPY, FACTS, LINKS, SLOPES
 
+#: Rounding errors of a gap and of a mean square, relative to their terms.
+_GAP, _SQUARE = 1e-11, 1e-9
 #: A share of examples that is 0 up to rounding.
 _NOBODY = 1e-13
 #: Numbers of an evaluation, in their order.
@@ -85,6 +96,12 @@ def constant_terms(objective: Objective, w: Vector) -> dict[str, Vector]:
         data.design.add_rows(np.full(np.shape(y), 1.0 / n), columns)
         data.design.add_rows(np.asarray(y, dtype=np.float64) / n, targets)
     return {"columns": columns, "targets": targets} if w.any() else {"columns": columns}
+
+
+def largest_square(objective: Objective) -> Vector:
+    """Return the largest mean square of a client's columns, shape (1,); 0 if its loss is not one of predictions."""
+    data = objective.linear_data()
+    return np.array([0.0 if data is None else data.design.mean_squares().max(initial=0.0)])
 
 
 def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
@@ -202,6 +219,10 @@ class Evaluated(NamedTuple):
         columns, targets : ndarray of float64, shape (d,)
             Weighted means of :func:`constant_terms`.
         """
+        return self.dual(psi, columns, targets)[0]
+
+    def dual(self, psi: BoundRegularizer, columns: Vector, targets: Vector) -> tuple[float, Vector]:
+        """Return :meth:`lower_bound`, and the gradient A'u/n of the dual point that it is the value of, shape (d,)."""
         outputs, l2, factor = self.outputs, self.facts["l2"], self.facts["factor"]
         count = self.w.size - outputs if self.facts["intercept"] else self.w.size
         slopes = self.gradient.copy()
@@ -226,7 +247,37 @@ class Evaluated(NamedTuple):
         else:
             scaling = min(cap, limit)
         conjugates = scaling * (linear + own) + scaling**2 * quadratic
-        return -conjugates - conjugate_at(psi, -scaling * slopes, l2, count)
+        return -conjugates - conjugate_at(psi, -scaling * slopes, l2, count), scaling * slopes
+
+    def zeros(
+        self, psi: BoundRegularizer, objective: float, lower: float, slopes: Vector, columns: Vector, square: float
+    ) -> Vector:
+        """Return 1.0 for each coefficient that is 0 in every optimum of the pooled problem, 0.0 for all others.
+
+        Parameters
+        ----------
+        psi : BoundRegularizer
+            The regularizer, for which :attr:`reason` is empty; nothing is said of one that is no sum over coordinates.
+        objective : float
+            Phi at any point.
+        lower, slopes : float and ndarray of float64, shape (d,)
+            Of :meth:`dual`.
+        columns : ndarray of float64, shape (d,)
+            Weighted mean of :func:`constant_terms`.
+        square : float
+            Weighted mean of :func:`largest_square`.
+        """
+        terms = psi.separable_terms(self.w.shape)
+        curvature = {"identity": self.facts["factor"], "logistic": 0.25, "softmax": 0.5}.get(self.link)
+        if terms is None or curvature is None:
+            return np.zeros(self.w.size)
+        gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
+        centred = columns**2 if self.has_free_intercept(psi) else 0.0
+        reach = np.sqrt(2.0 * curvature * gap * np.maximum((1.0 + _SQUARE) * square - centred, 0.0))
+        proved = (np.abs(slopes) + reach < terms.threshold) & (terms.lower <= 0.0) & (terms.upper >= 0.0)
+        if self.facts["intercept"]:
+            proved[self.w.size - self.outputs :] = False
+        return np.asarray(proved, dtype=np.float64)
 
 
 def _mixture(mean: Vector, shares: Vector) -> tuple[float, Vector]:

@@ -12,7 +12,10 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
+from flwr_fco.algorithms.newton.model import Penalty
+from flwr_fco.algorithms.newton.working_set import working_set
 from flwr_fco.callbacks import Checkpoint
+from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import Logistic, MultinomialLogistic
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, Box, ElasticNet, GroupLasso, L2Squared, PerParameter, SparseGroupLasso, Zero
@@ -149,6 +152,12 @@ def test_digits_on_a_working_set():
     assert numbers(result, "duality-gap")[-1] <= 1e-8
     assert len(result.train_metrics_clientapp) <= 13
     assert max(numbers(result, "working-set")) < 300
+
+
+@pytest.mark.parametrize(("outputs", "size"), [(1, 100), (10, 100), (14, 140)])
+def test_a_working_set_has_room_for_every_class(outputs, size):
+    penalty = Penalty.of(L1(1.0).bind(Layout.from_arrays({"w": np.zeros(2000)})))
+    assert working_set(np.zeros(2000), np.linspace(0.0, 0.9, 2000), penalty, outputs).sum() == size
 
 
 def test_at_the_largest_strength_the_gap_is_that_of_the_intercept():

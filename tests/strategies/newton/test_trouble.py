@@ -204,6 +204,18 @@ LIES = {
 }
 
 
+def test_no_mean_square_is_below_the_square_of_a_mean():
+    """It bounds how far a proof of a zero reaches."""
+    objectives, psi = sites("logistic"), L1(0.05)
+    start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
+    strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0)
+    grid = Faulty(app_of(objectives), 3, _changing("square", lambda square: 0.001 * square), rounds=(1,))
+    result = _start(strategy, grid, start, 30)
+    assert result.left_out
+    assert all("largest mean square of its columns is" in row.reason for row in result.left_out)
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+
+
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_is_named_and_the_round_is_skipped(lie):
     """From the second round on, where the point is not 0 and the numbers of one function go together."""

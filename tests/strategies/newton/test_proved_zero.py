@@ -1,0 +1,180 @@
+"""What the rounds prove zero, however loose their gaps, against the optimum that CVXPY finds."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from newton import numbers, solved
+from scipy.sparse import csr_array
+
+from flwr_fco.algorithms.newton.method import _begun_anew
+from flwr_fco.algorithms.newton.terms import Evaluated, constant_terms, evaluation_terms, largest_square
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, NonNegative
+from flwr_fco.strategies import FedNewton
+
+P = 8
+
+
+def problem(kind, seed, sparse=False, l2=0.0, intercept=True):
+    """Three sites of unequal columns, of which two are equal and some are rare."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for m, n in enumerate((12, 20, 9)):
+        X = rng.normal(0.4 * m, 1.0, size=(n, P)) * np.exp(rng.normal(0.0, 0.7, P))
+        if sparse:
+            X *= rng.random((n, P)) < 0.4
+        X[:, 3] = X[:, 2]
+        scores = X @ (np.arange(P) % 3 == 0) * 0.8 + rng.normal(size=n)
+        features, options = csr_array(X) if sparse else X, {"l2": l2, "intercept": intercept}
+        if kind == "squares":
+            found.append(LeastSquares(features, scores, scale=0.5 + seed % 2, **options))
+        elif kind == "logistic":
+            labels = scores > np.median(scores)
+            found.append(Logistic(features, labels, **options))
+        else:
+            classes = np.arange(n) % 3 if seed % 3 == 0 else np.digitize(scores, [-0.7, 0.7])
+            found.append(MultinomialLogistic(features, classes, num_classes=3, **options))
+    return found
+
+
+def dense_of(objective):
+    X = objective.features
+    return X.toarray() if hasattr(X, "toarray") else np.asarray(X)
+
+
+def slopes_at_the_optimum(objectives, l1, ridge, box=None):
+    """Return |x_j'u*|/n, which is the same at all optima, and the coefficients of one of them."""
+    X, total = np.vstack([dense_of(own) for own in objectives]), sum(own.num_examples for own in objectives)
+    first = objectives[0]
+    outputs = getattr(first, "num_classes", 1)
+    W = cp.Variable((P, outputs))
+    b = cp.Variable((1, outputs)) if first.intercept else np.zeros((1, outputs))
+    scores = X @ W + np.ones((total, 1)) @ b
+    if isinstance(first, LeastSquares):
+        y = np.concatenate([own.targets for own in objectives])
+        loss = first.scale * cp.sum_squares(scores[:, 0] - y)
+    elif outputs == 1:
+        signs = np.concatenate([np.where(own.labels == 1, 1.0, -1.0) for own in objectives])
+        loss = cp.sum(cp.logistic(-cp.multiply(signs, scores[:, 0])))
+    else:
+        Y = np.eye(3)[np.concatenate([own.labels for own in objectives])]
+        loss = cp.sum(cp.log_sum_exp(scores, axis=1)) - cp.sum(cp.multiply(Y, scores))
+    psi = cp.sum(cp.multiply(l1, cp.abs(W))) + 0.5 * cp.sum(cp.multiply(ridge + first.l2, W**2))
+    limits = [] if box is None else [cp.abs(W) <= box]
+    cp.Problem(cp.Minimize(loss / total + psi), limits).solve(solver="CLARABEL")
+    w = np.concatenate([W.value.reshape(-1), b.value[0] if first.intercept else []])
+    gradient = sum(own.num_examples * own.gradient(w) for own in objectives) / total
+    return np.abs(gradient[: P * outputs] - first.l2 * w[: P * outputs]), W.value.reshape(-1)
+
+
+#: psi of a threshold, its l2 term and box, and options of the losses. The features 2 and 3 are equal.
+CASES = {
+    "l1": (L1, 0.0, None, {}),
+    "elastic net": (lambda a: ElasticNet(2.0 * a, 0.5), 1.0, None, {}),
+    "box": (lambda a: L1(a, bound=0.1), 0.0, 0.1, {}),
+    "an l2 term of the losses": (L1, 0.0, None, {"l2": 0.3}),
+    "no intercept": (L1, 0.0, None, {"intercept": False}),
+    "sparse features": (L1, 0.0, None, {"sparse": True}),
+    "weights": (L1, 0.0, None, {}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
+def test_no_optimum_has_what_a_round_has_proved_zero(kind, case):
+    """The proofs of all rounds are kept, those at loose gaps too; in the end nearly all is proved that can be."""
+    psi_of, ridge, box, options = CASES[case]
+    counts = []
+    for seed in range(4):
+        objectives = problem(kind, seed, **options)
+        shape = (P, 3) if kind == "multinomial" else (P, 1)
+        zero = sum(own.num_examples * own.gradient(np.zeros(own.layout.size)) for own in objectives) / 41
+        strength = (0.3, 0.1)[seed % 2] * np.abs(zero[: np.prod(shape)]).max()
+        weights = np.linspace(0.5, 2.0, P) if case == "weights" else np.ones(P)
+        thresholds = np.repeat(strength * weights, shape[1])
+        psi = psi_of(strength)
+        if case == "weights":
+            psi = L1(strength, weights if shape[1] == 1 else weights[:, None])
+        slopes, w = slopes_at_the_optimum(objectives, thresholds.reshape(shape), ridge * strength, box)
+        result, strategy = solved(objectives, psi)
+        assert numbers(result, "duality-gap")[-1] <= 1e-8
+        proved = strategy.proved_zero["coefficients"].reshape(-1)
+        # CVXPY's slopes are good to about 1e-7; those of any optimum's support are the threshold itself, or above.
+        assert (slopes[proved] < (1.0 - 1e-5) * thresholds[proved]).all()
+        assert (np.abs(w[proved]) < 1e-4).all()
+        assert not any(mask.any() for name, mask in strategy.proved_zero.items() if name == "intercept")
+        counts.append((proved.sum(), (slopes < 0.99 * thresholds).sum()))
+    found, provable = np.sum(counts, axis=0)
+    assert found >= 0.95 * provable > 0
+
+
+@pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
+def test_the_slopes_are_those_of_the_feasible_dual_point(kind):
+    """Scaled to the threshold, far from the optimum, and 0 in the intercept."""
+    for seed in range(6):
+        objective = problem(kind, 3 * seed)[1]
+        psi = L1(0.1).bind(objective.layout)
+        point = 0.5 * np.random.default_rng(seed).normal(size=objective.layout.size)
+        known = Evaluated.of(psi, point, objective.gradient(point), [evaluation_terms(objective, point)], [1.0])
+        constants = constant_terms(objective, point)
+        bound, slopes = known.dual(psi, constants["columns"], constants["targets"])
+        assert bound == known.lower_bound(psi, constants["columns"], constants["targets"])
+        count = slopes.size - known.outputs
+        assert np.abs(slopes[:count]).max() == pytest.approx(0.1, rel=1e-12)
+        np.testing.assert_allclose(slopes[count:], 0.0, atol=1e-14)
+
+
+def _reach(objective, point, at_zero):
+    """Return what `zeros` adds to the slope of one coefficient, by bisection of the threshold."""
+    lower, upper = 0.0, 10.0
+    for _ in range(60):
+        middle = 0.5 * (lower + upper)
+        # An elastic net of a large threshold leaves the dual point as it is, and 0 is its optimum.
+        psi = ElasticNet(100.0, 0.5).bind(objective.layout)
+        known = Evaluated.of(psi, point, objective.gradient(point), [evaluation_terms(objective, point)], [1.0])
+        constants = constant_terms(objective, point)
+        bound, slopes = known.dual(psi, constants["columns"], constants["targets"])
+        narrow = ElasticNet(2.0 * middle, 0.5).bind(objective.layout)
+        proved = known.zeros(narrow, at_zero, bound, slopes, constants["columns"], float(largest_square(objective)[0]))
+        lower, upper = (lower, middle) if proved[0] else (middle, upper)
+    return middle - abs(slopes[0]), abs(slopes[0] - objective.gradient(np.zeros(point.size))[0])
+
+
+@pytest.mark.parametrize(
+    ("objective", "slack"),
+    [
+        (LeastSquares([[2.0]], [1.0], scale=0.5, intercept=False), 1.0),
+        (LeastSquares([[2.0]], [1.0], scale=2.0, intercept=False), 1.0),
+        (Logistic([[2.0]], [1], intercept=False), 1.0),
+        # The slopes of two classes are opposite, and the radius is of both.
+        (MultinomialLogistic([[2.0]], [1], num_classes=2, intercept=False), 2.0**0.5),
+    ],
+    ids=["squares", "scaled squares", "logistic", "multinomial"],
+)
+def test_the_radius_reaches_the_optimal_slope_and_no_further(objective, slack):
+    """Of one example the dual is as curved as the bound says: a smaller radius would be wrong."""
+    size = objective.layout.size
+    point = np.array([0.05, -0.05])[:size]
+    reach, distance = _reach(objective, point, objective.value(np.zeros(size)))
+    assert distance * (1.0 - 1e-9) <= reach
+    assert reach == pytest.approx(slack * distance, rel=0.02)
+
+
+def test_nothing_is_said_where_nothing_can_be_proved():
+    objectives = problem("logistic", 1)
+    confounder = L1(1e9, np.r_[0.0, np.ones(P - 1)])
+    groups = GroupLasso(1e9, np.arange(P) // 2)
+    for psi, options in ((confounder, {}), (groups, {}), (NonNegative(), {}), (L1(1e9), {"hessian": "none"})):
+        _, strategy = solved(objectives, psi, **options)
+        assert {name: mask.shape for name, mask in strategy.proved_zero.items()} == {
+            "coefficients": (P,),
+            "intercept": (1,),
+        }
+        assert not strategy.proved_zero["coefficients"].any()
+    assert FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0).proved_zero == {}
+
+
+def test_what_is_proved_of_other_clients_is_dropped():
+    _, strategy = solved(problem("logistic", 0), L1(0.1))
+    assert strategy.state.proved.any()
+    assert not _begun_anew(strategy.state).proved.any()
