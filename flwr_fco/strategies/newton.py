@@ -45,6 +45,12 @@ class FedNewton(
     hessian : {"block", "none"}, default "block"
         ``"none"``: clients send no second derivatives; accelerated proximal gradient steps with restarts take the
         place of Newton steps, with the same certificate, in some hundred rounds.
+    on_refusal : {"gradient", "stop"}, default "gradient"
+        What follows where a client's owner allows no Hessian blocks of enough columns (``Disclosure(hessian_share=)``).
+        The working set is first cut down to what all clients allow, and its coordinates take turns. Then
+        ``"gradient"``: all clients are asked for gradients only, from the best point on; ``"stop"``: the run ends with
+        that point. The log says so once; ``result.left_out`` names who has kept a block back; each round's metrics hold
+        ``columns-left``, what is allowed, and ``working-set``, the columns of the next block.
 
     References
     ----------
@@ -67,6 +73,7 @@ class FedNewton(
 
     tolerance: float = field(default=1e-8, metadata=POSITIVE)
     hessian: Literal["block", "none"] = "block"
+    on_refusal: Literal["gradient", "stop"] = "gradient"
 
     def __check__(self) -> None:
         super().__check__()

@@ -101,6 +101,11 @@ class Penalty(NamedTuple):
         return np.sqrt(np.bincount(self.groups[inside], x[inside] ** 2, self.strengths.size))
 
     @property
+    def widest(self) -> int:
+        """Size of the largest group; 1 without groups."""
+        return int(np.bincount(self.groups[self.groups >= 0]).max(initial=1))
+
+    @property
     def free(self) -> NDArray[np.bool_]:
         """The coordinates on which psi has no kink: no threshold and no group."""
         return np.asarray((self.terms[0] == 0.0) & (self.groups < 0))

@@ -10,13 +10,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.newton.model import Penalty
+from flwr_fco.algorithms.newton.model import Indices, Penalty
 from flwr_fco.core.layout import Vector
 
 #: Models of at most so many parameters are their own working set.
 SMALL = 64
 #: Smallest size, size as a multiple of the non-zeros, and largest size: its block is then 67 MB.
 _LEAST, _TIMES, _MOST = 100, 2, 4096
+#: Rounds among which the columns that clients allow are divided, if that is enough.
+_ROUNDS = 8
 
 
 def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]:
@@ -28,7 +30,7 @@ def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]
     return np.asarray(mask | held[penalty.groups])
 
 
-def working_set(x: Vector, gradient: Vector, penalty: Penalty) -> NDArray[np.bool_]:
+def working_set(x: Vector, gradient: Vector, penalty: Penalty, most: float = _MOST) -> NDArray[np.bool_]:
     """Return the mask of the next working set.
 
     Parameters
@@ -37,6 +39,8 @@ def working_set(x: Vector, gradient: Vector, penalty: Penalty) -> NDArray[np.boo
         The next point, and the gradient as far as it is known.
     penalty : Penalty
         psi's terms.
+    most : float, default 4096
+        Largest size. Of more than so many coordinates that are needed, those that are farthest from optimal, in turn.
 
     Examples
     --------
@@ -47,21 +51,45 @@ def working_set(x: Vector, gradient: Vector, penalty: Penalty) -> NDArray[np.boo
     >>> int(mask.sum()), bool(mask[7]), bool(mask[299])
     (100, True, True)
     """
-    if x.size <= SMALL:
+    limited, most = most < _MOST, int(min(most, _MOST))
+    # What clients allow is for the whole run.
+    least = min(_LEAST, most // _ROUNDS) if limited else _LEAST
+    if x.size <= min(SMALL, least):
         return np.ones(x.size, dtype=np.bool_)
     needed = whole_groups((x != 0.0) | penalty.free, penalty)
     score = _violations(gradient, penalty)
     count = int(needed.sum())
-    if count <= _MOST:
+    if count <= most:
         score[needed] = np.inf
     else:
         # More than fits into one block: those that are farthest from optimal, in turn.
         score = np.abs(gradient + penalty.terms[0] * np.sign(x) + penalty.terms[1] * x)
         score[penalty.idle] = np.inf
-    size = max(min(max(_LEAST, _TIMES * count), _MOST), min(count, _MOST))
+    size = max(min(max(least, _TIMES * count), most), min(count, most))
+    order = np.argsort(-score, kind="stable")
+    if limited and penalty.strengths.size:
+        return _groups_that_fit(order, penalty.groups, size)
     mask = np.zeros(x.size, dtype=np.bool_)
-    mask[np.argsort(-score, kind="stable")[:size]] = True
+    mask[order[:size]] = True
     return whole_groups(mask, penalty)
+
+
+def _groups_that_fit(order: Indices, groups: Indices, most: int) -> NDArray[np.bool_]:
+    """Return the mask of at most so many coordinates, in an order, with the other coordinates of their groups."""
+    mask = np.zeros(order.size, dtype=np.bool_)
+    by_group = np.argsort(groups, kind="stable")
+    ends = np.searchsorted(groups[by_group], np.arange(groups.max(initial=-1) + 2))
+    seen: set[int] = set()
+    for j in order.tolist():
+        group = int(groups[j])
+        members = np.array([j]) if group < 0 else by_group[ends[group] : ends[group + 1]]
+        if group not in seen and members.size <= most:
+            mask[members] = True
+            most -= members.size
+        seen |= {group} if group >= 0 else set()
+        if most == 0:
+            break
+    return mask
 
 
 def _violations(gradient: Vector, penalty: Penalty) -> Vector:
