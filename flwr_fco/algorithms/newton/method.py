@@ -472,12 +472,12 @@ def _with_limits(state: NewtonState, replies: Replies) -> tuple[NewtonState, Mat
     asked, left, kept_back = _set_of(state).size, state.columns_left, False
     for uplink in replies:
         if COLUMNS_LEFT in uplink.metrics:
-            left = min(left, max(0.0, math.floor(uplink.metrics[COLUMNS_LEFT])))
+            left = min(left, max(0.0, float(math.floor(uplink.metrics[COLUMNS_LEFT]))))
             kept_back = kept_back or (asked > 0 and not uplink.vectors["block"].any())
     if not kept_back:
         return state._replace(columns_left=left), _unpacked(replies.sum("block"))
     # Also if it says that it allows as many.
-    left = min(left, asked - max(1, asked // 4))
+    left = min(left, float(asked - max(1, asked // 4)))
     return state._replace(columns_left=left, mask=np.zeros(state.mask.size)), np.zeros((0, 0))
 
 

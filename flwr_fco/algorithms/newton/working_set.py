@@ -53,22 +53,21 @@ def working_set(x: Vector, gradient: Vector, penalty: Penalty, most: float = _MO
     """
     limited, most = most < _MOST, int(min(most, _MOST))
     # What clients allow is for the whole run.
-    least = min(_LEAST, most // _ROUNDS) if limited else _LEAST
+    least = min(_LEAST, max(1, most // _ROUNDS)) if limited else _LEAST
     if x.size <= min(SMALL, least):
         return np.ones(x.size, dtype=np.bool_)
     needed = whole_groups((x != 0.0) | penalty.free, penalty)
     score = _violations(gradient, penalty)
     count = int(needed.sum())
-    if count <= most:
+    if count < most:
         score[needed] = np.inf
     else:
-        # More than fits into one block: those that are farthest from optimal, in turn.
-        score = np.abs(gradient + penalty.terms[0] * np.sign(x) + penalty.terms[1] * x)
-        score[penalty.idle] = np.inf
+        # More than fits into one block: those that are farthest from optimal, in turn. Those of the last block are not.
+        score = np.abs(x - penalty.prox(x - gradient))
     size = max(min(max(least, _TIMES * count), most), min(count, most))
     order = np.argsort(-score, kind="stable")
     if limited and penalty.strengths.size:
-        return _groups_that_fit(order, penalty.groups, size)
+        return _groups_that_fit(order, penalty.groups, min(max(size, count + penalty.widest), most))
     mask = np.zeros(x.size, dtype=np.bool_)
     mask[order[:size]] = True
     return whole_groups(mask, penalty)
