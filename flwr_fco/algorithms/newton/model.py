@@ -102,7 +102,7 @@ class Penalty(NamedTuple):
             norms = self.norms(x)
             shrunk = np.divide(self.strengths, norms, out=np.ones(norms.size), where=norms > self.strengths)
             x *= np.append(1.0 - shrunk, 1.0)[self.groups]
-        return np.clip(x, self.terms[2], self.terms[3])
+        return np.asarray(np.clip(x, self.terms[2], self.terms[3]))
 
     def norms(self, x: Vector) -> Vector:
         """Return ||x_G||_2 of each group."""
