@@ -40,6 +40,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import checked
@@ -742,7 +743,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         self.coef_, self.intercept_ = coefficients[:, 0], float(intercept[0])
         return self
 
-    def client_app(self, load: Any) -> Any:
+    def client_app(self, load: Any, *, disclosure: Disclosure | None = None) -> Any:
         """Return the ClientApp of a site, for :meth:`fit` over a grid.
 
         Parameters
@@ -750,8 +751,10 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         load : callable
             ``(context) -> (X, y)``: the site's rows and targets, as arrays, a sparse matrix or a frame, with the same
             columns in the same order at every site.
+        disclosure : Disclosure, optional
+            What may leave the site, as its owner says; by default no limit is set.
         """
-        return make_app(lambda context: self._objective(*_read(load(context))))
+        return make_app(lambda context: self._objective(*_read(load(context))), disclosure=disclosure)
 
     def _objective(self, X: Any, y: NDArray[Any]) -> Objective:
         return LeastSquares(X, y.astype(np.float64), scale=0.5, intercept=self.fit_intercept)
@@ -945,7 +948,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         self.intercept_ = intercept - intercept.mean() if outputs > 1 else intercept
         return self
 
-    def client_app(self, load: Any, classes: ArrayLike = (0, 1)) -> Any:
+    def client_app(self, load: Any, classes: ArrayLike = (0, 1), *, disclosure: Disclosure | None = None) -> Any:
         """Return the ClientApp of a site, for :meth:`fit` over a grid.
 
         Parameters
@@ -955,9 +958,11 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             columns in the same order at every site.
         classes : array-like, default (0, 1)
             All classes of the federation, the same at every site, which need not have all of them.
+        disclosure : Disclosure, optional
+            What may leave the site, as its owner says; by default no limit is set.
         """
         known = np.unique(np.asarray(classes))
-        return make_app(lambda context: self._objective(*_read(load(context)), known))
+        return make_app(lambda context: self._objective(*_read(load(context)), known), disclosure=disclosure)
 
     def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any]) -> Objective:
         if not np.isin(y, classes).all():

@@ -8,7 +8,7 @@ from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedNewton
 
 
-def solved(objectives, psi, rounds=40, *, start=None, **options):
+def solved(objectives, psi, rounds=40, *, start=None, disclosure=None, **options):
     """Run FedNewton; by default from 0."""
     layout = objectives[0].layout
     zeros = {name: np.zeros(shape) for name, shape in layout.shapes.items()}
@@ -17,7 +17,7 @@ def solved(objectives, psi, rounds=40, *, start=None, **options):
     strategy = FedNewton(regularizer=psi, **only, **options)
     result = simulate(
         strategy,
-        app_of(objectives),
+        app_of(objectives, disclosure=disclosure),
         num_nodes=len(objectives),
         num_rounds=rounds,
         initial_arrays=zeros if start is None else start,

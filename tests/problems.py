@@ -48,8 +48,8 @@ def clients(sizes=SIZES, seed=0):
     return objectives
 
 
-def app_of(objectives, mods=()):
-    return client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods))
+def app_of(objectives, mods=(), **limits):
+    return client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods), **limits)
 
 
 def start_arrays(dtype=np.float64, start=None):

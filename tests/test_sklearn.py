@@ -20,6 +20,7 @@ from sklearn.model_selection import GroupKFold
 from sklearn.utils.estimator_checks import check_estimator
 from together import together
 
+from flwr_fco.client_apps import Disclosure
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.regularizers import L1
@@ -415,6 +416,50 @@ def test_a_ridge_of_many_features_asks_for_no_square():
     model = FederatedLogisticRegression(num_clients=2, tol=1e-8).fit(X, y)
     expected = LogisticRegression(tol=1e-10, max_iter=1000).fit(X, y)
     np.testing.assert_allclose(model.coef_, expected.coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+@pytest.mark.parametrize("kind", ["lasso", "ridge", "two classes"])
+def test_over_a_grid_where_sites_allow_few_columns_the_solution_is_that_of_scikit_learn(kind, share):
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(0.2 * m, 1.0, size=(40 + m, 8)) for m in range(3)]
+    scores = [features @ np.r_[1.0, -1.0, 0.5, np.zeros(5)] + rng.normal(size=len(features)) for features in parts]
+    X, y = np.vstack(parts), np.concatenate(scores)
+    model, theirs = FederatedLasso(0.1, num_clients=3), Lasso(0.1, tol=1e-12)
+    if kind != "lasso":
+        ratio = float(kind == "two classes")
+        scores, y = [own > 0.0 for own in scores], y > 0.0
+        model = FederatedLogisticRegression(C=0.3, l1_ratio=ratio, num_clients=3)
+        theirs = LogisticRegression(
+            C=0.3, l1_ratio=ratio, solver="saga" if ratio else "lbfgs", tol=1e-10, max_iter=10**5
+        )
+
+    def load(context):
+        return parts[context.node_config["partition-id"]], scores[context.node_config["partition-id"]].astype(float)
+
+    grid = InProcessGrid(model.client_app(load, disclosure=Disclosure(hessian_share=share)), 3)
+    with flower.identity(grid.run_id), flower.quiet(50), warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        model.fit(grid, features=8)
+    theirs.fit(X, y)
+    np.testing.assert_allclose(np.ravel(model.coef_), np.ravel(theirs.coef_), atol=1e-5)
+    assert model.duality_gap_ <= 1e-9
+
+
+@pytest.mark.parametrize("limit", ["min_rows", "min_class_rows"])
+def test_over_a_grid_a_site_with_few_rows_is_named_with_its_limit(limit):
+    parts = [np.random.default_rng(m).normal(size=(20 + 10 * m, 3)) for m in range(3)]
+    model = FederatedLogisticRegression(num_clients=3)
+
+    def load(context):
+        features = parts[context.node_config["partition-id"]]
+        return features, np.arange(len(features)) % 2
+
+    app = model.client_app(load, disclosure=Disclosure(**{limit: 15 if limit == "min_class_rows" else 30}))
+    grid = InProcessGrid(app, 3, raise_errors=False)
+    told = rf"2 of num_clients=3 sites have answered; the reasons.*question .*{limit}="
+    with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError, match=told):
+        model.fit(grid, features=3)
 
 
 @pytest.mark.parametrize("kind", ["lasso", "two classes", "three classes"])

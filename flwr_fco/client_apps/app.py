@@ -13,7 +13,9 @@ from uuid import uuid4
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from flwr_fco.algorithms.contract import Disclosure
 from flwr_fco.client_apps.answers import find_answer, server_buffers
+from flwr_fco.client_apps.disclosed import count
 from flwr_fco.client_apps.quotas import Limits, clear_errors
 from flwr_fco.client_apps.training import (
     ClientData,
@@ -44,6 +46,7 @@ def client_app(
     load_evaluation_objective: LoadObjective | None = None,
     mods: Sequence[Mod] | None = None,
     limits: Limits | None = None,
+    disclosure: Disclosure | None = None,
     max_objectives: int | None = None,
 ) -> ClientApp:
     """Return a ClientApp that serves every strategy of this package.
@@ -61,6 +64,9 @@ def client_app(
     limits : Limits, optional
         What a server may ask of this client; by default ``Limits()``. A message that exceeds the limits or cannot be
         read raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
+    disclosure : Disclosure, optional
+        What may leave this client, as its owner says; by default ``Disclosure()``, which sets no limit. The log says
+        what has left in each run that asks for second derivatives, or if there is a `hessian_share`.
     max_objectives : int, optional
         Maximum number of objectives that one process keeps; by default all that it has loaded. Above it, the least
         recently used ones are evicted. For a simulation of more data than the memory holds; data can also be a memory
@@ -76,7 +82,7 @@ def client_app(
     ------
     ConfigurationError
         If `load_objective` is not a function, `mods` is not a sequence of functions, a mod clips replies, or
-        `max_objectives` is not positive.
+        `max_objectives` is not positive or `disclosure` no Disclosure.
 
     Examples
     --------
@@ -94,19 +100,20 @@ def client_app(
     _end_quickly()
     allowed = Limits() if limits is None else limits
     app = ClientApp(mods=checked_mods(mods))
+    discloses = checked("disclosure", Disclosure() if disclosure is None else disclosure, Disclosure)
     identity = uuid4().hex
     most = checked("max_objectives", max_objectives, int | None)
     if most is not None and most < 1:
         raise ConfigurationError(f"max_objectives={max_objectives!r}; expected a whole number >= 1")
-    training = ClientData(load_objective, identity, "train", most)
+    training = ClientData(load_objective, identity, "train", most, discloses)
     evaluation = training
     if load_evaluation_objective is not None:
-        evaluation = ClientData(load_evaluation_objective, identity, "evaluate", most)
+        evaluation = ClientData(load_evaluation_objective, identity, "evaluate", most, discloses)
     app.train()(TrainingHandler(training, allowed))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        objective = evaluation.objective(context, partition_of(context))
+        objective = evaluation.objective(context, partition_of(context), "an evaluation")
         with clear_errors("the server's model cannot be read"):
             primal = _read_model(message, objective)
         metrics = MetricRecord({"num-examples": int(objective.num_examples)})
@@ -125,11 +132,15 @@ def client_app(
             allowed.check_question(asked)
             answers = find_answer(asked.kind)
         held_out = asked.kind == "validation"
-        objective = (evaluation if held_out else training).objective(context, partition_of(context))
+        data, asks = evaluation if held_out else training, f"an answer to its question {asked.kind!r}"
+        objective = data.objective(context, partition_of(context), asks)
         check_layout(objective.layout, asked.layout)
         with allowed.clock(single_threaded=True), server_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)
         objective.take_training_loss()
+        if discloses.hessian_share is not None:
+            shapes = [vector.shape for vector in answer.vectors.values()]
+            count(shapes.count((objective.layout.size,)), discloses, context, objective)
         if held_out:
             separate = evaluation is not training
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(separate)})

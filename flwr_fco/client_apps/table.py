@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 import flwr_fco.algorithms  # noqa: F401 (a message names one of its methods)
-from flwr_fco.algorithms.contract import halves
+from flwr_fco.algorithms.contract import Disclosure, halves
 from flwr_fco.engines.run import ENGINES, answer
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
@@ -19,7 +19,12 @@ class LocalSolver(Protocol):
     """A client's work in a round."""
 
     def __call__(
-        self, downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
+        self,
+        downlink: Downlink,
+        objective: Objective,
+        state: Any,
+        rng: np.random.Generator,
+        disclosure: Disclosure = ...,
     ) -> tuple[Uplink, Any]:
         """Return the client's answer and its next state.
 
@@ -33,6 +38,8 @@ class LocalSolver(Protocol):
             The client's state; None for a method without one.
         rng : numpy.random.Generator
             The generator of this (seed, round, partition).
+        disclosure : Disclosure, optional
+            What the client's owner allows to leave; by default all.
         """
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from flwr.app import Context, Message
 
+from flwr_fco.algorithms.contract import Disclosure, halves
+from flwr_fco.client_apps.disclosed import as_may_leave
 from flwr_fco.client_apps.kept import KeptObjectives
 from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
 from flwr_fco.client_apps.table import find_solver
@@ -125,15 +128,21 @@ class ClientData(NamedTuple):
         Which of a client's data these are.
     max_objectives : int or None
         Maximum number of objectives that this process keeps; None for no limit.
+    disclosure : Disclosure
+        What the client's owner allows to leave.
     """
 
     load: LoadObjective
     app: str
     role: str
     max_objectives: int | None
+    disclosure: Disclosure
 
-    def objective(self, context: Context, partition: int) -> Objective:
-        """Return the objective of this node, which has this partition."""
+    def objective(self, context: Context, partition: int, what: str) -> Objective:
+        """Return the objective of this node, which has this partition, for an answer that its owner allows.
+
+        Only such an objective is kept; `what` is the name of the answer.
+        """
         key = (self.app, self.role, context.run_id, partition)
         kept = _objectives.find(key)
         if kept is not None:
@@ -153,6 +162,7 @@ class ClientData(NamedTuple):
                 f"the objective has num_examples={count!r}; expected a whole number >= 1. A client without examples "
                 "has no loss: leave it out of the federation"
             )
+        self.disclosure.check(loaded, what)
         _objectives.keep(key, loaded, self.max_objectives)
         return loaded
 
@@ -213,8 +223,8 @@ class TrainingHandler:
         rng: np.random.Generator,
     ) -> tuple[Uplink, Any, int]:
         plan = downlink.plan
-        solver = find_solver(plan.solver)
-        objective = self.data.objective(context, partition)
+        solver = partial(find_solver(plan.solver), disclosure=self.data.disclosure)
+        objective = self.data.objective(context, partition, f"a round of training ({plan.solver})")
         check_layout(objective.layout, plan.layout)
         if id(plan) not in _fitting_plans:
             with clear_errors(_UNREADABLE):
@@ -232,6 +242,7 @@ class TrainingHandler:
                 uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
         if passes_through:
             uplink = uplink._replace(pass_through=objective.buffers())
+        uplink = as_may_leave(uplink, self.data.disclosure, context, halves()[plan.solver], objective)
         return uplink, after, objective.num_examples
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import ClientHalf, Moved, Start, Step
+from flwr_fco.algorithms.contract import ClientHalf, Disclosure, Moved, Start, Step
 from flwr_fco.core.clock import timed
 from flwr_fco.core.layout import Vector
 from flwr_fco.engines.sparse_steps import Shard, has_sparse_rows, tell_dense
@@ -56,6 +56,8 @@ class LocalClient(NamedTuple):
         The generator of this (seed, round, partition).
     engines : mapping of str to callable
         What runs a client half, by name.
+    disclosure : Disclosure
+        What may leave, as the client's owner says.
     features : Shard or None
         The coordinates of the client's sparse features, if an engine's steps can be done on these.
     shard : Shard or None
@@ -67,6 +69,7 @@ class LocalClient(NamedTuple):
     objective: Objective
     rng: np.random.Generator
     engines: Mapping[str, Callable[[Any, Start], Moved]]
+    disclosure: Disclosure
     features: Shard | None = None
     shard: Shard | None = None
 

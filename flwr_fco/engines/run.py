@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import ClientHalf, Memory, Moved, Start, without_common
+from flwr_fco.algorithms.contract import ClientHalf, Disclosure, Memory, Moved, Start, without_common
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.engines.client import LocalClient, as_sent
 from flwr_fco.engines.dual_steps import dual_steps
@@ -33,6 +33,7 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
         "minimise": minimised,
     }
 )
+_NO_LIMITS = Disclosure()
 #: Engines whose steps can be done on the coordinates of sparse features.
 _ON_FEATURES = ("dual steps", "proximal steps", "gradient steps")
 
@@ -43,6 +44,7 @@ def answer(
     objective: Objective,
     state: ClientState | None,
     rng: np.random.Generator,
+    disclosure: Disclosure = _NO_LIMITS,
 ) -> tuple[Uplink, Any]:
     """Return a client's answer in a round, and what it remembers then.
 
@@ -54,6 +56,8 @@ def answer(
         The client's memory; None for a client that begins, and for a method without one.
     rng : numpy.random.Generator
         The generator of this (seed, round, partition).
+    disclosure : Disclosure, optional
+        What may leave, as the client's owner says.
     """
     features = None
     if half.engine in _ON_FEATURES and not downlink.plan.options.get("trajectory", False):
@@ -61,10 +65,10 @@ def answer(
     shard = features if features is not None and _suffices(features, half, downlink, state) else None
     if shard is None:
         memory = state if state is None else _whole(state, downlink)
-        return _answer(LocalClient(half, downlink, objective, rng, ENGINES, features), memory)
+        return _answer(LocalClient(half, downlink, objective, rng, ENGINES, disclosure, features), memory)
     here = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
     memory = None if state is None else ReceivedState({name: vector.values for name, vector in state.items()})
-    uplink, after = _answer(LocalClient(half, here, shard.objective, rng, ENGINES, shard, shard), memory)
+    uplink, after = _answer(LocalClient(half, here, shard.objective, rng, ENGINES, disclosure, shard, shard), memory)
     plan = downlink.plan
     vectors = {name: shard.sparse(values, plan) for name, values in uplink.vectors.items()}
     if after is not None:

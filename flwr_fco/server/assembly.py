@@ -11,6 +11,7 @@ from flwr_fco.algorithms.contract.means import Mean
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.clients.capped import CappedMinimisations
 from flwr_fco.server.clients.first_gradients import FirstGradients
+from flwr_fco.server.clients.kept_back import KeptBack
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.participation import Attendance, Everyone
 from flwr_fco.server.clients.remembering import Gossip, Remembering
@@ -109,6 +110,8 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
             mail.nodes.asks = mail.asks = False
     if isinstance(own, MinimiseOptions):
         parts["capped"] = CappedMinimisations()
+    if kind.optional:
+        parts["kept back"] = KeptBack()
     certifier = None
     if options.certificate_every is not None:
         certifier = parts["certificate"] = Certifier(inquiry, options.certificate_every)

@@ -53,6 +53,12 @@ class FedNewton(
     strengths : Strengths, optional
         Solve for a path of strengths of the regularizer, and its cross-validation, in the rounds of the hardest of
         them; the strength of `regularizer` is ignored. :func:`flwr_fco.fit_path` returns all models of it.
+    on_refusal : {"gradient", "stop"}, default "gradient"
+        What follows where a client's owner allows no Hessian blocks of enough columns (``Disclosure(hessian_share=)``).
+        The working set is first cut down to what all clients allow, and its coordinates take turns. Then
+        ``"gradient"``: all clients are asked for gradients only, from the best point on; ``"stop"``: the run ends with
+        that point. The log says so once; ``result.left_out`` names who has kept a block back; each round's metrics hold
+        ``columns-left``, what is allowed, and ``working-set``, the columns of the next block.
 
     References
     ----------
@@ -76,6 +82,7 @@ class FedNewton(
     tolerance: float = field(default=1e-8, metadata=POSITIVE)
     hessian: Literal["block", "none"] = "block"
     strengths: Strengths | None = None
+    on_refusal: Literal["gradient", "stop"] = "gradient"
 
     def __check__(self) -> None:
         super().__check__()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
@@ -15,8 +15,38 @@ from flwr_fco.wire.envelope import StateAlteredError, StateMissingError
 from flwr_fco.wire.keys import INDICES, METRICS, PASS
 from flwr_fco.wire.protocol import ClientStamp, ClientState
 
+_DISCLOSED = "fco-disclosed"
 _STAMPS, _COMMITTED, _PENDING = "fco-stamps", "fco-committed", "fco-pending"
 _DIGEST = "-digest"
+
+
+class Disclosed(NamedTuple):
+    """What has left a client in a run.
+
+    Parameters
+    ----------
+    answers : int
+        Number of answers that were counted.
+    sums : int
+        Weighted sums of the client's rows in them.
+    columns : int
+        Of the largest Hessian blocks in one of them.
+    """
+
+    answers: int = 0
+    sums: int = 0
+    columns: int = 0
+
+
+def read_disclosed(context: Context) -> Disclosed:
+    """Return what has left the node in this run."""
+    record: Any = context.state.get(_DISCLOSED)
+    return Disclosed() if record is None else Disclosed(**{name: int(record[name]) for name in Disclosed._fields})
+
+
+def store_disclosed(context: Context, disclosed: Disclosed) -> None:
+    """Store what has left the node in this run."""
+    context.state[_DISCLOSED] = _flower.filled(ConfigRecord, disclosed._asdict())
 
 
 def state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:

@@ -162,7 +162,7 @@ def _uplink_of(
 ) -> Uplink:
     metrics, examples = said
     others = {}
-    if len(metrics) > 3:
+    if len(metrics) > (3 if timed else 2):
         names = metrics.keys() - OWN_METRICS - {weighted_by_key}
         others = {name: number_of(name, metrics[name]) for name in sorted(names)}
     return Uplink(

@@ -28,3 +28,12 @@ def test_blocks_of_as_many_columns_as_rows_give_the_rows_away_and_of_fewer_do_no
     few, all_of_them, _ = (float(line.split()[-1]) for line in lines_of(1, tmp_path))
     assert few > 0.1
     assert all_of_them < 1e-9
+
+
+def test_the_refusal_of_the_page_is_as_printed(tmp_path):
+    printed = re.search(r"```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1].splitlines()
+    found = lines_of(2, tmp_path)
+    assert found[0] == printed[0]
+    rounds, gap = re.fullmatch(r"(\d+) rounds, duality gap (.*)", found[1]).groups()
+    assert rounds == printed[1].split()[0]
+    assert float(gap) <= 1e-8

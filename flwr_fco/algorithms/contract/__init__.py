@@ -2,6 +2,8 @@
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.client import (
+    COLUMNS_LEFT,
+    HESSIAN_SHARE,
     ORIGIN,
     Client,
     ClientHalf,
@@ -14,6 +16,7 @@ from flwr_fco.algorithms.contract.client import (
     without_common,
     zeros_like,
 )
+from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting, To
 from flwr_fco.algorithms.contract.replies import Replies
 from flwr_fco.core.layout import Vector
@@ -22,12 +25,15 @@ from flwr_fco.wire.protocol import Downlink, Option, Plan, Uplink
 from flwr_fco.work import Evaluation, FirstOrder, Minimise, Work
 
 __all__ = [
+    "COLUMNS_LEFT",
+    "HESSIAN_SHARE",
     "ORIGIN",
     "Algorithm",
     "Batch",
     "Change",
     "Client",
     "ClientHalf",
+    "Disclosure",
     "Downlink",
     "Evaluation",
     "FirstOrder",

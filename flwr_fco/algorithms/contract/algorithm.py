@@ -51,6 +51,7 @@ class Algorithm(ClientHalf, ABC):
     `memory`      names of what a client remembers: stamps, the ledger
     `reads`       what :meth:`aggregate` reads of the replies: robust means, momentum, privacy
     `common`      the vector that is added to every client's gradients: sparse features
+    `optional`    names of what a client may keep back: Hessian blocks
     `sparse`      whether a client may work on the coordinates of its sparse features alone
     `everyone`    whether all clients take part in every round, and silent ones are asked again
     `compared`    whether the lengths of the clients' vectors are compared with each other

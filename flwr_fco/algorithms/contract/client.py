@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Batch, Objective
@@ -20,6 +21,10 @@ from flwr_fco.wire.protocol import Downlink, Plan
 
 #: As the base of an increment: the increment is the point itself.
 ORIGIN = np.zeros(())
+
+#: Metrics of a client with a `hessian_share`: how many columns a Hessian block of its next answer may have, and the
+#: share.
+COLUMNS_LEFT, HESSIAN_SHARE = "columns-left", "hessian-share"
 
 #: A client's vectors by name, between rounds.
 Memory = Mapping[str, Vector]
@@ -98,6 +103,10 @@ class Client(Protocol):
         """The settings that all rounds share."""
 
     @property
+    def disclosure(self) -> Disclosure:
+        """What may leave, as the client's owner says; of all of its rows it has been checked already."""
+
+    @property
     def rate(self) -> float:
         """The step size; an error in words if the server's message has none."""
 
@@ -134,6 +143,9 @@ class ClientHalf:
     #: Whether a client may do its round on the coordinates of its sparse features alone; the plan's option
     #: ``sparse-wire`` forbids it.
     sparse: ClassVar[bool] = False
+    #: Names of what a client may keep back: Hessian blocks, of which then all entries are 0 and left out. Its reply's
+    #: metrics say how many columns it allows (:data:`COLUMNS_LEFT`).
+    optional: ClassVar[tuple[str, ...]] = ()
 
     @staticmethod
     def hear(downlink: Downlink, memory: Memory | None) -> Downlink:
@@ -235,6 +247,17 @@ class ClientHalf:
             Sum of the client's step sizes; None after a minimisation.
         """
         return {}
+
+    @staticmethod
+    def sums(sent: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return how many weighted sums of the client's rows each vector to send holds, for what may leave.
+
+        Parameters
+        ----------
+        sent : mapping of str to ndarray or SparseVector
+            The vectors.
+        """
+        return dict.fromkeys(sent, 1)
 
     @staticmethod
     def change(downlink: Downlink, sent: Memory, elapsed: float | None) -> Vector:

@@ -87,7 +87,7 @@ class AcceleratedState(NamedTuple):
     momentum : float
         t.
     smoothness, largest : float
-        L, and sum_m p_m L_m.
+        L, and sum_m p_m L_m; -1 where the clients must say it.
     population : float
         A digest of the clients and their weights; -1 before the first round.
     since : float
@@ -144,7 +144,7 @@ class AcceleratedGradient(CertifiedMethod):
         first = bool(downlink.numbers["first"])
         sent = short(objective, {"gradient": gradient, **(constant_terms(objective, w) if first else {})})
         sent["terms"] = evaluation_terms(objective, w)
-        if first:
+        if first or downlink.numbers.get("smoothness"):
             sent["smoothness"] = np.array([objective.lipschitz()])
         return sent, Moved(gradient, None, 1)
 
@@ -161,7 +161,10 @@ class AcceleratedGradient(CertifiedMethod):
 
     def downlink(self, problem: Problem, state: AcceleratedState, to: To | None) -> Downlink:
         """Return the point of the exchange."""
-        return Downlink(problem.plan, {"primal": state.trial}, numbers={"first": float(state.population < 0.0)})
+        numbers = {"first": float(state.population < 0.0)}
+        # A Newton method that goes on by these steps knows all but L.
+        numbers |= {"smoothness": 1.0} if state.largest < 0.0 else {}
+        return Downlink(problem.plan, {"primal": state.trial}, numbers=numbers)
 
     def shapes(self, problem: Problem, state: AcceleratedState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient and terms; of the first round also of what never changes."""
@@ -169,6 +172,8 @@ class AcceleratedGradient(CertifiedMethod):
         shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "terms": (len(TERMS),)}
         if state.population < 0.0:
             shapes |= {"columns": (d,), "smoothness": (1,), **({"targets": (d,)} if state.trial.any() else {})}
+        elif state.largest < 0.0:
+            shapes |= {"smoothness": (1,)}
         return shapes
 
     def check(self, problem: Problem, state: AcceleratedState, uplink: Uplink) -> None:
@@ -194,15 +199,11 @@ class AcceleratedGradient(CertifiedMethod):
         if first:
             columns = replies.sum("columns")
             targets = replies.sum("targets") if y.any() else known.targets_at_zero(columns)
+            state = state._replace(columns=columns, targets=targets, facts=facts_of(replies), population=who)
+        begins = first or state.largest < 0.0
+        if begins:
             largest = float(replies.sum("smoothness")[0])
-            state = state._replace(
-                columns=columns,
-                targets=targets,
-                facts=facts_of(replies),
-                population=who,
-                smoothness=largest,
-                largest=largest,
-            )
+            state = state._replace(smoothness=largest, largest=largest)
         objective = known.loss + psi.value(y)
         lower = lower_bound(state, known, psi, state.columns, state.targets)
         if contradicts(min(objective, state.objective), lower):
@@ -212,7 +213,7 @@ class AcceleratedGradient(CertifiedMethod):
         if better:
             residual = float(np.linalg.norm(y - psi.prox(y - known.gradient, 1.0)))
             state = state._replace(point=y, objective=objective, residual=residual)
-        smoothness = state.smoothness if first else _followed(state, y, known.gradient)
+        smoothness = state.smoothness if begins else _followed(state, y, known.gradient)
         state = state._replace(lower=lower, smoothness=smoothness, since=0.0 if better else state.since + 1.0)
         return _stepped(problem, state, y, known.gradient)
 

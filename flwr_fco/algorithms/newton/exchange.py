@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import WARNING
 from typing import Any, ClassVar, Protocol
@@ -262,6 +263,12 @@ class CertifiedMethod(Algorithm):
 
     tolerance: float = 1e-8
 
+    @staticmethod
+    def sums(sent: Mapping[str, Any]) -> Mapping[str, int]:
+        """Return 1 for each vector of shape (d,), the columns of a block, and 0 for numbers."""
+        own = {"terms": 0, "smoothness": 0, "block": order_of(sent["block"].size) if "block" in sent else 0}
+        return {name: own.get(name, 1) for name in sent}
+
     def setting(self, given: Setting, state: Any) -> Setting:
         """Return the user's, with one evaluation as the work."""
         return given._replace(work=Evaluation())
@@ -277,6 +284,11 @@ class CertifiedMethod(Algorithm):
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the line about when the run ends."""
         return [("Ends", f"at a duality gap of {self.tolerance:g}, of the data of all clients")]
+
+
+def order_of(triangle: int) -> int:
+    """Return the order of a matrix whose upper triangle has this many entries."""
+    return math.isqrt(2 * triangle)
 
 
 def feasible_start(problem: Problem, primal: Vector) -> Vector:

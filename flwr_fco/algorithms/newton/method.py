@@ -23,6 +23,10 @@ b = 0 times 4 q (1 - q). Then the first step begins there.
 
 ``hessian="none"`` asks for no block: accelerated proximal gradient steps (:mod:`.accelerated`).
 
+A client may keep its block back, and say how many columns it allows. Then W has no more than the fewest columns that
+any client has ever allowed: of the coordinates that are needed, those that are farthest from optimal, in turn. Where
+that is less than a quarter of them, or an end without an optimum, accelerated gradient steps go on from the best point.
+
 Differs from the paper in: 1. the subproblem is solved on a working set, which grows with the number of non-zeros, and
 to rounding instead of to an adaptive tolerance, because a sweep on the server costs nothing next to a round; 2. each
 trial of the line search is an exchange, whose gradient says by how much to shorten a step that is too long.
@@ -45,6 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import (
+    COLUMNS_LEFT,
     Algorithm,
     Client,
     Downlink,
@@ -57,7 +62,7 @@ from flwr_fco.algorithms.contract import (
     Uplink,
     Vector,
 )
-from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient
+from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient, AcceleratedState
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     CertifiedMethod,
@@ -70,6 +75,7 @@ from flwr_fco.algorithms.newton.exchange import (
     facts_of,
     feasible_start,
     handed_out,
+    order_of,
     population_of,
     progress,
 )
@@ -101,6 +107,8 @@ _LESS = 0.5
 _ROUNDING = 1e-9
 #: Smallest ratio of eigenvalues of a block that is not singular.
 _SINGULAR = 1e-10
+#: In how many turns the coordinates that are needed may be in blocks that clients limit.
+_TURNS = 4
 #: Ratio to its start below which the unpenalised block's smallest eigenvalue says that the classes are separable.
 _SEPARABLE = 1e-6
 
@@ -140,6 +148,12 @@ class NewtonState(NamedTuple):
         A digest of the clients and their weights, whose sums the bounds are about; -1 before the first round.
     stalled : float
         1.0 if no step decreases the objective by more than its rounding error.
+    columns_left : float
+        The fewest columns of a block that a client has allowed.
+    hessian : float
+        0.0 once no blocks are asked for any more, and accelerated gradient steps go on.
+    previous, asked, gradient, momentum, smoothness, largest, since
+        As in :class:`~flwr_fco.algorithms.newton.accelerated.AcceleratedState`, for these steps.
     round : int
         Number of successful rounds.
     """
@@ -150,6 +164,9 @@ class NewtonState(NamedTuple):
     columns: Vector
     targets: Vector
     facts: Vector
+    previous: Vector
+    asked: Vector
+    gradient: Vector
     proved: Vector
     square: float = 0.0
     objective: float = UNKNOWN
@@ -160,6 +177,12 @@ class NewtonState(NamedTuple):
     curvature: float = 0.0
     population: float = -1.0
     stalled: float = 0.0
+    columns_left: float = UNKNOWN
+    hessian: float = 1.0
+    momentum: float = 1.0
+    smoothness: float = 0.0
+    largest: float = 0.0
+    since: float = 0.0
     round: int = 0
 
 
@@ -171,6 +194,8 @@ class ProximalNewton(CertifiedMethod):
     ----------
     tolerance : float, default 1e-8
         Duality gap at which the run ends.
+    on_refusal : {"gradient", "stop"}, default "gradient"
+        What follows where clients allow too few columns of a block: accelerated gradient steps, or the end of the run.
     sizes : tuple of int
         The size of a model that is its own working set, and the smallest size of a working set.
 
@@ -180,8 +205,10 @@ class ProximalNewton(CertifiedMethod):
     """
 
     name: ClassVar[str] = "proximal_newton"
+    optional: ClassVar[tuple[str, ...]] = ("block",)
     refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
 
+    on_refusal: str = "gradient"
     sizes: tuple[int, int] = (SMALL, LEAST)
 
     @classmethod
@@ -195,9 +222,11 @@ class ProximalNewton(CertifiedMethod):
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
         """Return loss, gradient and the Hessian's block at the server's point; at first also what never changes."""
         vectors = downlink.vectors
-        told: Any = vectors.as_sent("primal") if isinstance(vectors, ReceivedVectors) else vectors["primal"]
-        on = np.asarray(told.indices, dtype=np.int64)
-        sent = answer(client.objective, dense(told), on, first=bool(downlink.numbers["first"]))
+        if not downlink.numbers.get("hessian", 1.0):
+            return AcceleratedGradient.local(client, downlink, memory)
+        w = dense(_places(vectors, "primal"))
+        on = _places(vectors, "working-set" if "working-set" in vectors else "primal").indices
+        sent = answer(client.objective, w, np.asarray(on, dtype=np.int64), first=bool(downlink.numbers["first"]))
         return sent, Moved(dense(sent["gradient"]), None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
@@ -211,19 +240,29 @@ class ProximalNewton(CertifiedMethod):
         penalty = Penalty.of(problem.psi)
         start = feasible_start(problem, primal)
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
-        nothing = np.zeros(primal.size)
         facts = np.full(len(FACTS_OF_LOSS), -1.0)
         on = whole_groups(mask, penalty).astype(np.float64)
-        return NewtonState(start, start, on, nothing, nothing, facts, proved=nothing)
+        vectors = dict.fromkeys(
+            ("columns", "targets", "previous", "asked", "gradient", "proved"), np.zeros(primal.size)
+        )
+        return NewtonState(start, start, on, facts=facts, **vectors)
 
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
-        """Return the trial point at the coordinates of the working set, outside of which it is 0."""
+        """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
+        if not state.hessian:
+            told = self._steps.downlink(problem, _accelerated(state), to)
+            return told._replace(numbers={**told.numbers, "hessian": 0.0})
         on = _set_of(state).astype(np.int32)
-        told: Any = NonZeros(on, state.trial[on], state.trial.size)
-        return Downlink(problem.plan, {"primal": told}, numbers={"first": float(state.population < 0.0)})
+        size, values = state.trial.size, state.trial[on]
+        vectors: dict[str, Any] = {"primal": NonZeros(on, values, size)}
+        if np.count_nonzero(state.trial) > np.count_nonzero(values):
+            vectors = {"primal": NonZeros.of(state.trial), "working-set": NonZeros(on, np.ones(on.size), size)}
+        return Downlink(problem.plan, vectors, numbers={"first": float(state.population < 0.0)})
 
     def shapes(self, problem: Problem, state: NewtonState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
+        if not state.hessian:
+            return self._steps.shapes(problem, _accelerated(state))
         d, k = state.trial.size, _set_of(state).size
         shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "block": (k * (k + 1) // 2,), "terms": (len(TERMS),)}
         if state.population < 0.0:
@@ -232,6 +271,9 @@ class ProximalNewton(CertifiedMethod):
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
+        if not state.hessian:
+            self._steps.check(problem, _accelerated(state), uplink)
+            return
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
         check_facts(state, vectors["terms"])
         check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
@@ -249,6 +291,10 @@ class ProximalNewton(CertifiedMethod):
 
     def aggregate(self, problem: Problem, state: NewtonState, replies: Replies) -> NewtonState:
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""
+        if not state.hessian:
+            after = self._steps.aggregate(problem, _accelerated(state), replies)
+            return state._replace(**after._asdict())
+        state, block = _with_limits(state, replies)
         who, first = population_of(replies), state.population < 0.0
         if not first and who != state.population:
             log(
@@ -290,7 +336,7 @@ class ProximalNewton(CertifiedMethod):
         if state.stalled and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
             return state._replace(trial=state.point)
-        return self._next_step(problem, state, known, _unpacked(replies.sum("block")), first)
+        return self._next_step(problem, state, known, block, first)
 
     @staticmethod
     def _bounded(problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> tuple[float, Vector]:
@@ -316,10 +362,11 @@ class ProximalNewton(CertifiedMethod):
             factor = min(max((objective - state.objective - end) / (begin - end), _SHORTENED), 0.5)
         trial = handed_out(problem.layout, state.point + factor * move)
         same = np.array_equal(trial, state.point) or np.array_equal(trial, state.trial)
-        mask = whole_groups((state.mask > 0.0) | (trial != 0.0), Penalty.of(psi)).astype(np.float64)
-        return state._replace(
-            trial=trial, mask=mask, step=factor * state.step, stalled=float(same), round=state.round + 1
-        )
+        mask = whole_groups((state.mask > 0.0) | (trial != 0.0), Penalty.of(psi))
+        if mask.sum() > state.columns_left:
+            mask = working_set(trial, known.gradient, Penalty.of(psi), most=state.columns_left)
+        state = state._replace(trial=trial, mask=mask.astype(np.float64), step=factor * state.step)
+        return self._continued(problem, state._replace(stalled=float(same), round=state.round + 1))
 
     def _next_step(
         self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix, first: bool
@@ -336,11 +383,38 @@ class ProximalNewton(CertifiedMethod):
             gradient[on] += block @ (own - x[on])
             x[on] = own
         x = handed_out(problem.layout, x)
-        mask = working_set(x, gradient, penalty, *self.sizes, outputs=known.outputs).astype(np.float64)
+        most = state.columns_left
+        mask = working_set(x, gradient, penalty, *self.sizes, outputs=known.outputs, most=most).astype(np.float64)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
-        return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
+        return self._continued(problem, state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled)))
+
+    def _continued(self, problem: Problem, state: NewtonState) -> NewtonState:
+        """Return the state, or that of gradient steps where clients allow too few columns of a block."""
+        left, tolerance = state.columns_left, self.tolerance
+        if left >= UNKNOWN or not state.point.size or distance(state) <= tolerance:
+            return state
+        penalty = Penalty.of(problem.psi)
+        needed = int(whole_groups((state.trial != 0.0) | penalty.free, penalty).sum())
+        # No step on a set without room for what is needed and one group more says nothing of the optimum.
+        stuck = state.stalled > 0.0 and left < needed + penalty.widest
+        if _TURNS * left >= needed and state.mask.any() and not stuck:
+            return state
+        follows = "the run ends" if self.on_refusal == "stop" else "accelerated gradient steps go on"
+        log(
+            WARNING,
+            "A client allows %d columns of a Hessian block, and %d coordinates of the model are needed: no block is "
+            "asked for after round %d, and %s (on_refusal=%r)",
+            left,
+            needed,
+            problem.round,
+            follows,
+            self.on_refusal,
+        )
+        return state._replace(
+            mask=np.zeros(state.mask.size), hessian=0.0, previous=state.trial, step=1.0, largest=-1.0, stalled=0.0
+        )
 
     def _with_curvature(self, penalty: Penalty, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
         """Return the state, unless the classes are separable along coefficients that psi leaves alone.
@@ -351,14 +425,16 @@ class ProximalNewton(CertifiedMethod):
             If they are: these coefficients grow without end, and the loss has no minimum.
         """
         on, outputs = _set_of(state), max(1, known.outputs)
-        idle = penalty.idle[on] & (known.facts["l2"] == 0.0)
+        places = np.arange(state.point.size)
+        idle = penalty.idle & (known.facts["l2"] == 0.0)
         if known.facts["intercept"]:
-            idle &= on < state.point.size - outputs
+            idle &= places < places.size - outputs
         if outputs > 1:
             # A common change of all classes' coefficients has no effect.
-            idle &= on % outputs < outputs - 1
-        idle_places = np.flatnonzero(idle)
-        if not idle_places.size:
+            idle &= places % outputs < outputs - 1
+        idle_places = np.flatnonzero(idle[on])
+        # Of some of them the smallest eigenvalue is another one.
+        if not idle_places.size or idle_places.size < np.count_nonzero(idle):
             return state
         spectrum = np.linalg.eigvalsh(block[np.ix_(idle_places, idle_places)])
         smallest, largest = float(spectrum[0]), float(spectrum[-1])
@@ -376,8 +452,33 @@ class ProximalNewton(CertifiedMethod):
     # --- what else it says ----------------------------------------------------------------------------------------
 
     def metrics(self, problem: Problem, state: NewtonState) -> dict[str, float | int]:
-        """Return the objective, the duality gap or else the residual, and the size of the working set."""
-        return {**progress(state), "working-set": _set_of(state).size, "step": state.step}
+        """Return the objective, the duality gap or else the residual, and the size of the working set.
+
+        If clients limit it, also to how many columns; if no blocks are asked for, what gradient steps say.
+        """
+        limit = {} if state.columns_left >= UNKNOWN else {COLUMNS_LEFT: int(state.columns_left)}
+        own = {"step": state.step} if state.hessian else self._steps.metrics(problem, _accelerated(state))
+        return {**progress(state), "working-set": _set_of(state).size, **own, **limit}
+
+    def finished(self, problem: Problem, state: Any) -> str:
+        """Return why the run is over: also that clients allow no blocks, if that ends it."""
+        ended = super().finished(problem, state)
+        if ended or state.hessian or self.on_refusal != "stop":
+            return ended
+        return f"clients allow {state.columns_left:.0f} columns of a Hessian block, and on_refusal='stop'"
+
+    def describe(self, state: NewtonState | None) -> list[tuple[str, str]]:
+        """Return the lines about when the run ends, and about what clients allow."""
+        lines = super().describe(state)
+        if state is not None and state.columns_left < UNKNOWN:
+            told = "" if state.hessian else ": none is asked for any more"
+            lines.append(("Hessian block", f"{state.columns_left:.0f} columns at most, as clients allow{told}"))
+        return lines
+
+    @property
+    def _steps(self) -> AcceleratedGradient:
+        """The method of a run without blocks."""
+        return AcceleratedGradient(tolerance=self.tolerance)
 
 
 def answer(objective: Objective, w: Vector, on: NDArray[np.int64], first: bool) -> dict[str, Any]:
@@ -394,9 +495,36 @@ def _set_of(state: NewtonState) -> NDArray[np.int64]:
     return np.flatnonzero(state.mask)
 
 
+def _accelerated(state: NewtonState) -> AcceleratedState:
+    """Return what the gradient steps know of a state."""
+    return AcceleratedState(*(getattr(state, name) for name in AcceleratedState._fields))
+
+
+def _places(vectors: Any, name: str) -> Any:
+    """Return a vector with its places, on a client or in this process."""
+    return vectors.as_sent(name) if isinstance(vectors, ReceivedVectors) else vectors[name]
+
+
+def _with_limits(state: NewtonState, replies: Replies) -> tuple[NewtonState, Matrix]:
+    """Return the state with the columns that clients allow, and the sum of their blocks.
+
+    Without a client's block there is none, on no set.
+    """
+    asked, left, kept_back = _set_of(state).size, state.columns_left, False
+    for uplink in replies:
+        if COLUMNS_LEFT in uplink.metrics:
+            left = min(left, max(0.0, float(math.floor(uplink.metrics[COLUMNS_LEFT]))))
+            kept_back = kept_back or (asked > 0 and not uplink.vectors["block"].any())
+    if not kept_back:
+        return state._replace(columns_left=left), _unpacked(replies.sum("block"))
+    # Also if it says that it allows as many.
+    left = min(left, float(asked - max(1, asked // 4)))
+    return state._replace(columns_left=left, mask=np.zeros(state.mask.size)), np.zeros((0, 0))
+
+
 def _unpacked(triangle: Vector) -> Matrix:
     """Return the symmetric matrix of an upper triangle by rows."""
-    order = math.isqrt(2 * triangle.size)
+    order = order_of(triangle.size)
     upper = np.zeros((order, order))
     upper[np.triu_indices(order)] = triangle
     return upper + np.triu(upper, 1).T
@@ -404,9 +532,10 @@ def _unpacked(triangle: Vector) -> Matrix:
 
 def _begun_anew(state: NewtonState) -> NewtonState:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
+    limited = state.columns_left < UNKNOWN
     return state._replace(
         trial=state.point,
-        mask=np.maximum(state.mask, state.point != 0.0),
+        mask=np.zeros(state.mask.size) if limited else np.maximum(state.mask, state.point != 0.0),
         objective=UNKNOWN,
         lower=-UNKNOWN,
         proved=np.zeros(state.point.size),

@@ -95,10 +95,24 @@ class Penalty(NamedTuple):
         """Return psi(x) of a point within the bounds."""
         return float(self.terms[0] @ np.abs(x) + 0.5 * (self.terms[1] @ x**2) + self.strengths @ self.norms(x))
 
+    def prox(self, v: Vector) -> Vector:
+        """Return the proximal map of psi with step 1."""
+        x = np.sign(v) * np.maximum(np.abs(v) - self.terms[0], 0.0) / (1.0 + self.terms[1])
+        if self.strengths.size:
+            norms = self.norms(x)
+            shrunk = np.divide(self.strengths, norms, out=np.ones(norms.size), where=norms > self.strengths)
+            x *= np.append(1.0 - shrunk, 1.0)[self.groups]
+        return np.asarray(np.clip(x, self.terms[2], self.terms[3]))
+
     def norms(self, x: Vector) -> Vector:
         """Return ||x_G||_2 of each group."""
         inside = self.groups >= 0
         return np.sqrt(np.bincount(self.groups[inside], x[inside] ** 2, self.strengths.size))
+
+    @property
+    def widest(self) -> int:
+        """Size of the largest group; 1 without groups."""
+        return int(np.bincount(self.groups[self.groups >= 0]).max(initial=1))
 
     @property
     def free(self) -> NDArray[np.bool_]:

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract import (
     Algorithm,
     Client,
+    Disclosure,
     Downlink,
     Memory,
     Moved,
@@ -159,6 +160,7 @@ class NewtonPath(CertifiedMethod):
         left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
         points = _parted(told, size)
         parts = [_without(objective, left_out, fold) for fold in range(len(counts))]
+        _check_what_leaves(client.disclosure, objective, left_out, parts)
         shares = np.array([share for _, share in parts])
         if numbers["validate"]:
             losses = _held_out(objective, left_out, counts, points)
@@ -491,6 +493,30 @@ def _without(objective: Objective, left_out: Sequence[NDArray[np.int64]], fold: 
     return objective.subset(rest) if rest.size else (None, 0.0)
 
 
+def _check_what_leaves(
+    disclosure: Disclosure,
+    objective: Objective,
+    left_out: Sequence[NDArray[np.int64]],
+    parts: Sequence[tuple[Objective | None, float]],
+) -> None:
+    """Refuse a path that a client's owner does not allow, of each fold and of the rows without it.
+
+    Sums over all rows and over those without a fold give away those of the fold.
+    """
+    if disclosure.hessian_share is not None:
+        raise ConfigurationError(
+            f"the server asks for Hessian blocks of all strengths and folds of a path; this site's owner sets "
+            f"hessian_share={disclosure.hessian_share:.3g}, which counts them all. Run one strength after the other: "
+            "FedNewton without strengths=, or with hessian='none'"
+        )
+    for fold, rows in enumerate(left_out, start=1):
+        if rows.size:
+            disclosure.check(objective.subset(rows)[0], f"sums over fold {fold}")
+    for fold, (part, _) in enumerate(parts):
+        if fold and part is not None:
+            disclosure.check(part, f"sums over all folds but {fold}")
+
+
 def _held_out(
     objective: Objective,
     left_out: Sequence[NDArray[np.int64]],
@@ -567,6 +593,8 @@ def _rows(state: PathState, *status: float) -> list[int]:
 def _row(state: PathState, row: int) -> NewtonState:
     """Return a problem's state."""
     fold = row % len(state.populations)
+    # What gradient steps know, and what is proved zero, is said of one model and not of a path's.
+    unused: dict[str, Any] = dict.fromkeys(("previous", "asked", "gradient", "proved"), np.zeros(state.points.shape[1]))
     return NewtonState(
         state.points[row],
         state.trials[row],
@@ -574,10 +602,9 @@ def _row(state: PathState, row: int) -> NewtonState:
         state.columns[fold],
         state.targets[fold],
         state.facts[fold],
-        # What is proved zero is said of one model, and not of a path's.
-        proved=np.zeros(state.points.shape[1]),
         population=float(state.populations[fold]),
         round=state.round,
+        **unused,
         **dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True)),
     )
 
@@ -585,7 +612,9 @@ def _row(state: PathState, row: int) -> NewtonState:
 def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:
     """Write a problem's state into its row."""
     state.status[row] = status
-    state.points[row], state.trials[row], state.masks[row] = own.point, own.trial, own.mask
+    state.points[row], state.trials[row] = own.point, own.trial
+    # A point travels at the places of its working set.
+    state.masks[row] = np.maximum(own.mask, own.trial != 0.0)
     state.numbers[row] = [getattr(own, name) for name in _NUMBERS]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.newton.model import Penalty
+from flwr_fco.algorithms.newton.model import Indices, Penalty
 from flwr_fco.core.layout import Vector
 
 #: Models of at most so many parameters are their own working set.
@@ -18,6 +18,8 @@ SMALL = 64
 #: Smallest size, and for each class, size as a multiple of the non-zeros, and largest size: its block is then 67 MB. On
 #: NCI60, of 14 classes, a smallest size of 100 takes 24 rounds, 140 takes 17 and fewer bytes.
 LEAST, _LEAST_OF_A_CLASS, _TIMES, _MOST = 100, 10, 2, 4096
+#: Rounds among which the columns that clients allow are divided, if that is enough.
+_ROUNDS = 8
 
 
 def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]:
@@ -30,7 +32,14 @@ def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]
 
 
 def working_set(
-    x: Vector, gradient: Vector, penalty: Penalty, small: int = SMALL, least: int = LEAST, outputs: int = 1
+    x: Vector,
+    gradient: Vector,
+    penalty: Penalty,
+    small: int = SMALL,
+    least: int = LEAST,
+    *,
+    outputs: int = 1,
+    most: float = _MOST,
 ) -> NDArray[np.bool_]:
     """Return the mask of the next working set.
 
@@ -44,6 +53,8 @@ def working_set(
         The size of a model that is its own working set, and the smallest size of one.
     outputs : int, default 1
         Number of the loss's outputs: classes.
+    most : float, default 4096
+        Largest size. Of more than so many coordinates that are needed, those that are farthest from optimal, in turn.
 
     Examples
     --------
@@ -54,22 +65,46 @@ def working_set(
     >>> int(mask.sum()), bool(mask[7]), bool(mask[299])
     (100, True, True)
     """
-    if x.size <= small:
+    limited, most = most < _MOST, int(min(most, _MOST))
+    least = max(least, _LEAST_OF_A_CLASS * outputs)
+    if limited:
+        # What clients allow is for the whole run.
+        least = min(least, max(1, most // _ROUNDS))
+    if x.size <= min(small, least):
         return np.ones(x.size, dtype=np.bool_)
     needed = whole_groups((x != 0.0) | penalty.free, penalty)
     score = _violations(gradient, penalty)
     count = int(needed.sum())
-    if count <= _MOST:
+    if count < most:
         score[needed] = np.inf
     else:
-        # More than fits into one block: those that are farthest from optimal, in turn.
-        score = np.abs(gradient + penalty.terms[0] * np.sign(x) + penalty.terms[1] * x)
-        score[penalty.idle] = np.inf
-    least = max(least, _LEAST_OF_A_CLASS * outputs)
-    size = max(min(max(least, _TIMES * count), _MOST), min(count, _MOST))
+        # More than fits into one block: those that are farthest from optimal, in turn. Those of the last block are not.
+        score = np.abs(x - penalty.prox(x - gradient))
+    size = max(min(max(least, _TIMES * count), most), min(count, most))
+    order = np.argsort(-score, kind="stable")
+    if limited and penalty.strengths.size:
+        return _groups_that_fit(order, penalty.groups, min(max(size, count + penalty.widest), most))
     mask = np.zeros(x.size, dtype=np.bool_)
-    mask[np.argsort(-score, kind="stable")[:size]] = True
+    mask[order[:size]] = True
     return whole_groups(mask, penalty)
+
+
+def _groups_that_fit(order: Indices, groups: Indices, most: int) -> NDArray[np.bool_]:
+    """Return the mask of at most so many coordinates, in an order, with the other coordinates of their groups."""
+    mask = np.zeros(order.size, dtype=np.bool_)
+    by_group = np.argsort(groups, kind="stable")
+    ends = np.searchsorted(groups[by_group], np.arange(groups.max(initial=-1) + 2))
+    seen: set[int] = set()
+    for j in order.tolist():
+        group = int(groups[j])
+        members = np.array([j]) if group < 0 else by_group[ends[group] : ends[group + 1]]
+        if group not in seen and members.size <= most:
+            mask[members] = True
+            most -= members.size
+        seen |= {group} if group >= 0 else set()
+        if most == 0:
+            break
+    return mask
 
 
 def _violations(gradient: Vector, penalty: Penalty) -> Vector:

@@ -157,7 +157,7 @@ def test_digits_on_a_working_set():
 @pytest.mark.parametrize(("outputs", "size"), [(1, 100), (10, 100), (14, 140)])
 def test_a_working_set_has_room_for_every_class(outputs, size):
     penalty = Penalty.of(L1(1.0).bind(Layout.from_arrays({"w": np.zeros(2000)})))
-    assert working_set(np.zeros(2000), np.linspace(0.0, 0.9, 2000), penalty, outputs).sum() == size
+    assert working_set(np.zeros(2000), np.linspace(0.0, 0.9, 2000), penalty, outputs=outputs).sum() == size
 
 
 def test_at_the_largest_strength_the_gap_is_that_of_the_intercept():

@@ -1,0 +1,35 @@
+"""Reports the Hessian blocks that clients keep back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from logging import WARNING
+from typing import Any
+
+from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE
+from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import SparseVector
+from flwr_fco.server.parts import Host, Part
+from flwr_fco.server.replies.checks import LeftOut
+from flwr_fco.wire.protocol import Node, Uplink
+
+
+class KeptBack(Part):
+    """Adds a row to the table of what was left out, and a line to the log, for each block that a client keeps back."""
+
+    def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Report the blocks of which nothing came; the rest of these replies counts."""
+        current = host.current
+        for uplink in uplinks:
+            told, asked = uplink.metrics, host.algorithm.sums(uplink.vectors)
+            for name in host.algorithm.optional if COLUMNS_LEFT in told else ():
+                vector = uplink.vectors.get(name)
+                if not isinstance(vector, SparseVector) or vector.indices.size or not asked[name]:
+                    continue
+                reason = (
+                    f"it keeps back a Hessian block of {asked[name]} columns, and allows {told[COLUMNS_LEFT]:.0f} now: "
+                    f"its owner's limit is hessian_share={told.get(HESSIAN_SHARE, 0.0):.3g}; its gradient counts"
+                )
+                log(WARNING, "Round %s: %s: %s", current.number, uplink.node, reason)
+                node = Node(-1, None) if uplink.node is None else uplink.node
+                current.left_out.append(LeftOut(current.number, *node, reason))

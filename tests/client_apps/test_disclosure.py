@@ -1,0 +1,342 @@
+"""What a site's owner may forbid: answers about few rows, and columns of Hessian blocks over a whole run."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from fitting import fitting
+from newton import sites
+from problems import CONSTANTS, SADDLE, app_of, clients, kind_of, start_arrays
+from representatives import by_class
+
+from flwr_fco import topology
+from flwr_fco.algorithms.newton import ProximalNewton
+from flwr_fco.client_apps import Disclosure, client_app
+from flwr_fco.client_apps.disclosed import as_may_leave
+from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, QuadraticSaddle
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import FedDualAvg, FedNewton, Minimise, Steps, run_of
+from flwr_fco.wire import flower
+from flwr_fco.wire.client_state import read_disclosed
+from flwr_fco.wire.envelope import QUESTION, addressed
+from flwr_fco.wire.protocol import Uplink
+from flwr_fco.wire.queries import question_records
+
+NAN = float("nan")
+
+
+# --- the object -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limit", "value"),
+    [
+        *(("min_rows", value) for value in (0, -3, 2.5, True, "3", NAN)),
+        *(("min_class_rows", value) for value in (0, -1, 1.5, False)),
+        *(("hessian_share", value) for value in (-0.1, NAN, float("inf"), "a third", True)),
+    ],
+)
+def test_a_limit_that_is_none_is_refused_with_its_value(limit, value):
+    with pytest.raises(ConfigurationError, match=rf"Disclosure\.{limit}={re.escape(repr(value))}.*expected"):
+        Disclosure(**{limit: value})
+
+
+def test_without_limits_everything_leaves():
+    Disclosure().check_rows(0, "a fold")
+    Disclosure().check_classes([1, 0, 5], "a fold")
+    assert Disclosure().most_sums(3) == float("inf")
+
+
+@pytest.mark.parametrize(("share", "rows", "most"), [(1 / 3, 300, 100), (1 / 3, 299, 99), (0.1, 30, 3), (0.0, 9, 0)])
+def test_a_share_of_the_rows_is_that_many_whole_sums(share, rows, most):
+    assert Disclosure(hessian_share=share).most_sums(rows) == most
+    assert Disclosure(hessian_share=1e300).most_sums(10**9) == 2**53
+
+
+# --- rows and classes -------------------------------------------------------------------------------------------------
+
+
+def made(name):
+    kind = kind_of(name)
+    options = {"client_lr": 0.01, "batch_size": 5, "work": (Steps(4, batch_size=5), Minimise())}
+    options |= CONSTANTS.get(name, {}) | {"fraction_evaluate": 0.0, "min_train_nodes": 1}
+    if name.startswith("DFed") or name in ("DScaffold", "DReFedDAGT"):
+        options |= {"mixing": topology.ring(4), "weighting": "uniform"}
+    if name == "DReFedDAGT":
+        options |= {"radius_squared": 0.5}
+    return kind(**fitting(kind, options))
+
+
+def refused(name, limits):
+    objectives = clients()
+    if name in SADDLE:
+        objectives = [
+            QuadraticSaddle(np.eye(3), np.eye(3), np.eye(3), linear=np.ones(3), offset=np.ones(3), num_examples=n)
+            for n in (12, 25, 7, 16)
+        ]
+    layout = objectives[0].layout
+    return simulate(
+        made(name),
+        app_of(objectives, disclosure=limits),
+        num_nodes=4,
+        num_rounds=3,
+        initial_arrays={name: np.zeros(shape) for name, shape in layout.shapes.items()},
+        progress=False,
+        raise_errors=False,
+    )
+
+
+ASKED = r"the server asks for .*; this site has fewer rows for it than min_rows=10 allows.*disclosure=Disclosure"
+
+
+@pytest.mark.parametrize("name", by_class())
+def test_a_site_with_few_rows_takes_part_in_no_strategy(name):
+    """Of 12, 25, 7 and 16 rows; a method that needs everyone ends with its name."""
+    if run_of(made(name)).algorithm.everyone:
+        with pytest.raises(ConfigurationError, match=r"partition 2 did not give.*its last answer: .*min_rows=10"):
+            refused(name, Disclosure(min_rows=10))
+        return
+    result = refused(name, Disclosure(min_rows=10))
+    reasons = [row for row in result.left_out if row.partition_id == 2]
+    assert len(reasons) >= 3
+    assert all(re.search(ASKED, row.reason.replace("\n", " ")) for row in reasons)
+    assert {row.partition_id for row in result.left_out} == {2}
+    # Its own number of rows stays at home.
+    assert not any("7 rows" in row.reason or " 7" in row.reason.partition("\n")[0] for row in reasons)
+
+
+def test_the_others_train_as_if_it_was_not_there():
+    rows = [objective for objective in clients() if objective.num_examples >= 10]
+    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.02, fraction_evaluate=0.0, min_train_nodes=1)
+    result = simulate(
+        strategy,
+        app_of(clients(), disclosure=Disclosure(min_rows=10)),
+        num_nodes=4,
+        num_rounds=5,
+        initial_arrays=start_arrays(),
+        progress=False,
+        raise_errors=False,
+    )
+    assert result.train_metrics_clientapp[5]["num-replies"] == len(rows) == 3
+    assert result.train_metrics_clientapp[5]["skipped"] == 0
+
+
+def test_in_a_simulation_the_refusal_is_an_error_with_node_and_limit():
+    with pytest.raises(ClientError, match=r"partition 2.*fewer rows for it than min_rows=10"):
+        simulate(
+            FedDualAvg(client_lr=0.02, fraction_evaluate=0.0, min_train_nodes=1),
+            app_of(clients(), disclosure=Disclosure(min_rows=10)),
+            num_nodes=4,
+            num_rounds=1,
+            initial_arrays=start_arrays(),
+            progress=False,
+        )
+
+
+@pytest.mark.parametrize("kind", ["gradient", "validation", "duality", "smoothness"])
+def test_questions_and_evaluations_are_refused_too(kind):
+    grid = InProcessGrid(app_of(clients(), disclosure=Disclosure(min_rows=10)), 4, raise_errors=False)
+    strategy = FedDualAvg(client_lr=0.1)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        run_of(strategy).prepare(start_arrays())
+        numbers = {"batch-size": 0.0} if kind == "smoothness" else {"stage": 2.0}
+        question = run_of(strategy).inquiry.question(kind, np.zeros(7), numbers)
+        contents = [(node, question_records(question)) for node in (2, 4)]
+        good, bad = grid.send_and_receive(addressed(grid, contents, QUESTION, "1"))
+        assert good.has_content()
+        assert f"an answer to its question '{kind}'" in bad.error.reason
+        assert "min_rows=10" in bad.error.reason
+        scores = strategy.configure_evaluate(1, start_arrays(), flower.ConfigRecord(), grid)
+        replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_receive(scores)}
+        assert replies[2].has_content()
+        assert "the server asks for an evaluation" in replies[4].error.reason
+
+
+def test_an_evaluation_is_about_the_rows_that_it_is_about():
+    held_out = LeastSquares(np.ones((3, 6)), np.ones(3))
+    app = client_app(
+        lambda context: clients()[1],
+        load_evaluation_objective=lambda context: held_out,
+        disclosure=Disclosure(min_rows=10),
+    )
+    grid = InProcessGrid(app, 2, raise_errors=False)
+    strategy = FedDualAvg(client_lr=0.01)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        result = strategy.start(grid, start_arrays(), 1)
+    assert result.train_metrics_clientapp[1]["num-replies"] == 2
+    assert {row.kind for row in result.left_out} == {"evaluate"}
+
+
+def of_classes(*counts):
+    labels = np.repeat(np.arange(len(counts)), counts)
+    features = np.random.default_rng(0).normal(size=(labels.size, 2))
+    return MultinomialLogistic(features, labels, num_classes=len(counts))
+
+
+def test_a_rare_class_is_refused_and_an_absent_one_is_not():
+    limits, what = Disclosure(min_class_rows=5), "a round"
+    limits.check(of_classes(5, 9, 7), what)
+    limits.check(of_classes(5, 0, 7), what)
+    limits.check(Logistic(np.eye(6), np.ones(6, dtype=int)), what)
+    limits.check(LeastSquares(np.eye(2), np.ones(2)), what)
+    for objective in (of_classes(5, 4, 7), of_classes(1, 9, 9), Hinge(np.eye(6), np.r_[1, 0, 0, 0, 0, 0])):
+        with pytest.raises(
+            ConfigurationError, match="asks for a round; this site has a class with fewer rows than min_class_rows=5"
+        ):
+            limits.check(objective, what)
+    saddle = QuadraticSaddle(np.eye(3), np.eye(3), np.eye(3), num_examples=30)
+    with pytest.raises(ConfigurationError, match="min_class_rows=5, and its QuadraticSaddle does not say which class"):
+        limits.check(saddle, what)
+
+
+def test_a_rare_class_is_left_out_with_its_limit_in_a_run():
+    objectives = [of_classes(5, 9, 7), of_classes(6, 3, 7), of_classes(9, 9, 9)]
+    result = simulate(
+        FedDualAvg(client_lr=0.1, fraction_evaluate=0.0, min_train_nodes=1),
+        app_of(objectives, disclosure=Disclosure(min_class_rows=5)),
+        num_nodes=3,
+        num_rounds=2,
+        initial_arrays={name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()},
+        progress=False,
+        raise_errors=False,
+    )
+    assert [row.partition_id for row in result.left_out] == [1, 1]
+    assert "min_class_rows=5" in result.left_out[0].reason
+
+
+# --- the count of what has left ---------------------------------------------------------------------------------------
+
+
+class Messages(InProcessGrid):
+    """Hooks of its own: everything travels in messages."""
+
+    def _deliver(self, message):
+        return super()._deliver(message)
+
+
+def newton_run(app, grid_type=InProcessGrid, rounds=4, **options):
+    strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0, **options)
+    grid = grid_type(app, 3)
+    start = {name: flower.Array(np.zeros(shape)) for name, shape in sites()[0].layout.shapes.items()}
+    with flower.identity(grid.run_id), flower.quiet(50):
+        strategy.start(grid, flower.ArrayRecord(start), rounds)
+    return grid
+
+
+@pytest.mark.parametrize("grid_type", [InProcessGrid, Messages])
+def test_gradients_columns_and_means_are_counted_over_the_rounds(grid_type):
+    """30, 41 and 25 rows, 10 parameters; the means of the columns in the first round."""
+    grid = newton_run(app_of(sites(), disclosure=Disclosure(hessian_share=100.0)), grid_type)
+    assert [read_disclosed(grid.contexts[node]) for node in (2, 3, 4)] == [(4, 4 * (10 + 1) + 1, 10)] * 3
+
+
+def test_questions_count_as_well():
+    app = app_of(sites(), disclosure=Disclosure(hessian_share=100.0))
+    with_gradients = newton_run(app, certificate_every=1)
+    without = newton_run(app)
+    more = read_disclosed(with_gradients.contexts[2]).sums - read_disclosed(without.contexts[2]).sums
+    assert more >= 4
+
+
+def test_each_output_of_a_model_is_a_sum_of_its_own():
+    objective, context = of_classes(9, 9, 9), InProcessGrid(lambda *_: None, 1).contexts[2]
+    sent = {"gradient": np.ones(9), "terms": np.ones(8), "block": np.ones(10)}
+    uplink = Uplink(sent, None, 1)
+    as_may_leave(uplink, Disclosure(hessian_share=1.0), context, ProximalNewton, objective)
+    assert read_disclosed(context) == (1, 3 * (1 + 4), 4)
+
+
+def test_a_server_that_asks_for_anything_never_gets_more_than_the_share():
+    """Blocks of any size, in any order, with what comes in a first round or not."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        n, d, share = int(rng.integers(1, 60)), 12, float(rng.uniform(0.0, 1.5))
+        objective = Logistic(rng.normal(size=(n, d - 1)), rng.integers(0, 2, n))
+        context, limits = InProcessGrid(lambda *_: None, 1).contexts[2], Disclosure(hessian_share=share)
+        total = with_block = 0
+        for _ in range(12):
+            k = int(rng.integers(0, d + 1))
+            sent = {"gradient": np.ones(d), "terms": np.ones(8), "block": np.ones(k * (k + 1) // 2)}
+            sent |= {"columns": np.ones(d)} if rng.random() < 0.3 else {}
+            left = read_disclosed(context).sums
+            answer = as_may_leave(Uplink(sent, None, 1), limits, context, ProximalNewton, objective)
+            gone = np.asarray(getattr(answer.vectors["block"], "values", answer.vectors["block"])).size > 0
+            rest = 2 if "columns" in sent else 1
+            total += rest + (k if gone else 0)
+            with_block = total if gone else with_block
+            assert read_disclosed(context).sums == total
+            assert gone == (k > 0 and left + rest + k <= share * n + 1e-9)
+            # What it says that it allows, it allows.
+            told = answer.metrics["columns-left"]
+            assert told == max(0, int(share * n + 1e-9) - total - 1)
+        assert with_block <= share * n + 1e-9
+
+
+def test_a_block_that_is_kept_back_takes_no_bytes():
+    context = InProcessGrid(lambda *_: None, 1).contexts[2]
+    sent = {"gradient": np.ones(10), "terms": np.ones(8), "block": np.ones(55)}
+    answer = as_may_leave(Uplink(sent, None, 1), Disclosure(hessian_share=0.1), context, ProximalNewton, sites()[0])
+    assert answer.vectors["block"].shape == (55,)
+    assert answer.vectors["block"].values.size == 0
+    assert answer.vectors["gradient"] is sent["gradient"]
+
+
+def test_another_run_begins_at_nothing():
+    app = app_of(sites(), disclosure=Disclosure(hessian_share=100.0))
+    assert read_disclosed(newton_run(app).contexts[2]) == read_disclosed(newton_run(app).contexts[2])
+
+
+def logged(caplog, **options):
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        grid = InProcessGrid(app_of(sites(), **options), 3)
+        strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
+        start = {name: flower.Array(np.zeros(shape)) for name, shape in sites()[0].layout.shapes.items()}
+        with flower.identity(grid.run_id):
+            strategy.start(grid, flower.ArrayRecord(start), 5)
+    return [record.getMessage() for record in caplog.records if "this site has sent" in record.getMessage()]
+
+
+def test_the_log_says_what_left_at_the_1st_2nd_4th_answer(caplog):
+    lines = logged(caplog, disclosure=Disclosure(hessian_share=2.0))
+    assert len(lines) == 3 * 3
+    assert re.search(
+        r"sent 4 answers, Hessian blocks of up to 10 columns, 45 sums over its rows; 75% of the 60 that "
+        "hessian_share=2 allows with a Hessian block",
+        lines[-3],
+    )
+
+
+def test_without_limits_the_log_says_it_too(caplog):
+    lines = logged(caplog)
+    assert lines[-1].endswith(
+        "4 answers, Hessian blocks of up to 10 columns, 45 sums over its rows; 25 rows, and no hessian_share"
+    )
+
+
+def test_strategies_without_blocks_count_nothing_unless_there_is_a_share(caplog):
+    for limits, counted in (
+        (None, (0, 0, 0)),
+        (Disclosure(min_rows=2), (0, 0, 0)),
+        (Disclosure(hessian_share=1.0), (3, 3, 0)),
+    ):
+        grid = InProcessGrid(app_of(clients(), disclosure=limits), 4)
+        with flower.identity(grid.run_id), flower.quiet(50):
+            FedDualAvg(client_lr=0.01, fraction_evaluate=0.0).start(grid, start_arrays(), 3)
+        assert read_disclosed(grid.contexts[2]) == counted
+
+
+def test_limits_on_work_stand_beside_it():
+    app = app_of(clients(), disclosure=Disclosure(min_rows=2), limits=Limits(max_steps=1))
+    with pytest.raises(ClientError, match="max_steps=1"):
+        simulate(
+            FedDualAvg(client_lr=0.01, fraction_evaluate=0.0, work=Steps(3)),
+            app,
+            num_nodes=4,
+            num_rounds=1,
+            initial_arrays=start_arrays(),
+            progress=False,
+        )
