@@ -266,7 +266,12 @@ class CertifiedMethod(Algorithm):
     @staticmethod
     def sums(sent: Mapping[str, Any]) -> Mapping[str, int]:
         """Return 1 for each vector of shape (d,), the columns of a block, and 0 for numbers."""
-        own = {"terms": 0, "smoothness": 0, "block": order_of(sent["block"].size) if "block" in sent else 0}
+        own = {
+            "terms": 0,
+            "smoothness": 0,
+            "square": 0,
+            "block": order_of(sent["block"].size) if "block" in sent else 0,
+        }
         return {name: own.get(name, 1) for name in sent}
 
     def setting(self, given: Setting, state: Any) -> Setting:

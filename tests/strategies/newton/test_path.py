@@ -9,7 +9,8 @@ from sklearn.datasets import load_breast_cancer
 
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.callbacks import Checkpoint
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.client_apps import Disclosure, client_app
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, L2Squared
@@ -337,3 +338,45 @@ def test_without_a_strength_at_which_all_is_zero_strengths_are_given_by_hand():
     for at in path.points:
         best = centralized_solution(objectives, L2Squared(at.strength), tol=1e-11)
         np.testing.assert_allclose(point(at.result, objectives[0]), best, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("limits", "cv", "message"),
+    [
+        ({"hessian_share": 5.0}, None, r"counts them all. Run one strength after the other"),
+        ({"min_rows": 20}, 4, r"sums over fold 1; this site has fewer rows for it than min_rows=20"),
+        ({"min_rows": 45}, 4, r"this site has fewer rows for it than min_rows=45"),
+        ({"min_class_rows": 5}, 8, r"has a class with fewer rows than min_class_rows=5"),
+    ],
+)
+def test_what_a_site_does_not_allow_is_refused_of_each_fold(limits, cv, message):
+    """Of 60 rows, 15 are in each of four folds and 45 outside of it."""
+    objectives = sites("logistic", sizes=(60, 81, 58))
+    app = client_app(
+        lambda context: objectives[int(context.node_config["partition-id"])], disclosure=Disclosure(**limits)
+    )
+    with pytest.raises((ClientError, ConfigurationError), match=message):
+        fit_path(
+            FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0),
+            app,
+            num_nodes=3,
+            num_rounds=20,
+            initial_arrays=objectives[0].layout.unflatten(np.zeros(10)),
+            cv=cv,
+            validate=cv is not None,
+            num_strengths=3,
+            progress=False,
+        )
+
+
+def test_what_a_site_allows_of_each_fold_changes_nothing():
+    objectives = sites("logistic", sizes=(60, 81, 58))
+    app = client_app(
+        lambda context: objectives[int(context.node_config["partition-id"])],
+        disclosure=Disclosure(min_rows=14, min_class_rows=2),
+    )
+    options = {"num_nodes": 3, "num_rounds": 40, "cv": 4, "num_strengths": 3, "progress": False}
+    options["initial_arrays"] = objectives[0].layout.unflatten(np.zeros(10))
+    limited = fit_path(FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0), app, **options)
+    free = fit_path(FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0), app_of(objectives), **options)
+    assert [at.held_out for at in limited.points] == [at.held_out for at in free.points]
