@@ -242,10 +242,8 @@ class ProximalNewton(CertifiedMethod):
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
         facts = np.full(len(FACTS_OF_LOSS), -1.0)
         on = whole_groups(mask, penalty).astype(np.float64)
-        vectors = dict.fromkeys(
-            ("columns", "targets", "previous", "asked", "gradient", "proved"), np.zeros(primal.size)
-        )
-        return NewtonState(start, start, on, facts=facts, **vectors)
+        zeros = np.zeros(primal.size)
+        return NewtonState(start, start, on, zeros, zeros, facts, zeros, zeros, zeros, zeros)
 
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
