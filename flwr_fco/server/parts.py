@@ -44,13 +44,10 @@ class Host(Protocol):
         The server's state; None before the first round.
     answered_start : set of int
         Ids of nodes that have answered round 0 just before this round.
-    num_rounds : int or None
-        Total number of rounds, if known.
     """
 
     state: Any
     answered_start: set[int]
-    num_rounds: int | None
 
     @property
     def algorithm(self) -> Algorithm:
@@ -75,7 +72,7 @@ class Host(Protocol):
     def replies(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Replies:
         """Return a round's replies as the algorithm reads them."""
 
-    def look_again(self) -> None:
+    def refresh_nodes(self) -> None:
         """Update the list of connected nodes."""
 
     def run_start_round(self) -> StartRound:
@@ -87,6 +84,17 @@ class Part:
 
     def forget(self) -> None:
         """Return to the state before the first round."""
+
+    def start(self, size: int, num_rounds: int | None = None) -> None:
+        """Act once the model is known, before round 1.
+
+        Parameters
+        ----------
+        size : int
+            Length d of the model's flat vector.
+        num_rounds : int, optional
+            Total number of rounds, if known.
+        """
 
     def nodes_needed(self, minimum: int) -> int:
         """Return how many nodes must be connected before a round begins.

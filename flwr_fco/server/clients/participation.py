@@ -110,7 +110,7 @@ class Everyone(Part):
                 return absent
             log(INFO, "Waiting for %s clients that were here before", len(absent))
             nap(deadline)
-            host.look_again()
+            host.refresh_nodes()
 
     def metrics_of_absence(self) -> dict[str, float | int] | None:
         """Return the metrics of a round that asked no client because one is absent; None if none is absent."""

@@ -38,6 +38,10 @@ class Remembering(Part):
         """Return to the state before the first round."""
         self.memories.forget(0)
 
+    def start(self, size: int, num_rounds: int | None = None) -> None:
+        """Begin without memories."""
+        self.memories.forget(size)
+
     @property
     def present(self) -> AbstractSet[tuple[int, int]]:
         """Keys of the clients that were there in the last round."""

@@ -211,9 +211,11 @@ class Inquiry(Part):
         if unknown:
             raise ValueError(f"it has chosen {sorted(unknown)}, which are not 'auto' here")
         chosen = {name: float(saved_array(arrays, name, np.float64, (), smallest=0.0)) for name in arrays}
-        reasons = {name: self.reasons[name] for name in self.reasons if chosen.get(name) == self.chosen.get(name)}
-        self.chosen = chosen
-        self.reasons = {**dict.fromkeys(chosen, "as the run began that is resumed"), **reasons}
+        same = {name: reason for name, reason in self.reasons.items() if chosen.get(name) == self.chosen.get(name)}
+        self.chosen.clear()
+        self.chosen.update(chosen)
+        self.reasons.clear()
+        self.reasons.update(dict.fromkeys(chosen, "as the run began that is resumed") | same)
         self.due = not set(self._names) - {"server_lr"} <= self.chosen.keys()
 
     def describe(self) -> list[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -114,6 +115,8 @@ class Round:
         The server's state at the beginning of the round.
     answered : set of int
         Ids of nodes whose reply was good.
+    answered_start : set of int
+        Ids of nodes that have answered round 0 just before this round.
     checked : dict of int to (RecordDict, Any)
         Values read from replies that have been checked already, by the identity of their contents.
     possible : tuple
@@ -129,6 +132,7 @@ class Round:
     restoring: set[int] = field(default_factory=set)
     works: dict[int, Work] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
+    answered_start: AbstractSet[int] = frozenset()
     possible: tuple[Any, ...] = ()
     wire_dtype: str = "float64"
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from logging import INFO
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.options import CommonOptions, max_ratio_of, weights_of
-from flwr_fco.server.parts import Host, Letter, Part
+from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import (
     LARGEST_FACTOR,
@@ -149,11 +150,11 @@ class Mail(Part):
         The strategy, whose options these are.
     kind : type of Algorithm
         The class of the strategy's algorithm.
-    host : Host
-        The run whose messages these are.
 
     Attributes
     ----------
+    algorithm : Algorithm
+        The algorithm whose messages these are, once there is a run.
     language : Language
         The language of the clients.
     nodes : Nodes
@@ -180,8 +181,9 @@ class Mail(Part):
         The model of the state, if the user sees it unchanged.
     """
 
-    def __init__(self, options: CommonOptions, kind: type[Algorithm], host: Host) -> None:
-        self.options, self._kind, self._host = options, kind, host
+    def __init__(self, options: CommonOptions, kind: type[Algorithm]) -> None:
+        self.options, self._kind = options, kind
+        self.algorithm: Algorithm
         self.language: Language = OwnClients()
         self.asks = True
         self.timeout = 3600.0
@@ -211,11 +213,6 @@ class Mail(Part):
         self.digest = ""
         self._plan: Plan | None = None
         self._wire_dtype = "float64"
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm whose messages these are."""
-        return self._host.algorithm
 
     @property
     def own_loops(self) -> bool:
@@ -347,7 +344,13 @@ class Mail(Part):
         return current.config
 
     def open(
-        self, server_round: int, nodes: Sequence[Node], config: ConfigRecord, problem: Problem, state: Any
+        self,
+        server_round: int,
+        nodes: Sequence[Node],
+        config: ConfigRecord,
+        problem: Problem,
+        state: Any,
+        answered_start: AbstractSet[int] = frozenset(),
     ) -> Problem:
         """Begin a round with its nodes; return the problem with the information on the round.
 
@@ -363,6 +366,8 @@ class Mail(Part):
             The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
             The server's state as the round begins.
+        answered_start : set of int
+            Ids of nodes that have answered round 0 just before this round.
         """
         self._given = weights_of(self.options)
         self.config = config
@@ -371,6 +376,7 @@ class Mail(Part):
             {node.node_id: node for node in nodes},
             left_out=self.left_out,
             state=state,
+            answered_start=answered_start,
         )
         for node_id, first in self.nodes.refused.items() if nodes else ():
             reason = f"it claims the partition id {first.partition_id}, which node {first.node_id} had first"
@@ -453,7 +459,7 @@ class Mail(Part):
         memories: Any = problem.memories
         if memories is None:
             return self.algorithm.downlink(problem, self.current.state, To(node.key))
-        lost, answered = node.node_id in self.current.restoring, node.node_id in self._host.answered_start
+        lost, answered = node.node_id in self.current.restoring, node.node_id in self.current.answered_start
         to = To(node.key, memories.member(node).accepted < 0, lost, answered)
         message = self.algorithm.downlink(problem, self.current.state, to)
         return message._replace(stamp=memories.stamp(node, restore=lost))

@@ -51,13 +51,8 @@ class PointAverage(Part):
         self._points: Vector = np.zeros((0, 0))
         self._before: tuple[Vector, int, list[tuple[int, Vector]]] = (self._total, 0, [])
 
-    def start(self, size: int) -> None:
+    def start(self, size: int, num_rounds: int | None = None) -> None:
         """Start without points: a zero sum, and room for the last points, one per row.
-
-        Parameters
-        ----------
-        size : int
-            d.
 
         Raises
         ------

@@ -23,6 +23,7 @@ from flwr_fco.server.replies.bounds import TOO_LONG
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.server.rounds.resuming import Progress
+from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.server.run import Run
 from flwr_fco.wire.arrays import NOT_FINITE
 from flwr_fco.wire.delivery import send_and_receive
@@ -49,7 +50,7 @@ def run_rounds(
     resume: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
-    hooks, began = Hooks(callbacks, run.watches()), time.monotonic()
+    hooks, began = Hooks(callbacks, watches_of(run.strategy)), time.monotonic()
     run.prepare(initial_arrays)
     # The noise does not hide whose replies were left out.
     left_out = run.left_out if run.private_mean is None else []

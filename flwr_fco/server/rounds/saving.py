@@ -66,6 +66,11 @@ class Saved(NamedTuple):
     pass_through: dict[str, NDArray[Any]]
     parts: dict[str, dict[str, NDArray[Any]]]
 
+    def copy(self) -> Saved:
+        """Return the same with copies of the parts' arrays, which parts change in place."""
+        parts = {name: {key: np.array(value) for key, value in own.items()} for name, own in self.parts.items()}
+        return self._replace(parts=parts)
+
 
 def write(
     path: str | os.PathLike[str], digest: str, saved: Saved, options: str = "{}", *, secret: bool = False
