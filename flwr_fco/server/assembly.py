@@ -27,7 +27,7 @@ from flwr_fco.server.options import (
     UnmodifiedOptions,
     serves_unmodified,
 )
-from flwr_fco.server.parts import Part
+from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.certifying import Certifier
 from flwr_fco.server.questions.inquiry import Inquiry
 from flwr_fco.server.replies.mail import Mail
@@ -69,7 +69,7 @@ class Assembly(NamedTuple):
     graph: Graph | None
 
 
-def assemble(options: CommonOptions, kind: type[Algorithm]) -> Assembly:
+def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assembly:
     """Return the parts that a strategy's options select.
 
     Parameters
@@ -78,6 +78,8 @@ def assemble(options: CommonOptions, kind: type[Algorithm]) -> Assembly:
         The strategy, whose options these are.
     kind : type of Algorithm
         The class of the strategy's algorithm.
+    host : Host
+        The run that they are parts of.
 
     Raises
     ------
@@ -88,7 +90,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm]) -> Assembly:
     name = type(options).__name__
     privacy = None
     if isinstance(own, PrivacyOptions) and own.privacy is not None:
-        privacy = PrivateMean(own.privacy, options)
+        privacy = PrivateMean(own.privacy, options, host)
     mail = Mail(options, kind)
     inquiry = Inquiry(options, kind, mail)
     average = PointAverage(*_named(options.output))

@@ -44,10 +44,13 @@ class Host(Protocol):
         The server's state; None before the first round.
     answered_start : set of int
         Ids of nodes that have answered round 0 just before this round.
+    num_rounds : int or None
+        Total number of rounds, if known.
     """
 
     state: Any
     answered_start: set[int]
+    num_rounds: int | None
 
     @property
     def algorithm(self) -> Algorithm:
@@ -85,15 +88,13 @@ class Part:
     def forget(self) -> None:
         """Return to the state before the first round."""
 
-    def start(self, size: int, num_rounds: int | None = None) -> None:
+    def start(self, size: int) -> None:
         """Act once the model is known, before round 1.
 
         Parameters
         ----------
         size : int
             Length d of the model's flat vector.
-        num_rounds : int, optional
-            Total number of rounds, if known.
         """
 
     def nodes_needed(self, minimum: int) -> int:

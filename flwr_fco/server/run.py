@@ -102,7 +102,7 @@ class Run:
         """Make the parts that the options select."""
         kind = algorithm_class(self.strategy)
         check_choices(self.strategy, kind)
-        self._assembly = made = assemble(self.strategy, kind)
+        self._assembly = made = assemble(self.strategy, kind, self)
         self.parts, self.mail, self.inquiry = made.parts, made.mail, made.inquiry
         self.average, self.private_mean = made.average, made.privacy
         self.memories, self.graph = made.memories, made.graph
@@ -293,7 +293,7 @@ class Run:
         self.mail.take_model(primal)
         self.mail.num_needed = self._nodes_needed()
         for part in self._acting["start"]:
-            part.start(primal.size, self.num_rounds)
+            part.start(primal.size)
         self.state = self.algorithm.init(self.problem, primal)
 
     def _plan_of(self, setting: Setting) -> Plan:

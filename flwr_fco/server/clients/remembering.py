@@ -38,7 +38,7 @@ class Remembering(Part):
         """Return to the state before the first round."""
         self.memories.forget(0)
 
-    def start(self, size: int, num_rounds: int | None = None) -> None:
+    def start(self, size: int) -> None:
         """Begin without memories."""
         self.memories.forget(size)
 

@@ -35,7 +35,7 @@ class Momentum(Part):
         self._velocity: tuple[Vector, float] | None = None
         self._next: tuple[Vector, float] | None = None
 
-    def start(self, size: int, num_rounds: int | None = None) -> None:
+    def start(self, size: int) -> None:
         """Take note of the size of the model."""
         self._size = size
 

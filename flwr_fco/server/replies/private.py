@@ -53,13 +53,14 @@ class PrivateMean(Part):
         Clipping, noise and budget.
     options : CommonOptions
         Options of the strategy.
+    host : Host
+        The run.
     """
 
-    def __init__(self, privacy: GaussianDP, options: CommonOptions) -> None:
+    def __init__(self, privacy: GaussianDP, options: CommonOptions, host: Host) -> None:
         _check(options)
         library()
-        self.privacy, self._options = privacy, options
-        self._num_rounds: int | None = None
+        self.privacy, self._options, self._host = privacy, options, host
         # 1e-9: a fraction of 1 / 49 gives 49 blocks, not 48.
         separation = 1 if privacy.noise == "independent" else math.floor(1.0 / options.fraction_train + 1e-9)
         bands = (privacy.bands or separation) if privacy.noise == "banded" else 1
@@ -81,12 +82,8 @@ class PrivateMean(Part):
     @property
     def rounds(self) -> int | None:
         """Number of rounds in the privacy accounting; None before it is known."""
-        known = self.privacy.rounds or self._num_rounds
+        known = self.privacy.rounds or self._host.num_rounds
         return known if self._run is None else self._run.rounds
-
-    def start(self, size: int, num_rounds: int | None = None) -> None:
-        """Take note of the number of rounds."""
-        self._num_rounds = num_rounds
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
         """Return the nodes whose turn it is, or that are drawn."""

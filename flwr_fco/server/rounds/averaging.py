@@ -51,7 +51,7 @@ class PointAverage(Part):
         self._points: Vector = np.zeros((0, 0))
         self._before: tuple[Vector, int, list[tuple[int, Vector]]] = (self._total, 0, [])
 
-    def start(self, size: int, num_rounds: int | None = None) -> None:
+    def start(self, size: int) -> None:
         """Start without points: a zero sum, and room for the last points, one per row.
 
         Raises
