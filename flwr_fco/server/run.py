@@ -37,7 +37,7 @@ from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.server.rounds.structure import structure
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.metrics import joined_metrics
-from flwr_fco.wire.model import layout_of, primal_vector, same_arrays, shared_arrays
+from flwr_fco.wire.model import layout_of, primal_vector
 from flwr_fco.wire.protocol import Node, Plan, Uplink
 from flwr_fco.work import Work
 
@@ -482,7 +482,7 @@ class Run:
             messages = strategy.configure_train(server_round, arrays, config, grid)
             return strategy.aggregate_train(server_round, send_and_receive(grid, messages, self.mail.timeout))
         letters = self.open_round(server_round, arrays, config, grid)
-        return self.close_round(self.mail.exchange(letters, server_round) if letters else [])
+        return self.close_round(self.mail.exchange(letters) if letters else [])
 
     def open_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Letter]:
         """Begin a training round: choose its nodes and return the message for each of them.
@@ -540,7 +540,7 @@ class Run:
         """Run a training round 0 with all connected nodes; the state does not change."""
         mail = self.mail
         problem = mail.open(0, self.nodes.ordered, mail.config, self.problem._replace(round=0), self.state)
-        good = mail.exchange(mail.letters(self.nodes.ordered), 0)
+        good = mail.exchange(mail.letters(self.nodes.ordered))
         start = StartRound(problem, mail.weighted(good), mail.current.bytes_down, mail.bytes_up(good))
         text = "Round 0: %s of %s nodes answered, %s bytes down, %s up"
         log(INFO, text, len(good), len(mail.current.nodes), start.bytes_down, start.bytes_up)
@@ -706,7 +706,7 @@ class Run:
         if output is None or output.state is not self.state or output.plan is not self.plan:
             point = self.average.point(partial(self.algorithm.retrieve, self.problem, self.state))
             output = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
-        return shared_arrays(output.arrays)
+        return output.arrays.copy()
 
     def as_vector(self, arrays: ArrayRecord) -> Vector:
         """Return a primal model as one vector; free for the model that :meth:`primal_arrays` returned last.
@@ -717,7 +717,7 @@ class Run:
             The model.
         """
         output = self._output
-        if output is not None and output.plan is self.plan and same_arrays(output.arrays, arrays):
+        if output is not None and output.plan is self.plan and output.arrays == arrays:
             return output.point
         return primal_vector(self.plan.layout, arrays)[0]
 

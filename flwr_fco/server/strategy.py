@@ -232,7 +232,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
                 f"none of {len(replies)} replies has a group_id, which says what round it answers; make each of them "
                 "with Message(content, reply_to=message) of a message that configure_train has returned"
             )
-        return run.close_round(run.mail.collect("aggregate_train", replies) if current.nodes else [])
+        return run.close_round(run.mail.collect(replies) if current.nodes else [])
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -243,7 +243,9 @@ class CompositeStrategy(CommonOptions, FedAvg):
             return []
         nodes = run.sample(grid, server_round, _EVALUATE_SAMPLE, self.fraction_evaluate, self.min_evaluate_nodes)
         log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
-        run.mail.current = current = Round(server_round, left_out=run.left_out, kind="evaluate")
+        run.mail.current = current = Round(
+            server_round, left_out=run.left_out, kind="evaluate", caller="aggregate_evaluate"
+        )
         current.nodes = {node.node_id: node for node in nodes}
         config = config_of_round(config, server_round)
         keys = {"arrayrecord_key": self.arrayrecord_key, "configrecord_key": self.configrecord_key}
@@ -257,7 +259,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
         asked = len(mail.current.messages)
         if not asked:
             return None
-        contents = mail.collect_metrics("aggregate_evaluate", replies)
+        contents = mail.collect_metrics(replies)
         metrics = average_metrics(self.evaluate_metrics_aggr_fn, contents, self.weighted_by_key)
         metrics["num-replies"] = len(contents)
         metrics["num-left-out"] = asked - len(contents)

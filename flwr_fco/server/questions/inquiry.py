@@ -113,7 +113,8 @@ class Inquiry(Part):
             )
         nodes = mail.nodes.sample(grid, mail.current.number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.num_needed)
         number, wanted = mail.current.number, tuple(wanted)
-        current = Round(number, left_out=mail.left_out, kind="question")
+        caller = f"question ({question.kind})"
+        current = Round(number, left_out=mail.left_out, kind="question", caller=caller)
         current.nodes = {node.node_id: node for node in nodes}
         content = question_records(question)
         contents = ((node.node_id, content.copy()) for node in nodes)
@@ -125,11 +126,10 @@ class Inquiry(Part):
             mail.given_weight(node)
             return found._replace(partition=node.partition_id, node_id=node.node_id)
 
-        caller = f"question ({question.kind})"
-        good = current.good(caller, send_and_receive(grid, current.messages, mail.timeout), read)
+        good = current.good(send_and_receive(grid, current.messages, mail.timeout), read)
         bounds = IncrementBounds(max_ratio_of(options), None)
         claims = [Uplink(reply.value.vectors, None, 1, examples=reply.value.examples) for reply in good]
-        good = current.without(caller, good, bounds.objections(claims))
+        good = current.without(good, bounds.objections(claims))
         by_claim = options.weighting == "examples"
         weights = checks.weights_of(
             [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good], uniform=False

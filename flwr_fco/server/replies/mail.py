@@ -244,15 +244,13 @@ class Mail(Part):
 
     # --- a round on its way ---------------------------------------------------------------------------------------
 
-    def exchange(self, letters: Sequence[Letter], server_round: int) -> list[Reply[Uplink]]:
+    def exchange(self, letters: Sequence[Letter]) -> list[Reply[Uplink]]:
         """Send downlinks to nodes, and return the replies that count; with or without messages.
 
         Parameters
         ----------
         letters : sequence of (Node, Downlink)
             Each node with what it is told.
-        server_round : int
-            For the log.
 
         Returns
         -------
@@ -260,23 +258,23 @@ class Mail(Part):
             Sorted by partition id: the node, and its uplink with its weight in ``examples``.
         """
         assert self.grid is not None
-        caller, informed = "aggregate_train" if server_round else "round 0", self.nodes.informed
+        informed = self.nodes.informed
         sent = self._without_messages(letters)
         if sent is not None and all(sent):
             replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
             # If all clients must take part, a client whose answer cannot count is asked again, by message.
             everyone = self._kind.everyone
-            good = self._read_sent(caller, replies, all_or_none=everyone)
+            good = self._read_sent(replies, all_or_none=everyone)
             if good is not None:
                 plans = [] if self.spec is None else [self.spec.arrays for n, _ in letters if n.node_id not in informed]
                 self.current.bytes_down += bytes_of([*(told.vectors for _, told in letters), *plans])
-                return self._bounded(caller, good)
+                return self._bounded(good)
             sent = None
         # Clients that have answered are not asked again: those in a new process lack data that only messages carry.
         asked = list(zip(self.post(letters), sent or [None] * len(letters), strict=True))
         answered = [as_reply(message, answer) for message, answer in asked if answer is not None]
         rest = [message for message, answer in asked if answer is None]
-        return self.collect(caller, [*answered, *send_and_receive(self.grid, rest, self.timeout)])
+        return self.collect([*answered, *send_and_receive(self.grid, rest, self.timeout)])
 
     def _without_messages(self, letters: Sequence[Letter]) -> Sequence[Sent | None] | None:
         """Return the answers of clients that need no message, in their order; None if all clients need one."""
@@ -298,9 +296,7 @@ class Mail(Part):
         found: Sequence[Sent | None] | None = exchange(letters, current.number, self.digest)
         return found
 
-    def _read_sent(
-        self, caller: str, sent: Iterable[tuple[Node, Sent]], *, all_or_none: bool
-    ) -> list[Reply[Uplink]] | None:
+    def _read_sent(self, sent: Iterable[tuple[Node, Sent]], *, all_or_none: bool) -> list[Reply[Uplink]] | None:
         """Return the good answers among those without messages; the others are left out and logged.
 
         With `all_or_none` it returns None, and records nothing, if one answer cannot count.
@@ -316,11 +312,11 @@ class Mail(Part):
                 if all_or_none:
                     return None
                 failures += 1
-                current.leave_out(caller, node, node.node_id, f"{error}")
+                current.leave_out(node, f"{error}")
             else:
                 good.append(Reply(node, uplink._replace(digest=each.digest) if remembers else uplink, each.content))
         current.answered = {reply.node.node_id for reply in good}
-        log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
+        log(INFO, "%s: Received %s results and %s failures", current.caller, len(good), failures)
         return good
 
     def bytes_up(self, good: Sequence[Reply[Uplink]]) -> int:
@@ -377,11 +373,12 @@ class Mail(Part):
             left_out=self.left_out,
             state=state,
             answered_start=answered_start,
+            caller="configure_train",
         )
         for node_id, first in self.nodes.refused.items() if nodes else ():
             reason = f"it claims the partition id {first.partition_id}, which node {first.node_id} had first"
-            current.leave_out("configure_train", Node(node_id, first.partition_id), node_id, reason)
-        current.refused = current.rows
+            current.leave_out(Node(node_id, first.partition_id), reason)
+        current.refused, current.caller = current.rows, "aggregate_train" if server_round else "round 0"
         current.problem = problem = problem._replace(asked=nodes)
         current.shapes = self.algorithm.shapes(problem, state)
         if problem.plan.wire_dtype == "auto" and isinstance(self.language, OwnClients):
@@ -494,19 +491,17 @@ class Mail(Part):
 
     # --- what comes back ------------------------------------------------------------------------------------------
 
-    def collect(self, caller: str, replies: Iterable[Message]) -> list[Reply[Uplink]]:
+    def collect(self, replies: Iterable[Message]) -> list[Reply[Uplink]]:
         """Return the replies that count, including those of nodes that had to be asked again.
 
         Parameters
         ----------
-        caller : str
-            Caller's name in the log.
         replies : iterable of Message
             The nodes' answers as they came.
         """
-        return self._bounded(caller, self.current.good(caller, self.retry_missing(replies), self._read))
+        return self._bounded(self.current.good(self.retry_missing(replies), self._read))
 
-    def _bounded(self, caller: str, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
+    def _bounded(self, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
         """Return the replies that are within all bounds, with their weights."""
         current, options = self.current, self.options
         uplinks = [reply.value for reply in good]
@@ -522,7 +517,7 @@ class Mail(Part):
             step_size=self.step_size() if self.own_loops else None,
         )
         if objections:
-            good = current.without(caller, good, objections)
+            good = current.without(good, objections)
         self.nodes.informed.update(reply.node.node_id for reply in good)
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
@@ -535,13 +530,11 @@ class Mail(Part):
         weighed = ((reply, self.given_weight(reply.node)) for reply in good)
         return [reply._replace(value=reply.value._replace(examples=weight)) for reply, weight in weighed]
 
-    def collect_metrics(self, caller: str, replies: Iterable[Message]) -> list[RecordDict]:
+    def collect_metrics(self, replies: Iterable[Message]) -> list[RecordDict]:
         """Return the contents of the evaluations that count, with the weights of training.
 
         Parameters
         ----------
-        caller : str
-            Caller's name in the log.
         replies : iterable of Message
             The nodes' answers as they came.
         """
@@ -553,12 +546,12 @@ class Mail(Part):
             self.given_weight(node)
             return metrics
 
-        good = current.good(caller, replies, read)
+        good = current.good(replies, read)
         ratio = max_ratio_of(options)
         if ratio is not None:
             objections = metric_objections([reply.value for reply in good], key, ratio, self.bounds)
             if objections:
-                good = current.without(caller, good, objections)
+                good = current.without(good, objections)
         if options.weighting == "examples":
             return [reply.content for reply in good]
         weights = [self.given_weight(reply.node) for reply in good]
@@ -640,14 +633,15 @@ class Mail(Part):
         for _ in range(_REPEATS if self.grid is not None else 0):
             if everyone:
                 # A bad answer is treated as silence, and must not count in addition to the node's next answer.
-                kept, _ = self.current.bad("aggregate_train", kept, self._read)
+                kept = self.current.usable(kept, self._read)
             kept, again = self.current.to_ask_again(kept, state_lost=self._state_lost, silent=everyone)
             if not again:
                 break
             for node, missing in again:
                 if missing == "plan":
                     self.nodes.informed.discard(node.node_id)
-                log(INFO, "aggregate_train: %s is asked again%s", node, f", with its {missing}" if missing else "")
+                text = f", with its {missing}" if missing else ""
+                log(INFO, "%s: %s is asked again%s", self.current.caller, node, text)
             self.current.restoring.update(node.node_id for node, missing in again if missing)
             messages = self.post(self.letters(node for node, _ in again))
             assert self.grid is not None
