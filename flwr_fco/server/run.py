@@ -240,8 +240,8 @@ class Run:
 
     def _constants(self) -> dict[str, float]:
         """Return the values of options that may be ``"auto"`` but are no functions, which may keep a count."""
-        given = {name: getattr(self.strategy, name, None) for name in AUTOMATIC}
-        return {name: self.number(name) for name, value in given.items() if value is not None and not callable(value)}
+        values = {name: getattr(self.strategy, name, None) for name in AUTOMATIC}
+        return {name: self.number(name) for name, value in values.items() if value is not None and not callable(value)}
 
     def rates(self) -> tuple[float, float]:
         """Return the learning rates of client and server in the current round; NaN for a method without them."""

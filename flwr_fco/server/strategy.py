@@ -225,7 +225,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
                 f"aggregate_train was called for round {server_round}, but configure_train for {current.number}; "
                 "call them in turn, as `start` does"
             )
-        stamps = [own.metadata.group_id for own in replies]
+        stamps = [reply.metadata.group_id for reply in replies]
         # In a run this is the fault of a client, and its reply is left out.
         if run.progress is None and stamps and not any(isinstance(stamp, str) and stamp for stamp in stamps):
             raise ConfigurationError(

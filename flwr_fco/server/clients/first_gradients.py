@@ -29,7 +29,6 @@ class FirstGradients(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self._bytes: tuple[int, int] | None = None
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
@@ -56,7 +55,6 @@ class FirstGradients(Part):
         return {} if self._bytes is None else {"bytes": np.array(self._bytes)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         self._bytes = tuple(arrays["bytes"].tolist()) if "bytes" in arrays else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:

@@ -69,7 +69,6 @@ class Inquiry(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self.chosen: dict[str, float] = {}
         self.reasons: dict[str, str] = {}
         #: Whether there are options to choose from the clients' answers.
@@ -121,10 +120,10 @@ class Inquiry(Part):
         current.messages = addressed(grid, contents, QUESTION, str(number))
 
         def read(node: Node, content: RecordDict) -> Answer:
-            found = read_answer(content, numbers=wanted, shapes=shapes)
-            check_examples(found.examples, options.bounds.max_examples)
+            answer = read_answer(content, numbers=wanted, shapes=shapes)
+            check_examples(answer.examples, options.bounds.max_examples)
             mail.given_weight(node)
-            return found._replace(partition=node.partition_id, node_id=node.node_id)
+            return answer._replace(partition=node.partition_id, node_id=node.node_id)
 
         good = current.good(send_and_receive(grid, current.messages, mail.timeout), read)
         bounds = IncrementBounds(max_ratio_of(options), None)
@@ -172,10 +171,10 @@ class Inquiry(Part):
         """
         facts = self._facts(host, grid)
         problem = host.problem._replace(asked=self._mail.nodes.ordered)
-        found = host.algorithm.theory(problem, facts)
+        rates = host.algorithm.theory(problem, facts)
         for name in self._names:
             if name != "server_lr":
-                self.chosen[name], formula = found[name]
+                self.chosen[name], formula = rates[name]
                 self.reasons[name] = f"{formula}, {facts}"
                 log(INFO, "\t├──> %s=%.4g: %s", name, self.chosen[name], self.reasons[name])
         self.due = False
@@ -206,7 +205,6 @@ class Inquiry(Part):
         return {name: np.array(value) for name, value in self.chosen.items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         unknown = arrays.keys() - set(self._names)
         if unknown:
             raise ValueError(f"it has chosen {sorted(unknown)}, which are not 'auto' here")

@@ -228,8 +228,8 @@ class Round:
                 if node.node_id in answered:
                     raise ProtocolError("it answered twice; the first answer counts")
                 answered.add(node.node_id)
-                _, known = self.checked.get(id(content), (None, None)) if self.checked else (None, None)
-                good[node.node_id] = Reply(node, read(node, content) if known is None else known, content)
+                _, value = self.checked.get(id(content), (None, None)) if self.checked else (None, None)
+                good[node.node_id] = Reply(node, read(node, content) if value is None else value, content)
             except ProtocolError as error:
                 failures += 1
                 lost = content is not None and what_is_missing(content) == "state"
@@ -337,12 +337,12 @@ def weights_of(examples: Sequence[float], *, uniform: bool) -> list[float]:
 
 def weighted(good: Sequence[Reply[Uplink]], weights: Sequence[float]) -> list[Uplink]:
     """Return the uplinks of good replies with their weights and nodes."""
-    found = []
-    for (node, own, _), weight in zip(good, weights, strict=True):
+    uplinks = []
+    for (node, uplink, _), weight in zip(good, weights, strict=True):
         # `_replace` would take four times as long.
-        fields = own.vectors, own.elapsed, own.steps, weight, node, own.examples, own.metrics, own.pass_through
-        found.append(Uplink(*fields, own.digest))
-    return found
+        vectors, elapsed, steps, _, _, examples, metrics, passed, digest, _ = uplink
+        uplinks.append(Uplink(vectors, elapsed, steps, weight, node, examples, metrics, passed, digest))
+    return uplinks
 
 
 def averaged_pass_through(

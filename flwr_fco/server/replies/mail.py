@@ -82,10 +82,10 @@ class OwnClients:
     def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: RoundCache) -> RecordDict:
         """Return the content of a node's message, with the plan on the first occasion."""
         informed = node.node_id in mail.nodes.informed
-        known = serialised.content(downlink, informed)
-        if known is None:
+        records = serialised.content(downlink, informed)
+        if records is None:
             passed = mail.pass_through_arrays
-            known = downlink_records(
+            records = downlink_records(
                 downlink._replace(pass_through=passed) if passed else downlink,
                 digest=mail.digest,
                 arrayrecord_key=mail.options.arrayrecord_key,
@@ -95,8 +95,8 @@ class OwnClients:
                 serialised=serialised,
                 wire_dtype=mail.current.wire_dtype if mail.plan.wire_dtype == "auto" else "float64",
             )
-            serialised.keep(downlink, informed, known)
-        return known
+            serialised.keep(downlink, informed, records)
+        return records
 
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
         """Return the uplink of a reply."""
@@ -194,12 +194,11 @@ class Mail(Part):
         return {**self.__dict__, "grid": None}
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         options = self.options
         self.nodes = Nodes(options.seed, options.participation.node_timeout, asks=self.asks)
         self.current = Round(0)
         #: The user's weights by partition, read once a round.
-        self._given = weights_of(options)
+        self._client_weights = weights_of(options)
         self.left_out: list[LeftOut] = []
         self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
         self.bounds = IncrementBounds(max_ratio_of(options), options.bounds.max_increment_norm)
@@ -267,7 +266,7 @@ class Mail(Part):
             good = self._read_sent(replies, all_or_none=everyone)
             if good is not None:
                 plans = [] if self.spec is None else [self.spec.arrays for n, _ in letters if n.node_id not in informed]
-                self.current.bytes_down += bytes_of([*(told.vectors for _, told in letters), *plans])
+                self.current.bytes_down += bytes_of([*(downlink.vectors for _, downlink in letters), *plans])
                 return self._bounded(good)
             sent = None
         # Clients that have answered are not asked again: those in a new process lack data that only messages carry.
@@ -293,8 +292,8 @@ class Mail(Part):
             if introduce is None:
                 return None
             introduce(self.spec, self.digest, strangers)
-        found: Sequence[Sent | None] | None = exchange(letters, current.number, self.digest)
-        return found
+        answers: Sequence[Sent | None] | None = exchange(letters, current.number, self.digest)
+        return answers
 
     def _read_sent(self, sent: Iterable[tuple[Node, Sent]], *, all_or_none: bool) -> list[Reply[Uplink]] | None:
         """Return the good answers among those without messages; the others are left out and logged.
@@ -365,7 +364,7 @@ class Mail(Part):
         answered_start : set of int
             Ids of nodes that have answered round 0 just before this round.
         """
-        self._given = weights_of(self.options)
+        self._client_weights = weights_of(self.options)
         self.config = config
         self.current = current = Round(
             server_round,
@@ -401,43 +400,45 @@ class Mail(Part):
         problem, state = current.problem, current.state
         assert problem is not None
         if problem.memories is None and problem.graph is None:
-            told = algorithm.downlink(problem, state, None)
+            downlink = algorithm.downlink(problem, state, None)
             nodes = list(nodes)
             strangers = not self.places or not all(node.key in self.places for node in nodes)
-            short = self._by_non_zeros(told, {}) if strangers else told
-            found = [(node, told if self.places and node.key in self.places else short) for node in nodes]
+            short = self._by_non_zeros(downlink, {}) if strangers else downlink
+            letters = [(node, downlink if self.places and node.key in self.places else short) for node in nodes]
         else:
-            found, known = [(node, self._told(problem, node)) for node in nodes], dict[int, Any]()
-            found = [(n, told if n.key in self.places else self._by_non_zeros(told, known)) for n, told in found]
-        for node, told in found:
-            if told.work is not None:
-                current.works[node.node_id] = told.work
-        return [(node, self._at_its_places(node, told)) for node, told in found] if self.places else found
+            letters, shared = [], dict[int, Any]()
+            for node in nodes:
+                downlink = self._downlink(problem, node)
+                letters.append((node, downlink if node.key in self.places else self._by_non_zeros(downlink, shared)))
+        for node, downlink in letters:
+            if downlink.work is not None:
+                current.works[node.node_id] = downlink.work
+        return [(node, self._at_its_places(node, downlink)) for node, downlink in letters] if self.places else letters
 
-    def _at_its_places(self, node: Node, told: Downlink) -> Downlink:
+    def _at_its_places(self, node: Node, downlink: Downlink) -> Downlink:
         """Return a node's downlink at the coordinates of its features, if the node has reported them."""
         places = self.places.get(node.key)
         if places is None:
-            return told
+            return downlink
         size = self.plan.layout.size
-        vectors: Any = {name: SparseVector(places, vector[places], size) for name, vector in told.vectors.items()}
-        return told._replace(vectors=vectors)
+        vectors: Any = {name: SparseVector(places, vector[places], size) for name, vector in downlink.vectors.items()}
+        return downlink._replace(vectors=vectors)
 
-    def _by_non_zeros(self, told: Downlink, known: dict[int, Any]) -> Downlink:
+    def _by_non_zeros(self, downlink: Downlink, shared: dict[int, Any]) -> Downlink:
         """Return the downlink for nodes that have not reported their features: shorter while most of it is zero.
 
-        `known` holds shared vectors by id.
+        `shared` holds vectors of several nodes by id.
         """
         seldom = self.places or self.current.number <= 1
         if not (seldom and self.plan.options.get("sparse-wire", True)):
-            return told
-        vectors: dict[str, Any] = {**told.vectors}
-        for name, vector in told.vectors.items():
-            if id(vector) not in known:
+            return downlink
+        vectors: dict[str, Any] = {**downlink.vectors}
+        for name, vector in downlink.vectors.items():
+            if id(vector) not in shared:
                 short = vector.size >= LONG and is_shorter(int(np.count_nonzero(vector)), vector.size)
-                known[id(vector)] = NonZeros.of(vector) if short else vector
-            vectors[name] = known[id(vector)]
-        return told._replace(vectors=vectors)
+                shared[id(vector)] = NonZeros.of(vector) if short else vector
+            vectors[name] = shared[id(vector)]
+        return downlink._replace(vectors=vectors)
 
     def _note_places(self, good: Sequence[Reply[Uplink]]) -> None:
         """Record the clients' features from their last answers."""
@@ -451,7 +452,7 @@ class Mail(Part):
         while held > MOST_PLACES:
             held -= self.places.pop(next(iter(self.places))).nbytes
 
-    def _told(self, problem: Problem, node: Node) -> Downlink:
+    def _downlink(self, problem: Problem, node: Node) -> Downlink:
         """Return the downlink for a node."""
         memories: Any = problem.memories
         if memories is None:
@@ -487,7 +488,7 @@ class Mail(Part):
         primal : ndarray of float64, shape (d,)
             The model, flat.
         """
-        self.bounds.look(primal.size, primal)
+        self.bounds.observe(primal.size, primal)
 
     # --- what comes back ------------------------------------------------------------------------------------------
 
@@ -525,7 +526,7 @@ class Mail(Part):
             self.declared.update((node_id, number) for node_id, number in counted if number is not None)
         if self._kind.sparse:
             self._note_places(good)
-        if self._given is None:
+        if self._client_weights is None:
             return good
         weighed = ((reply, self.given_weight(reply.node)) for reply in good)
         return [reply._replace(value=reply.value._replace(examples=weight)) for reply, weight in weighed]
@@ -581,7 +582,7 @@ class Mail(Part):
         self.language.check(self, node, uplink, self._examples(uplink, content))
         if self.current.problem is not None:
             self.algorithm.check(self.current.problem, self.current.state, uplink)
-        if self._given is not None:
+        if self._client_weights is not None:
             self.given_weight(node)
         elif self._memories is not None:
             self._memories.check_weight(node, uplink.examples)
@@ -604,12 +605,12 @@ class Mail(Part):
         ProtocolError
             If the user gives weights, and none to it.
         """
-        given, partition = self._given, node.partition_id
-        if given is None:
+        weights, partition = self._client_weights, node.partition_id
+        if weights is None:
             return 1.0
-        if partition is None or partition not in given:
+        if partition is None or partition not in weights:
             raise ProtocolError("its partition is not one of those in weighting")
-        return given[partition]
+        return weights[partition]
 
     def retry_missing(self, replies: Iterable[Message]) -> list[Message]:
         """Ask nodes again that have lost the plan or their state (both are lost with a SuperNode), and send it.
@@ -681,6 +682,5 @@ class Mail(Part):
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         self.bounds.from_arrays({name: np.asarray(value) for name, value in arrays.items()})
         self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))

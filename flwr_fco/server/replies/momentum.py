@@ -31,7 +31,6 @@ class Momentum(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self._velocity: tuple[Vector, float] | None = None
         self._next: tuple[Vector, float] | None = None
 
@@ -78,7 +77,6 @@ class Momentum(Part):
         return {"velocity": velocity, "elapsed": np.array(elapsed)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         velocity, elapsed = (
             saved_array(arrays, "velocity", np.float64, (None,)),
             saved_array(arrays, "elapsed", float, ()),

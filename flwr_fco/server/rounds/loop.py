@@ -171,9 +171,9 @@ def _why_nothing(run: Run, result: Result) -> str:
         if replies >= least and not run.overflowed:
             return f"{text}{replies} good replies in the first one, whose weights are all 0"
         return f"{text}{replies} good replies in the first one; lower min_replies or wait for more clients"
-    told = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
+    whys = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
     more = len(reasons) - 3
-    return f"{text}{told}{f'; and {more} other reasons' if more > 0 else ''}. All are in the error's `result.left_out`"
+    return f"{text}{whys}{f'; and {more} other reasons' if more > 0 else ''}. All are in the error's `result.left_out`"
 
 
 class _Watch:
@@ -309,11 +309,11 @@ def _numbers(result: Result, number: int) -> dict[str, Number]:
         "evaluate": result.evaluate_metrics_clientapp,
         "server": result.evaluate_metrics_serverapp,
     }
-    found: dict[str, Number] = {}
+    numbers: dict[str, Number] = {}
     for prefix, history in histories.items():
         if number in history:
-            found.update(numbers_of(prefix, history[number]))
-    return found
+            numbers.update(numbers_of(prefix, history[number]))
+    return numbers
 
 
 def _score(result: Result, number: int, evaluate_fn: EvaluateFunction | None, title: str) -> None:

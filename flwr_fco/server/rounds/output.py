@@ -57,7 +57,7 @@ class Output(NamedTuple):
         takes : bool, default False
             Whether the point may be rounded in place, unless it is part of the state.
         """
-        takes = takes and not any(isinstance(own, np.ndarray) and np.may_share_memory(own, point) for own in state)
+        takes = takes and not any(isinstance(part, np.ndarray) and np.may_share_memory(part, point) for part in state)
         point = plan.layout.rounded(point, point if takes else None)
         return cls(state, plan, primal_record(plan.layout, point, passed), point, passed)
 
