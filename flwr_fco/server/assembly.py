@@ -135,7 +135,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     if remembering is not None:
         parts["memories"] = remembering
     if isinstance(strategy, TrackerOptions) and strategy.tracker_start == "gradient":
-        parts["first gradients"] = FirstGradients(remembering)
+        parts["first gradients"] = FirstGradients(mail, remembering)
     return Assembly(parts, mail, inquiry, average, certifier, everyone, mean, direction, privacy, memories, graph)
 
 

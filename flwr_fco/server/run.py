@@ -27,7 +27,7 @@ from flwr_fco.server.assembly import assemble
 from flwr_fco.server.clients.nodes import listed
 from flwr_fco.server.method import algorithm_class, algorithm_of, check_choices
 from flwr_fco.server.options import AUTOMATIC, check_options, number_at, rates_of, scope_of, work_of
-from flwr_fco.server.parts import Letter, Part, StartRound
+from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import Reply, Round
@@ -535,16 +535,6 @@ class Run:
         grid = self.mail.grid
         assert grid is not None
         self.nodes.meet(grid, listed(grid))
-
-    def run_start_round(self) -> StartRound:
-        """Run a training round 0 with all connected nodes; the state does not change."""
-        mail = self.mail
-        problem = mail.open(0, self.nodes.ordered, mail.config, self.problem._replace(round=0), self.state)
-        good = mail.exchange(mail.letters(self.nodes.ordered))
-        start = StartRound(problem, mail.weighted(good), mail.current.bytes_down, mail.bytes_up(good))
-        text = "Round 0: %s of %s nodes answered, %s bytes down, %s up"
-        log(INFO, text, len(good), len(mail.current.nodes), start.bytes_down, start.bytes_up)
-        return start
 
     def close_round(self, good: Sequence[Reply[Uplink]]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Update the state with the good replies; return the primal arrays and the round's metrics.
