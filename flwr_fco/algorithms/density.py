@@ -122,11 +122,11 @@ def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
     for _ in range(100):
         middle = (low + high) / 2.0
         low, high = (middle, high) if sum(counts(middle)) < total else (low, middle)
-    found = [min(size, max(1, round(count))) for size, count in zip(sizes, counts(high), strict=True)]
+    numbers = [min(size, max(1, round(count))) for size, count in zip(sizes, counts(high), strict=True)]
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        change = min(max(found[index] + total - sum(found), min(1, sizes[index])), sizes[index]) - found[index]
-        found[index] += change
-    return found
+        change = min(max(numbers[index] + total - sum(numbers), min(1, sizes[index])), sizes[index]) - numbers[index]
+        numbers[index] += change
+    return numbers
 
 
 def allotted(arrays: Sequence[Vector], least: Sequence[int], total: int) -> list[int]:
@@ -153,8 +153,8 @@ def allotted(arrays: Sequence[Vector], least: Sequence[int], total: int) -> list
         if not 0 < budget < sum(arrays[i].size for i in free):
             return [arrays[i].size if i in free and budget > 0 else counts[i] for i in range(len(counts))]
         level = kernels.kth_largest([arrays[i] for i in free], budget)
-        found = {i: kernels.above_and_at(arrays[i], level) for i in free}
-        above, ties = ({i: number[part] for i, number in found.items()} for part in (0, 1))
+        above_and_at = {i: kernels.above_and_at(arrays[i], level) for i in free}
+        above, ties = ({i: number[part] for i, number in above_and_at.items()} for part in (0, 1))
         sure = {i: max(above[i], least[i]) for i in free}
         short = [i for i in free if above[i] + ties[i] < least[i]]
         if not short and sum(sure.values()) <= budget:
@@ -254,10 +254,10 @@ def sparse_step(
     >>> following.round(6)
     array([2.141421, 0.6     ])
     """
-    blocks: list[tuple[Any, Regularizer]] = [(block, own) for block, _, own in psi.blocks]
-    for block, own in blocks or [(psi.layout.regularized_mask(), psi.regularizer)]:
+    blocks: list[tuple[Any, Regularizer]] = [(block, regularizer) for block, _, regularizer in psi.blocks]
+    for block, regularizer in blocks or [(psi.layout.regularized_mask(), psi.regularizer)]:
         step = following[block]
-        if isinstance(own, HardSparsity):
+        if isinstance(regularizer, HardSparsity):
             kernels.sparse_step(primal[block], dual[block], step, MEMORY, further)
         else:
             step += (1.0 - MEMORY) * (primal[block] - dual[block])
@@ -290,7 +290,7 @@ def keep_gain(psi: BoundRegularizer, primal: Vector, dual: Vector) -> None:
     >>> dual
     array([0.5, 0.3])
     """
-    sparse = {block.start for block, _, own in psi.blocks if isinstance(own, HardSparsity)}
+    sparse = {block.start for block, _, regularizer in psi.blocks if isinstance(regularizer, HardSparsity)}
     joint = not psi.blocks
     entries = [e for e in psi.layout.optimized if e.regularized and (joint or e.block.start in sparse)]
     squares = [kernels.square_where(primal[entry.block], dual[entry.block]) for entry in entries]

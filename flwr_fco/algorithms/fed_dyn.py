@@ -77,8 +77,8 @@ class DynamicRegularization(MeanOfMemories):
     @staticmethod
     def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
         """Return the gradient of f at the new point, and the point."""
-        own = memory["own"] - downlink.numbers["penalty"] * sent["increment"]
-        return {"own": own, "local": downlink.vectors["primal"] + sent["increment"]}
+        gradient = memory["own"] - downlink.numbers["penalty"] * sent["increment"]
+        return {"own": gradient, "local": downlink.vectors["primal"] + sent["increment"]}
 
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return g_i: the mean is the dual h."""

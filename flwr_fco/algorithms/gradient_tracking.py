@@ -214,19 +214,19 @@ class GradientTracking(Algorithm):
 
     def downlink(self, problem: Problem, state: TrackingState, to: To | None) -> Downlink:
         """Return the smallest message from which a client knows the dual and the control; to nobody, the whole."""
-        known = (state.derivable and self._remembers_dual) or not state.control.any()
+        derived = (state.derivable and self._remembers_dual) or not state.control.any()
         vectors, numbers = {"dual": state.dual}, {}
         if problem.round == 0:
             numbers = {"gradient": 1.0}
-        if to is None or not known:
+        if to is None or not derived:
             vectors["control"] = state.control
         if to is not None and problem.round > 0:
             if to.lost:
                 vectors = {"dual": state.dual, "control": state.control}
-            elif self._remembers_dual and not known and to.answered_opening:
+            elif self._remembers_dual and not derived and to.answered_opening:
                 # The dual has not moved since round 0, and this client keeps it: round 1 needs the control only.
                 vectors = {"control": state.control}
-            elif known and state.derivable:
+            elif derived and state.derivable:
                 numbers = {"advance": state.advance}
         return Downlink(problem.plan, vectors, problem.client_lr, state.elapsed, numbers)
 
@@ -303,14 +303,14 @@ class GradientTracking(Algorithm):
         squares: list[float] = []
         total = None
         for node in problem.asked:
-            own: Any = memories.memory(node.key)["own"]
-            if isinstance(own, SparseVector):
+            memory: Any = memories.memory(node.key)["own"]
+            if isinstance(memory, SparseVector):
                 total = float(state.control @ state.control) if total is None else total
-                control = state.control[own.indices]
-                tracker = control - own.values
+                control = state.control[memory.indices]
+                tracker = control - memory.values
                 squares.append(max(0.0, total - float(control @ control)) + float(tracker @ tracker))
                 continue
-            tracker = state.control - own
+            tracker = state.control - memory
             squares.append(float(tracker @ tracker))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))}
 

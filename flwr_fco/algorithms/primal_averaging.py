@@ -116,8 +116,8 @@ class PrimalAveraging(Algorithm):
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return the method's own options; a state saved with other values is not resumed."""
-        own = {option.name: getattr(self, option.name) for option in fields(self)}
-        return {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}
+        options = {option.name: getattr(self, option.name) for option in fields(self)}
+        return {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -277,13 +277,13 @@ class MultistepGradientTracking(RestrictedGradientTracking):
         number = 0 if state is None else state.stage
         reference = given.start if state is None else state.reference
         mirror_map = restricted_map(given.mirror_map, reference, radius_of(self.stages, self.radius_squared, number))
-        found = given._replace(mirror_map=mirror_map, stage=number)
+        setting = given._replace(mirror_map=mirror_map, stage=number)
         if not self.stages:
-            return found
+            return setting
         stage = self.stages[number]
         if stage.local_steps is not None and isinstance(given.work, FirstOrder):
-            found = found._replace(work=FirstOrder(steps=stage.local_steps, batch_size=given.work.batch_size))
-        return found._replace(client_lr=stage.client_lr, server_lr=stage.server_lr)
+            setting = setting._replace(work=FirstOrder(steps=stage.local_steps, batch_size=given.work.batch_size))
+        return setting._replace(client_lr=stage.client_lr, server_lr=stage.server_lr)
 
     @property
     def _restart_rounds(self) -> int | None:
@@ -364,9 +364,9 @@ def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int
     """
     radius = radius_squared
     for n in range(number + 1):
-        own = stages[n].radius_squared if n < len(stages) else None
-        if own is not None:
-            radius = own
+        radius_here = stages[n].radius_squared if n < len(stages) else None
+        if radius_here is not None:
+            radius = radius_here
         elif n > 0 and radius is not None:
             radius /= 2.0
     return radius

@@ -226,6 +226,108 @@ def _p_norm_trial(
 
 
 @njit(cache=True)
+def _p_norm_scale(
+    z: Vector, threshold: Vector, lower: Vector, upper: Vector, center: Vector, pull: Vector, a: Vector
+) -> float:
+    """Write the pulls and the thresholds; return the largest quantity that can move w, or -1 if there is a NaN in z.
+
+    Everything is divided by it; `shrinkage` has no unit.
+    """
+    step_a = 0 if threshold.size == 1 else 1
+    step_l = 0 if lower.size == 1 else 1
+    step_u = 0 if upper.size == 1 else 1
+    scale = 0.0
+    for i in range(z.size):
+        if math.isnan(z[i]):
+            return -1.0
+        pull[i] = z[i]
+        a[i] = threshold[i * step_a]
+        if center[i] == 0.0:
+            # Around 0 the threshold acts on the dual itself, without loss when it is the larger one by far.
+            pull[i] = math.copysign(max(abs(z[i]) - a[i], 0.0), z[i])
+            a[i] = 0.0
+        nearest = min(max(center[i], lower[i * step_l]), upper[i * step_u])
+        scale = max(scale, abs(pull[i]), abs(center[i]), abs(nearest - center[i]))
+    return scale
+
+
+@njit(cache=True)
+def _p_norm_inside(
+    pull: Vector,
+    a: Vector,
+    shrinkage: Vector,
+    low: Vector,
+    high: Vector,
+    v: Vector,
+    x: float,
+    p: float,
+    u: Vector,
+    share: Vector,
+) -> None:
+    """Write the minimiser of :func:`p_norm_terms` inside the ball: a root find in x = log ||u||_q."""
+    q = p / (p - 1.0)
+    left, right = -math.inf, math.inf
+    for _ in range(_MAX_STEPS):
+        log_norm, slope = _p_norm_trial(pull, a, shrinkage, low, high, v, math.exp((2.0 - q) * x), p, u, share)
+        gap = log_norm - x
+        if gap == -math.inf:
+            break
+        if gap > 0.0:
+            left, right = max(left, x), min(right, x + gap)
+        else:
+            left, right = max(left, x + gap), min(right, x)
+        trial = x + gap / (1.0 + (p - 2.0) * slope)
+        if not left < trial < right:
+            trial = 0.5 * (left + right)
+        if abs(gap) <= 2.0 * _EPSILON * max(1.0, abs(x)) or trial in (left, right):
+            break
+        x = trial
+
+
+@njit(cache=True)
+def _p_norm_at_border(
+    pull: Vector,
+    a: Vector,
+    shrinkage: Vector,
+    low: Vector,
+    high: Vector,
+    v: Vector,
+    goal: float,
+    p: float,
+    u: Vector,
+    share: Vector,
+) -> bool:
+    """Write the minimiser of :func:`p_norm_terms` with log ||u||_q = goal; return whether there is one."""
+    q = p / (p - 1.0)
+    left, right = (2.0 - q) * goal, math.inf
+    # Where no border or kink is in the way, this multiplier is the answer.
+    y = max(left, math.log(max(p_norm(pull, p) / (p - 1.0), TINY)) - goal / (p - 1.0))
+    stride = 1.0
+    for _ in range(_MAX_STEPS):
+        log_norm, slope = _p_norm_trial(pull, a, shrinkage, low, high, v, math.exp(y), p, u, share)
+        gap = log_norm - goal
+        if abs(gap) <= 4.0 * _EPSILON * max(1.0, abs(goal)):
+            break
+        if gap > 0.0:
+            left = y
+            if slope == 0.0 and right == math.inf and y > 600.0:
+                # Every coordinate stands on its border and is still too far away.
+                return gap <= 1e-12
+        else:
+            right = y
+        trial = y + gap / ((p - 1.0) * slope) if slope > 0.0 else math.inf
+        if right == math.inf:
+            trial = min(max(trial, y), y + stride)
+            stride *= 2.0
+        elif not left < trial < right:
+            trial = 0.5 * (left + right)
+        if trial in (left, right):
+            break
+        y = min(trial, 690.0)
+    return True
+
+
+@njit(cache=True)
 def p_norm_terms(
     z: Vector,
     threshold: Vector,
@@ -245,7 +347,6 @@ def p_norm_terms(
     its boundary.
     """
     d = z.size
-    step_a = 0 if threshold.size == 1 else 1
     step_l = 0 if lower.size == 1 else 1
     step_u = 0 if upper.size == 1 else 1
     pull = np.empty(d)
@@ -253,20 +354,10 @@ def p_norm_terms(
     low = np.empty(d)
     high = np.empty(d)
     v = np.empty(d)
-    # Everything is divided by the largest quantity that can move w; `shrinkage` has no unit.
-    scale = 0.0
-    for i in range(d):
-        if math.isnan(z[i]):
-            out[:] = math.nan
-            return True
-        pull[i] = z[i]
-        a[i] = threshold[i * step_a]
-        if center[i] == 0.0:
-            # Around 0 the threshold acts on the dual itself, without loss when it is the larger one by far.
-            pull[i] = math.copysign(max(abs(z[i]) - a[i], 0.0), z[i])
-            a[i] = 0.0
-        nearest = min(max(center[i], lower[i * step_l]), upper[i * step_u])
-        scale = max(scale, abs(pull[i]), abs(center[i]), abs(nearest - center[i]))
+    scale = _p_norm_scale(z, threshold, lower, upper, center, pull, a)
+    if scale < 0.0:
+        out[:] = math.nan
+        return True
     if scale == 0.0:
         out[:] = 0.0
         return True
@@ -288,51 +379,10 @@ def p_norm_terms(
         at_border, _ = _p_norm_trial(pull, a, shrinkage, low, high, v, bound ** (2.0 - q), p, u, share)
         limited = at_border > math.log(bound)
         x = min(x, math.log(bound))
-    if not limited:
-        left, right = -math.inf, math.inf
-        for _ in range(_MAX_STEPS):
-            log_norm, slope = _p_norm_trial(pull, a, shrinkage, low, high, v, math.exp((2.0 - q) * x), p, u, share)
-            gap = log_norm - x
-            if gap == -math.inf:
-                break
-            if gap > 0.0:
-                left, right = max(left, x), min(right, x + gap)
-            else:
-                left, right = max(left, x + gap), min(right, x)
-            trial = x + gap / (1.0 + (p - 2.0) * slope)
-            if not left < trial < right:
-                trial = 0.5 * (left + right)
-            if abs(gap) <= 2.0 * _EPSILON * max(1.0, abs(x)) or trial in (left, right):
-                break
-            x = trial
+    if limited:
+        feasible = _p_norm_at_border(pull, a, shrinkage, low, high, v, math.log(bound), p, u, share)
     else:
-        goal = math.log(bound)
-        left, right = (2.0 - q) * goal, math.inf
-        # Where no border or kink is in the way, this multiplier is the answer.
-        y = max(left, math.log(max(p_norm(pull, p) / (p - 1.0), TINY)) - goal / (p - 1.0))
-        stride = 1.0
-        for _ in range(_MAX_STEPS):
-            log_norm, slope = _p_norm_trial(pull, a, shrinkage, low, high, v, math.exp(y), p, u, share)
-            gap = log_norm - goal
-            if abs(gap) <= 4.0 * _EPSILON * max(1.0, abs(goal)):
-                break
-            if gap > 0.0:
-                left = y
-                if slope == 0.0 and right == math.inf and y > 600.0:
-                    # Every coordinate stands on its border and is still too far away.
-                    feasible = gap <= 1e-12
-                    break
-            else:
-                right = y
-            trial = y + gap / ((p - 1.0) * slope) if slope > 0.0 else math.inf
-            if right == math.inf:
-                trial = min(max(trial, y), y + stride)
-                stride *= 2.0
-            elif not left < trial < right:
-                trial = 0.5 * (left + right)
-            if trial in (left, right):
-                break
-            y = min(trial, 690.0)
+        _p_norm_inside(pull, a, shrinkage, low, high, v, x, p, u, share)
     for i in range(d):
         w = v[i] + u[i]
         if u[i] == 0.0:
@@ -417,6 +467,61 @@ def _simplex_trial(s: Vector, b: Vector, low: Vector, high: Vector, tau: float, 
 
 
 @njit(cache=True)
+def _simplex_root(s: Vector, b: Vector, low: Vector, high: Vector, tau: float, w: Vector) -> None:
+    """Write the weights for the multiplier at which they sum to 1, up to rounding."""
+    left, right = -math.inf, math.inf
+    stride = 1.0
+    for _ in range(_MAX_STEPS):
+        total, moving = _simplex_trial(s, b, low, high, tau, w)
+        gap = math.log(total) if total > 0.0 else -math.inf
+        if abs(gap) <= 2.0 * _EPSILON:
+            break
+        if gap > 0.0:
+            left = tau
+        else:
+            right = tau
+        trial = tau + gap * total / moving if moving > 0.0 else math.copysign(math.inf, gap)
+        if left == -math.inf or right == math.inf:
+            trial = min(max(trial, tau - stride), tau + stride)
+            stride *= 2.0
+        elif not left < trial < right:
+            trial = 0.5 * (left + right)
+        if trial in (left, right):
+            break
+        tau = trial
+
+
+@njit(cache=True)
+def _share_out(
+    s: Vector, b: Vector, low: Vector, high: Vector, radius: float, curved: bool, w: Vector, out: Vector
+) -> None:
+    """Write the weights times the radius, after the free ones have shared out the mass that the borders leave.
+
+    The sum is exactly feasible, whatever the multiplier has lost to rounding when the duals are huge.
+    """
+    fixed = 0.0
+    free_top = -math.inf
+    for i in range(w.size):
+        if low[i] < w[i] < high[i]:
+            free_top = max(free_top, s[i])
+        else:
+            fixed += w[i]
+    free_total = 0.0
+    for i in range(w.size):
+        if low[i] < w[i] < high[i]:
+            if not curved:
+                w[i] = math.exp(s[i] - free_top)
+            free_total += w[i]
+            b[i] = -1.0
+    for i in range(w.size):
+        weight = w[i]
+        if b[i] == -1.0:
+            weight = min(max(weight * ((1.0 - fixed) / free_total), low[i]), high[i])
+        weight *= radius
+        out[i] = TINY if weight < TINY and high[i] * radius >= TINY else weight
+
+
+@njit(cache=True)
 def simplex_terms(
     z: Vector,
     threshold: Vector,
@@ -471,48 +576,8 @@ def simplex_terms(
         curved = curved or b[i] > 0.0
     w = np.empty(d)
     tau = math.log(partition)
-    left, right = -math.inf, math.inf
-    stride = 1.0
-    for _ in range(_MAX_STEPS):
-        total, moving = _simplex_trial(s, b, low, high, tau, w)
-        gap = math.log(total) if total > 0.0 else -math.inf
-        if abs(gap) <= 2.0 * _EPSILON:
-            break
-        if gap > 0.0:
-            left = tau
-        else:
-            right = tau
-        trial = tau + gap * total / moving if moving > 0.0 else math.copysign(math.inf, gap)
-        if left == -math.inf or right == math.inf:
-            trial = min(max(trial, tau - stride), tau + stride)
-            stride *= 2.0
-        elif not left < trial < right:
-            trial = 0.5 * (left + right)
-        if trial in (left, right):
-            break
-        tau = trial
-    # The mass that the borders leave is shared out among the free coordinates: exactly feasible, whatever tau lost
-    # to rounding when the duals are huge.
-    fixed = 0.0
-    free_top = -math.inf
-    for i in range(d):
-        if low[i] < w[i] < high[i]:
-            free_top = max(free_top, s[i])
-        else:
-            fixed += w[i]
-    free_total = 0.0
-    for i in range(d):
-        if low[i] < w[i] < high[i]:
-            if not curved:
-                w[i] = math.exp(s[i] - free_top)
-            free_total += w[i]
-            b[i] = -1.0
-    for i in range(d):
-        weight = w[i]
-        if b[i] == -1.0:
-            weight = min(max(weight * ((1.0 - fixed) / free_total), low[i]), high[i])
-        weight *= radius
-        out[i] = TINY if weight < TINY and high[i] * radius >= TINY else weight
+    _simplex_root(s, b, low, high, tau, w)
+    _share_out(s, b, low, high, radius, curved, w, out)
     return True
 
 

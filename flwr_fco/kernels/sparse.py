@@ -158,8 +158,7 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
         raise ValueError("shift and last must be empty or as long as the dual")
     threshold = terms[0, 0]
     slopes = np.empty(min(batch_size, order.shape[0]))
-    for j in range(last.shape[0]):
-        last[j] = 0
+    last[:] = 0
     steps = 0
     for start in range(0, order.shape[0], batch_size):
         stop = min(start + batch_size, order.shape[0])
@@ -171,27 +170,12 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
             if tracked:
                 dual[columns] -= (steps - last[columns]) * shift[columns]
                 last[columns] = steps
-            offset = dual[columns]
-            if not uniform:
-                offset = _retrieved(offset, t, terms, columns)
+            offset = dual[columns] if uniform else _retrieved(dual[columns], t, terms, columns)
         for i in range(start, stop):
-            row, score = order[i], 0.0
+            row = order[i]
             if tracked:
-                for p in range(starts[row], starts[row + 1]):
-                    j = indices[p]
-                    if last[j] != steps:
-                        dual[j] -= (steps - last[j]) * shift[j]
-                        last[j] = steps
-            if uniform:
-                for p in range(starts[row], starts[row + 1]):
-                    v = dual[indices[p]]
-                    score += values[p] * (v - min(max(v, -high), high))
-                score /= divisor
-            else:
-                for p in range(starts[row], starts[row + 1]):
-                    j = indices[p]
-                    score += values[p] * _retrieved(dual[j], t, terms, j)
-            score += offset
+                _shift_row(starts, indices, row, steps, shift, last, dual)
+            score = offset + _retrieved_score(starts, indices, values, row, t, terms, high, divisor, uniform, dual)
             if logistic:
                 margin = targets[row] * score
                 small = math.exp(-abs(margin))
@@ -209,6 +193,34 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
         for j in range(dual.shape[0]):
             dual[j] -= (steps - last[j]) * shift[j]
     return steps
+
+
+@njit(cache=True, inline="always")
+def _shift_row(starts, indices, row, steps, shift, last, dual):  # type: ignore[no-untyped-def]
+    """Apply the shifts of the steps since the coordinates of a row were touched last."""
+    for p in range(starts[row], starts[row + 1]):
+        j = indices[p]
+        if last[j] != steps:
+            dual[j] -= (steps - last[j]) * shift[j]
+            last[j] = steps
+
+
+@njit(cache=True, inline="always")
+def _retrieved_score(  # type: ignore[no-untyped-def]
+    starts, indices, values, row, t, terms, high, divisor, uniform, dual
+):
+    """Return the score of a row at the retrieved coordinates, without the intercept."""
+    score = 0.0
+    if uniform:
+        for p in range(starts[row], starts[row + 1]):
+            v = dual[indices[p]]
+            score += values[p] * (v - min(max(v, -high), high))
+        score /= divisor
+    else:
+        for p in range(starts[row], starts[row + 1]):
+            j = indices[p]
+            score += values[p] * _retrieved(dual[j], t, terms, j)
+    return score
 
 
 @njit(cache=True, inline="always")

@@ -11,31 +11,9 @@ Array = NDArray[Any]
 
 
 @njit(cache=True, error_model="numpy")
-def total_variation(y: Array, strength: float, out: Array) -> None:
-    """Write argmin_w strength sum |w_{i+1} - w_i| + 1/2 ||w - y||^2, exactly, in O(n).
-
-    Dynamic programming (Johnson 2013): the derivative of the value function of the first k coordinates is piecewise
-    linear and increasing; adding |w_{k+1} - w_k| clips it to [-strength, strength]. Its pieces are stored in a
-    double-ended queue, from which each is removed once. Then every constant piece is recomputed as the mean of its data
-    plus the pull of its two jumps, which removes the rounding errors accumulated in the first part.
-    """
+def _centred(y: Array, unit: float, data: Array) -> tuple[float, float]:
+    """Write y / unit without its mean; return the mean and the largest absolute sum of first entries."""
     n = y.size
-    if n == 0:
-        return
-    top = 0.0
-    for i in range(n):
-        x = abs(np.float64(y[i]))
-        if not math.isfinite(x):
-            out[:] = np.nan
-            return
-        top = max(top, x)
-    if n == 1 or strength == 0.0 or top == 0.0:
-        for i in range(n):
-            out[i] = y[i] + y.dtype.type(0.0)
-        return
-    unit = math.ldexp(1.0, min(max(math.frexp(top)[1], -1021), 1021))
-    pull = strength / unit
-    data = np.empty(n)
     mean = 0.0
     for i in range(n):
         data[i] = np.float64(y[i]) / unit
@@ -46,21 +24,15 @@ def total_variation(y: Array, strength: float, out: Array) -> None:
         data[i] -= mean
         running += data[i]
         largest = max(largest, abs(running))
-    if pull >= largest:
-        # The whole is one piece; a second pass of the mean removes the first one's rounding.
-        rest = 0.0
-        for i in range(n):
-            rest += data[i]
-        level = (mean + rest / n) * unit
-        for i in range(n):
-            out[i] = level + 0.0
-        return
+    return mean, largest
 
-    knots = np.empty(2 * n)
-    slopes = np.empty(2 * n)
-    offsets = np.empty(2 * n)
-    lower = np.empty(n)
-    upper = np.empty(n)
+
+@njit(cache=True, error_model="numpy")
+def _clipped_derivatives(
+    data: Array, pull: float, knots: Array, slopes: Array, offsets: Array, lower: Array, upper: Array
+) -> None:
+    """Write where the derivative of each value function is clipped, below and above; the last one's root as `lower`."""
+    n = data.size
     left = n
     right = n - 1
     for k in range(n):
@@ -96,19 +68,16 @@ def total_variation(y: Array, strength: float, out: Array) -> None:
         slopes[right] = -slope_high
         offsets[right] = after - offset_high
 
-    solution = upper
-    value = lower[n - 1]
-    solution[n - 1] = value
-    for k in range(n - 2, -1, -1):
-        if value > upper[k]:
-            value = upper[k]
-        elif value < lower[k]:
-            value = lower[k]
-        solution[k] = value
 
-    # The pieces, as a stack of (sum, end, pull on the left, pull on the right). Where the true jump between two pieces
-    # is 0, rounding may have turned it the wrong way: such pieces are one.
-    totals, ends, pulls_left, pulls_right = knots, slopes, offsets, lower
+@njit(cache=True, error_model="numpy")
+def _pieces(
+    data: Array, solution: Array, pull: float, totals: Array, ends: Array, pulls_left: Array, pulls_right: Array
+) -> int:
+    """Write the constant pieces as a stack of (sum, end, pull on the left, pull on the right); return their number.
+
+    Where the true jump between two pieces is 0, rounding may have turned it the wrong way: such pieces are one.
+    """
+    n = data.size
     pieces = 0
     start = 0
     pull_left = 0.0
@@ -141,6 +110,64 @@ def total_variation(y: Array, strength: float, out: Array) -> None:
         pieces += 1
         pull_left = pull_right
         start = stop
+    return pieces
+
+
+@njit(cache=True, error_model="numpy")
+def total_variation(y: Array, strength: float, out: Array) -> None:
+    """Write argmin_w strength sum |w_{i+1} - w_i| + 1/2 ||w - y||^2, exactly, in O(n).
+
+    Dynamic programming (Johnson 2013): the derivative of the value function of the first k coordinates is piecewise
+    linear and increasing; adding |w_{k+1} - w_k| clips it to [-strength, strength]. Its pieces are stored in a
+    double-ended queue, from which each is removed once. Then every constant piece is recomputed as the mean of its data
+    plus the pull of its two jumps, which removes the rounding errors accumulated in the first part.
+    """
+    n = y.size
+    if n == 0:
+        return
+    top = 0.0
+    for i in range(n):
+        x = abs(np.float64(y[i]))
+        if not math.isfinite(x):
+            out[:] = np.nan
+            return
+        top = max(top, x)
+    if n == 1 or strength == 0.0 or top == 0.0:
+        for i in range(n):
+            out[i] = y[i] + y.dtype.type(0.0)
+        return
+    unit = math.ldexp(1.0, min(max(math.frexp(top)[1], -1021), 1021))
+    pull = strength / unit
+    data = np.empty(n)
+    mean, largest = _centred(y, unit, data)
+    if pull >= largest:
+        # The whole is one piece; a second pass of the mean removes the first one's rounding.
+        rest = 0.0
+        for i in range(n):
+            rest += data[i]
+        level = (mean + rest / n) * unit
+        for i in range(n):
+            out[i] = level + 0.0
+        return
+
+    knots = np.empty(2 * n)
+    slopes = np.empty(2 * n)
+    offsets = np.empty(2 * n)
+    lower = np.empty(n)
+    upper = np.empty(n)
+    _clipped_derivatives(data, pull, knots, slopes, offsets, lower, upper)
+    solution = upper
+    value = lower[n - 1]
+    solution[n - 1] = value
+    for k in range(n - 2, -1, -1):
+        if value > upper[k]:
+            value = upper[k]
+        elif value < lower[k]:
+            value = lower[k]
+        solution[k] = value
+
+    totals, ends, pulls_left, pulls_right = knots, slopes, offsets, lower
+    pieces = _pieces(data, solution, pull, totals, ends, pulls_left, pulls_right)
     start = 0
     for piece in range(pieces):
         stop = int(ends[piece])

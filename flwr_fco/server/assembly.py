@@ -87,12 +87,12 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     ConfigurationError
         If options cannot be combined.
     """
-    own: object = options
+    strategy: object = options
     name = type(options).__name__
     privacy = None
-    if isinstance(own, PrivacyOptions) and own.privacy is not None:
-        privacy = PrivateMean(own.privacy, options, host)
-    mail = Mail(options, kind, host)
+    if isinstance(strategy, PrivacyOptions) and strategy.privacy is not None:
+        privacy = PrivateMean(strategy.privacy, options, host)
+    mail = Mail(options, kind)
     inquiry = Inquiry(options, kind, mail)
     average = PointAverage(*_named(options.output))
     normalize, rule = bool(getattr(options, "normalize_local_work", True)), options.aggregation
@@ -101,14 +101,14 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     parts: dict[str, Part] = {"bounds": mail, "chosen": inquiry, "average": average}
     if privacy is not None:
         parts["privacy"] = privacy
-    if isinstance(own, MomentumOptions) and own.server_momentum:
-        direction = parts["momentum"] = Momentum(own.server_momentum, mean)
-    if isinstance(own, UnmodifiedOptions):
-        check_unmodified(own)
-        if serves_unmodified(own):
-            mail.language = parts["unmodified"] = UnmodifiedClients(own)
+    if isinstance(strategy, MomentumOptions) and strategy.server_momentum:
+        direction = parts["momentum"] = Momentum(strategy.server_momentum, mean)
+    if isinstance(strategy, UnmodifiedOptions):
+        check_unmodified(strategy)
+        if serves_unmodified(strategy):
+            mail.language = parts["unmodified"] = UnmodifiedClients(strategy)
             mail.nodes.asks = mail.asks = False
-    if isinstance(own, MinimiseOptions):
+    if isinstance(strategy, MinimiseOptions):
         parts["capped"] = CappedMinimisations()
     if kind.optional:
         parts["kept back"] = KeptBack()
@@ -116,20 +116,20 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     if options.certificate_every is not None:
         certifier = parts["certificate"] = Certifier(inquiry, options.certificate_every)
     graph = None
-    if isinstance(own, GraphOptions) and own.mixing is not None:
+    if isinstance(strategy, GraphOptions) and strategy.mixing is not None:
         _check_weighting(name, options.weighting)
-        graph = Graph(own.mixing)
+        graph = Graph(strategy.mixing)
         parts["graph"] = Gossip(graph)
     memories = everyone = remembering = None
-    _check_memory(name, isinstance(own, MemoryOptions), kind)
-    if isinstance(own, MemoryOptions):
+    _check_memory(name, isinstance(strategy, MemoryOptions), kind)
+    if isinstance(strategy, MemoryOptions):
         memories = ClientMemories(
             kind.memory,
-            client_state=own.client_state,
+            client_state=strategy.client_state,
             weighting=options.weighting,
             may_be_sparse=kind.sparse and options.wire.sparse,
         )
-        remembering = Remembering(memories, everyone=isinstance(own, EveryoneOptions))
+        remembering = Remembering(memories, everyone=isinstance(strategy, EveryoneOptions))
     if isinstance(options.participation, choices.Everyone):
         roster = Attendance() if remembering is None else remembering
         everyone = parts["participation"] = Everyone(name, roster, options.participation)
@@ -137,8 +137,8 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
             parts["attendance"] = roster
     if remembering is not None:
         parts["memories"] = remembering
-    if isinstance(own, TrackerOptions) and own.tracker_start == "gradient":
-        parts["first gradients"] = FirstGradients(remembering)
+    if isinstance(strategy, TrackerOptions) and strategy.tracker_start == "gradient":
+        parts["first gradients"] = FirstGradients(mail, remembering)
     return Assembly(parts, mail, inquiry, average, certifier, everyone, mean, direction, privacy, memories, graph)
 
 

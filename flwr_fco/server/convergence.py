@@ -224,7 +224,7 @@ class ShiftedBy(Limit):
         """Raise AssertionError unless the distance is there and shrinks with the option."""
         options: list[dict[str, Any]] = [{self.option: value} for value in self.values]
         far, near = (
-            problem.error(run(self.rounds, **own, client_lr=0.05, work=Steps(1, batch_size=None))) for own in options
+            problem.error(run(self.rounds, **each, client_lr=0.05, work=Steps(1, batch_size=None))) for each in options
         )
         where = f"for {self.option}={self.values[0]:g}"
         _require_shrinking("the error", (far, where), (near, f"for {self.values[1]:g}"), 3)

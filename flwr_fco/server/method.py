@@ -133,15 +133,15 @@ def algorithm_of(options: object) -> Algorithm:
         If the strategy lacks an option that the algorithm needs.
     """
     kind: Any = algorithm_class(options)
-    own = [option for option in fields(kind) if option.init] if is_dataclass(kind) else []
-    given = {option.name: getattr(options, option.name) for option in own if hasattr(options, option.name)}
-    for option in own:
-        if option.name not in given and option.default is MISSING and option.default_factory is MISSING:
+    arguments = [option for option in fields(kind) if option.init] if is_dataclass(kind) else []
+    values = {option.name: getattr(options, option.name) for option in arguments if hasattr(options, option.name)}
+    for option in arguments:
+        if option.name not in values and option.default is MISSING and option.default_factory is MISSING:
             raise ConfigurationError(
                 f"{kind.__name__} needs the option {option.name!r}, which {type(options).__name__} does not have: "
                 f"add a field `{option.name}: ...` to it, or give it a default in {kind.__name__}"
             )
-    algorithm: Algorithm = kind(**given)
+    algorithm: Algorithm = kind(**values)
     return algorithm
 
 

@@ -145,8 +145,8 @@ class CommonOptions:
         def __new__(cls, *values: Any, **options: Any) -> Self:
             """Reject an unknown option, and name a similar one that exists."""
             for name in options:
-                known = cls.__dataclass_fields__.get(name)
-                if known is None or not known.init:
+                option = cls.__dataclass_fields__.get(name)
+                if option is None or not option.init:
                     _refuse_unless_taken(cls, name, options)
             return super().__new__(cls)
 
@@ -157,7 +157,7 @@ class CommonOptions:
         """
 
     def __repr__(self) -> str:
-        given = []
+        texts = []
         for option in fields(self):
             value = getattr(self, option.name)
             default = option.default_factory() if option.default_factory is not MISSING else option.default
@@ -168,8 +168,8 @@ class CommonOptions:
             except ValueError:  # arrays compare element by element
                 same = False
             if not same:
-                given.append(f"{option.name}={value!r}")
-        return f"{type(self).__name__}({', '.join(given)})"
+                texts.append(f"{option.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(texts)})"
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -460,26 +460,26 @@ def check_local_points(options: CommonOptions) -> None:
     ConfigurationError
         If they are not.
     """
-    own: Any = options
-    if own.output not in ("shadow", "ergodic"):
+    strategy: Any = options
+    if strategy.output not in ("shadow", "ergodic"):
         return
-    steps = "local" if own.output == "shadow" else "half"
-    where = f'output="{own.output}"'
-    if getattr(own, "server_momentum", 0.0):
+    steps = "local" if strategy.output == "shadow" else "half"
+    where = f'output="{strategy.output}"'
+    if getattr(strategy, "server_momentum", 0.0):
         raise ConfigurationError(
             f"{where} is the mean of the clients' duals in each local step, which server_momentum="
-            f"{own.server_momentum:g} leaves; take output=Average(), or no momentum"
+            f"{strategy.server_momentum:g} leaves; take output=Average(), or no momentum"
         )
-    if serves_unmodified(own):
+    if serves_unmodified(strategy):
         raise ConfigurationError(f'{where} needs the clients\' {steps} steps; client="unmodified" has none')
-    if own.aggregation != "mean":
+    if strategy.aggregation != "mean":
         raise ConfigurationError(
-            f"{where} averages {steps} steps; aggregation={own.aggregation!r} has no form for them"
+            f"{where} averages {steps} steps; aggregation={strategy.aggregation!r} has no form for them"
         )
-    if own.work.steps is None:
+    if strategy.work.steps is None:
         raise ConfigurationError(
             f"{where} averages over the {steps} steps, so all clients must take the same number: work=Steps(...) "
-            f"instead of {own.work!r}"
+            f"instead of {strategy.work!r}"
         )
 
 
@@ -521,8 +521,8 @@ def rates_of(options: CommonOptions) -> tuple[str, ...]:
 @cache
 def _rates_of(kind: Any) -> tuple[str, ...]:
     kinds = kinds_of(kind)
-    own = [option.name for option in fields(kind) if kinds[option.name] in (Rate, Rate | None)]
-    return (*AUTOMATIC, *(name for name in own if name not in AUTOMATIC))
+    rates = [option.name for option in fields(kind) if kinds[option.name] in (Rate, Rate | None)]
+    return (*AUTOMATIC, *(name for name in rates if name not in AUTOMATIC))
 
 
 def number_at(name: str, value: Rate | None, server_round: int, chosen: Mapping[str, float]) -> float:
@@ -551,10 +551,10 @@ def number_at(name: str, value: Rate | None, server_round: int, chosen: Mapping[
     if not callable(value):
         return float(value)
     where = f"{name}({server_round})"
-    found = float(checked(where, value(server_round), float))
-    if not 0.0 < found < math.inf:
-        raise ConfigurationError(f"{where}={found!r}; expected a finite number > 0")
-    return found
+    number = float(checked(where, value(server_round), float))
+    if not 0.0 < number < math.inf:
+        raise ConfigurationError(f"{where}={number!r}; expected a finite number > 0")
+    return number
 
 
 def rate_text(rate: Rate) -> str:
@@ -579,13 +579,13 @@ def parameter_entries(text: str | None) -> dict[tuple[str, ...], str]:
     [('client_lr',), ('server_lr',)]
     """
     text = text or ""
-    found = _SECTION.search(text)
-    if found is None:
+    section = _SECTION.search(text)
+    if section is None:
         return {}
-    rest = text[found.end() :]
+    rest = text[section.end() :]
     following = _NEXT_SECTION.search(rest)
     body = rest[: following.start()] if following else rest
-    indent = found.group(1)
+    indent = section.group(1)
     entries: dict[tuple[str, ...], str] = {}
     names: tuple[str, ...] = ()
     for line in body.rstrip().splitlines():
@@ -650,7 +650,7 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, options: Mapping[s
             "(trackers, duals of their own) goes into later rounds without noise, and averages of models are no sums"
         )
     batch = options.get("batch_size", 32)
-    counted = next((own for own in (*_STEPS, *_EPOCHS) if own in options), name) if name == "batch_size" else name
+    counted = next((key for key in (*_STEPS, *_EPOCHS) if key in options), name) if name == "batch_size" else name
     texts = [text.format(name=counted, value=options[counted], batch=batch) for text in _IN_AN_OBJECT.get(counted, ())]
     for written in texts:
         if _takes(cls, written):
@@ -664,12 +664,12 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, options: Mapping[s
 def _takes(cls: type[CommonOptions], written: str) -> bool:
     """Whether a strategy has the option that is written out, and it takes such an object."""
     option, _, rest = written.partition("=")
-    known, kind = cls.__dataclass_fields__.get(option), rest.partition("(")[0]
-    if known is None or not known.init:
+    field, kind = cls.__dataclass_fields__.get(option), rest.partition("(")[0]
+    if field is None or not field.init:
         return False
     if option not in ("work", "participation"):
         return True
-    like = type(known.default).__name__
+    like = type(field.default).__name__
     return kind in {"FirstOrder": ("Steps", "Epochs")}.get(like, (like,))
 
 
@@ -682,27 +682,27 @@ def _document_inherited_options(cls: type[CommonOptions]) -> None:
     text = cls.__doc__
     if "__doc__" not in vars(cls) or not text:
         return
-    own = parameter_entries(text)
+    described_here = parameter_entries(text)
     gone = {name for name, value in vars(cls).items() if isinstance(value, Field) and not value.init}
-    known = {name for names in own for name in names}
-    entries = [entry.rstrip() for entry in own.values()]
+    documented = {name for names in described_here for name in names}
+    entries = [entry.rstrip() for entry in described_here.values()]
     for base in cls.__mro__[1:]:
         described = _OWN_ENTRIES.get(base) or parameter_entries(vars(base).get("__doc__"))
         if base.__module__.startswith("flwr_fco"):
             for names, entry in described.items():
-                if not known.issuperset(names) and not gone.issuperset(names):
+                if not documented.issuperset(names) and not gone.issuperset(names):
                     entries.append(entry.rstrip())
-            known |= {name for names in described for name in names}
+            documented |= {name for names in described for name in names}
         gone |= {name for name, value in getattr(base, "__dataclass_fields__", {}).items() if not value.init}
-    _OWN_ENTRIES[cls] = own
-    found = _SECTION.search(text)
-    if found is None:
+    _OWN_ENTRIES[cls] = described_here
+    section = _SECTION.search(text)
+    if section is None:
         # Before the first other section, or at the end.
         following = _NEXT_SECTION.search(text)
         place = following.start() if following else len(text.rstrip()) + 1
         head, tail = text[:place].rstrip() + "\n\n    Parameters\n    ----------\n", text[place:]
     else:
-        head, rest = text[: found.end()], text[found.end() :]
+        head, rest = text[: section.end()], text[section.end() :]
         following = _NEXT_SECTION.search(rest)
         tail = rest[following.start() :] if following else ""
     cls.__doc__ = head + "\n".join(entries) + "\n\n" + tail

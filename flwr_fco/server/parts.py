@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -14,25 +14,6 @@ from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 
 #: A node and the message to it.
 Letter = tuple[Node, Downlink]
-
-
-class StartRound(NamedTuple):
-    """The result of a round 0.
-
-    Parameters
-    ----------
-    problem : Problem
-        The problem of the round.
-    uplinks : list of Uplink
-        The uplinks, with weights.
-    bytes_down, bytes_up : int
-        Bytes of arrays in the messages and in the replies.
-    """
-
-    problem: Problem
-    uplinks: list[Uplink]
-    bytes_down: int
-    bytes_up: int
 
 
 class Host(Protocol):
@@ -75,11 +56,8 @@ class Host(Protocol):
     def replies(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Replies:
         """Return a round's replies as the algorithm reads them."""
 
-    def look_again(self) -> None:
+    def refresh_nodes(self) -> None:
         """Update the list of connected nodes."""
-
-    def run_start_round(self) -> StartRound:
-        """Run a training round 0 with all connected nodes; the state does not change."""
 
 
 class Part:
@@ -87,6 +65,15 @@ class Part:
 
     def forget(self) -> None:
         """Return to the state before the first round."""
+
+    def start(self, size: int) -> None:
+        """Act once the model is known, before round 1.
+
+        Parameters
+        ----------
+        size : int
+            Length d of the model's flat vector.
+        """
 
     def nodes_needed(self, minimum: int) -> int:
         """Return how many nodes must be connected before a round begins.

@@ -4,61 +4,45 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property, partial
 from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting
-from flwr_fco.algorithms.contract.graph import Graph, Matrix
+from flwr_fco.algorithms.contract.graph import Matrix
 from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.logs import log
 from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.results import Result
 from flwr_fco.server.assembly import assemble
-from flwr_fco.server.clients.memory import ClientMemories
-from flwr_fco.server.clients.nodes import Nodes, listed
+from flwr_fco.server.clients.nodes import listed
 from flwr_fco.server.method import algorithm_class, algorithm_of, check_choices
-from flwr_fco.server.options import (
-    AUTOMATIC,
-    RateOptions,
-    check_options,
-    number_at,
-    rate_text,
-    rates_of,
-    scope_of,
-    serves_unmodified,
-    weights_of,
-    work_of,
-)
-from flwr_fco.server.parts import Letter, Part, StartRound
+from flwr_fco.server.options import AUTOMATIC, check_options, number_at, rates_of, scope_of, work_of
+from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.replies import checks
-from flwr_fco.server.replies.checks import LeftOut, Reply, Round
-from flwr_fco.server.replies.momentum import Momentum
-from flwr_fco.server.replies.private import PrivateMean
+from flwr_fco.server.replies.checks import Reply, Round
 from flwr_fco.server.rounds import saving
-from flwr_fco.server.rounds.hooks import RoundHooks
-from flwr_fco.server.rounds.output import Output
+from flwr_fco.server.rounds.output import Output, check_point, check_state
 from flwr_fco.server.rounds.resuming import Progress
-from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.server.rounds.structure import structure
 from flwr_fco.wire.delivery import send_and_receive
-from flwr_fco.wire.envelope import addressed
 from flwr_fco.wire.metrics import joined_metrics
-from flwr_fco.wire.model import layout_of, primal_request, primal_vector, same_arrays, shared_arrays
+from flwr_fco.wire.model import layout_of, primal_vector
 from flwr_fco.wire.protocol import Node, Plan, Uplink
-from flwr_fco.work import FirstOrder
+from flwr_fco.work import Work
 
-_TRAIN_SAMPLE, _EVALUATE_SAMPLE = 2, 3
+_TRAIN_SAMPLE = 2
+_OVERFLOWS = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
 #: Key of the current run in a saved state, next to the parts.
 _RUN = "run"
 
@@ -79,6 +63,20 @@ class Run:
         The parts that the options select, by name.
     mail, inquiry : Part
         Messages of the rounds, and questions to all clients.
+    average : PointAverage
+        The output: the last point, or a mean.
+    memories : ClientMemories or None
+        The server's record of clients with memories; None if clients have none.
+    graph : Graph or None
+        The communication graph; None without a graph.
+    private_mean : PrivateMean or None
+        The part that makes one noisy mean of a round's replies; None without differential privacy.
+    nodes : Nodes
+        The connected nodes.
+    left_out : list of LeftOut
+        The replies of this run that were left out, with round, node, partition and reason.
+    chosen, reasons : dict
+        The values chosen for options that are ``"auto"``, and the reasons for them.
     result : Result or None
         Result so far of the last run begun by ``start``.
     num_rounds : int or None
@@ -104,14 +102,15 @@ class Run:
         """Make the parts that the options select."""
         kind = algorithm_class(self.strategy)
         check_choices(self.strategy, kind)
-        self._assembly = assemble(self.strategy, kind, self)
-        self.parts = self._assembly.parts
+        self._assembly = made = assemble(self.strategy, kind, self)
+        self.parts, self.mail, self.inquiry = made.parts, made.mail, made.inquiry
+        self.average, self.private_mean = made.average, made.privacy
+        self.memories, self.graph = made.memories, made.graph
         #: Parts by hook: most parts act in one or two places of a round.
         self._acting = {
             hook: [part for part in self.parts.values() if getattr(type(part), hook) is not getattr(Part, hook)]
-            for hook in ("nodes_needed", "before_round", "after_round", "end_round", "metrics")
+            for hook in ("start", "nodes_needed", "before_round", "after_round", "end_round", "metrics")
         }
-        self.mail, self.inquiry = self._assembly.mail, self._assembly.inquiry
         self._assembled_from = self._options()
         self.forget()
 
@@ -138,6 +137,8 @@ class Run:
         self.state: Any = None
         for part in self.parts.values():
             part.forget()
+        self.nodes, self.left_out = self.mail.nodes, self.mail.left_out
+        self.chosen, self.reasons = self.inquiry.chosen, self.inquiry.reasons
         self.answered_start: set[int] = set()
         self.__dict__.pop("algorithm", None)
         self._problem: Problem | None = None
@@ -191,9 +192,9 @@ class Run:
     @property
     def problem(self) -> Problem:
         """The context of the current round for the algorithm's functions."""
-        if self._problem is None:
-            self.mail.plan  # noqa: B018 (raises an error in words)
-            raise AssertionError("a plan without a problem")
+        # Before there is a plan, asking for it raises an error in words.
+        plan = self.mail.plan
+        assert self._problem is not None, plan
         return self._problem
 
     @property
@@ -202,14 +203,14 @@ class Run:
         return self.mail.plan
 
     @property
+    def work(self) -> Work | None:
+        """A client's work in a round: the options' before a model is known; None if the algorithm says it then."""
+        return work_of(self.strategy) if self._setting is None else self._setting.work
+
+    @property
     def layout(self) -> Layout | None:
         """The layout of the model's arrays; None before they are known."""
         return None if self._problem is None else self._problem.layout
-
-    @property
-    def nodes(self) -> Nodes:
-        """The connected nodes."""
-        return self.mail.nodes
 
     @property
     def current(self) -> Round:
@@ -217,39 +218,9 @@ class Run:
         return self.mail.current
 
     @property
-    def left_out(self) -> list[LeftOut]:
-        """The replies of this run that were left out, with round, node, partition and reason."""
-        return self.mail.left_out
-
-    @property
     def pass_through_arrays(self) -> dict[str, NDArray[Any]]:
         """The model's arrays that are not optimised."""
         return self.mail.pass_through_arrays
-
-    @property
-    def chosen(self) -> dict[str, float]:
-        """The values chosen for options that are ``"auto"``."""
-        return self.inquiry.chosen
-
-    @property
-    def reasons(self) -> dict[str, str]:
-        """The reasons for the values in :attr:`chosen`."""
-        return self.inquiry.reasons
-
-    @property
-    def memories(self) -> ClientMemories | None:
-        """The server's record of clients with memories; None if clients have none."""
-        return self._assembly.memories
-
-    @property
-    def graph(self) -> Graph | None:
-        """The communication graph; None without a graph."""
-        return self._assembly.graph
-
-    @property
-    def private_mean(self) -> PrivateMean | None:
-        """The part that makes one noisy mean of a round's replies; None without differential privacy."""
-        return self._assembly.privacy
 
     def number(self, name: str, server_round: int = 1) -> float:
         """Return the value of an option that may be ``"auto"``: the chosen value, or the default before the choice.
@@ -269,8 +240,8 @@ class Run:
 
     def _constants(self) -> dict[str, float]:
         """Return the values of options that may be ``"auto"`` but are no functions, which may keep a count."""
-        given = {name: getattr(self.strategy, name, None) for name in AUTOMATIC}
-        return {name: self.number(name) for name, value in given.items() if value is not None and not callable(value)}
+        values = {name: getattr(self.strategy, name, None) for name in AUTOMATIC}
+        return {name: self.number(name) for name, value in values.items() if value is not None and not callable(value)}
 
     def rates(self) -> tuple[float, float]:
         """Return the learning rates of client and server in the current round; NaN for a method without them."""
@@ -313,19 +284,16 @@ class Run:
             primal, self.mail.pass_through_arrays = primal_vector(layout, initial_arrays)
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
-        work = work_of(options)
-        self._given = Setting(layout, primal, self.num_rounds, options.mirror_map, options.regularizer, work)
+        self._given = Setting(layout, primal, self.num_rounds, options.mirror_map, options.regularizer, self.work)
         self._adopt(self.algorithm.setting(self._given, None))
         # Includes the privacy settings: a private run must not resume from another run's state without its noise.
         self._settings_digest = self.mail.digest + (f" {self.private_mean.privacy!r}" if self.private_mean else "")
         self._initial = initial_arrays
+        self.mail.algorithm = self.algorithm
         self.mail.take_model(primal)
         self.mail.num_needed = self._nodes_needed()
-        self._assembly.average.start(primal.size)
-        if isinstance(self._assembly.direction, Momentum):
-            self._assembly.direction.size = primal.size
-        if self.memories is not None:
-            self.memories.forget(primal.size)
+        for part in self._acting["start"]:
+            part.start(primal.size)
         self.state = self.algorithm.init(self.problem, primal)
 
     def _plan_of(self, setting: Setting) -> Plan:
@@ -380,8 +348,8 @@ class Run:
         saved = self._saved()
         if self.progress is not None:
             saved.parts[_RUN] = self.progress.to_arrays()
-        secret = self.private_mean is not None
-        saving.write(path, self._settings_digest, saved, saving.options_text(self.strategy), secret=secret)
+        options, secret = saving.options_text(self.strategy), self.private_mean is not None
+        saving.write(path, self._settings_digest, saved, options, secret=secret)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Restore a state that :meth:`save` wrote; call :meth:`prepare` with the same model first.
@@ -436,16 +404,12 @@ class Run:
 
     def keep_state(self) -> None:
         """Keep a copy of the state, for :meth:`roll_back`."""
-        kept = self._saved()
-        parts = {name: {key: np.array(value) for key, value in own.items()} for name, own in kept.parts.items()}
-        self._kept = kept._replace(pass_through=dict(kept.pass_through), parts=parts)
+        self._kept = self._saved().copy()
 
     def roll_back(self) -> ArrayRecord:
         """Restore the state that was kept last, and return its model."""
         assert self._kept is not None
-        kept = self._kept
-        parts = {name: {key: np.array(value) for key, value in own.items()} for name, own in kept.parts.items()}
-        self._take(kept._replace(parts=parts))
+        self._take(self._kept.copy())
         return self.primal_arrays()
 
     def _saved(self) -> saving.Saved:
@@ -463,7 +427,7 @@ class Run:
             raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
 
     def _take(self, saved: saving.Saved) -> None:
-        self.state, self.mail.pass_through_arrays = saved.state, dict(saved.pass_through)
+        self.state, self.mail.pass_through_arrays = saved.state, saved.pass_through
         for name, part in self.parts.items():
             part.from_arrays(saved.parts[name])
         self._adopt(self._setting_of(self.state))
@@ -512,13 +476,13 @@ class Run:
         MetricRecord or None
             None if no client was asked.
         """
-        if has_own_hooks(self.strategy):
+        strategy: FedAvg = self.strategy
+        if has_own_hooks(strategy):
             # A subclass overrides hooks, which Flower would call.
-            strategy: FedAvg = self.strategy
             messages = strategy.configure_train(server_round, arrays, config, grid)
             return strategy.aggregate_train(server_round, send_and_receive(grid, messages, self.mail.timeout))
         letters = self.open_round(server_round, arrays, config, grid)
-        return self.close_round(self.mail.exchange(letters, server_round) if letters else [])
+        return self.close_round(self.mail.exchange(letters) if letters else [])
 
     def open_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Letter]:
         """Begin a training round: choose its nodes and return the message for each of them.
@@ -534,50 +498,43 @@ class Run:
         grid : flwr.serverapp.Grid
             Flower's connection to the nodes.
         """
-        options = self.strategy
         if self.state is None or (server_round == 1 and self.current.number > 0):
             self.prepare(arrays)
         mail = self.mail
         mail.grid, mail.config = grid, config
         self.choose_rates(grid)
         self._open_problem(server_round)
-        if options.fraction_train == 0.0:
-            if server_round == 1:
-                log(WARNING, "configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
-            self._problem = mail.open(server_round, [], config, self.problem, self.state)
-            return []
-        nodes = self._sample(grid, server_round, _TRAIN_SAMPLE, options.fraction_train, options.min_train_nodes)
-        choose = options.participation.choose_nodes
-        if choose is not None:
-            nodes = self.nodes.chosen(choose, server_round)
-        asked: Sequence[Node] = nodes
+        asked: Sequence[Node] = []
+        if self.strategy.fraction_train > 0.0:
+            asked = self._choose_nodes(server_round, grid)
+        elif server_round == 1:
+            log(WARNING, "configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
+        self._problem = mail.open(server_round, asked, config, self.problem, self.state, self.answered_start)
+        return mail.letters(mail.current.nodes.values()) if asked else []
+
+    def _choose_nodes(self, server_round: int, grid: Grid) -> Sequence[Node]:
+        options = self.strategy
+        nodes = self.sample(grid, server_round, _TRAIN_SAMPLE, options.fraction_train, options.min_train_nodes)
+        if options.participation.choose_nodes is not None:
+            nodes = self.nodes.chosen(options.participation.choose_nodes, server_round)
+        asked = nodes
         for part in self._acting["before_round"]:
             asked = part.before_round(self, asked)
         if asked is not nodes:
             asked = sorted(asked, key=lambda node: node.order)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(asked), len(self.nodes.ordered))
-        self._problem = mail.open(server_round, asked, config, self.problem, self.state)
-        return mail.letters(mail.current.nodes.values())
+        return asked
 
-    def _sample(self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int) -> Sequence[Node]:
+    def sample(self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int) -> Sequence[Node]:
+        """Return a round's sample of the nodes; the arguments are those of :meth:`Nodes.sample`."""
         self.mail.num_needed = self._nodes_needed()
         return self.nodes.sample(grid, server_round, purpose, fraction, minimum, self.mail.num_needed)
 
-    def look_again(self) -> None:
+    def refresh_nodes(self) -> None:
         """Update the list of connected nodes."""
         grid = self.mail.grid
         assert grid is not None
         self.nodes.meet(grid, listed(grid))
-
-    def run_start_round(self) -> StartRound:
-        """Run a training round 0 with all connected nodes; the state does not change."""
-        mail = self.mail
-        problem = mail.open(0, self.nodes.ordered, mail.config, self.problem._replace(round=0), self.state)
-        good = mail.exchange(mail.letters(self.nodes.ordered), 0)
-        bytes_down, bytes_up = mail.current.bytes_down, mail.bytes_up(good)
-        text = "Round 0: %s of %s nodes answered, %s bytes down, %s up"
-        log(INFO, text, len(good), len(mail.current.nodes), bytes_down, bytes_up)
-        return StartRound(problem, mail.weighted(good), bytes_down, bytes_up)
 
     def close_round(self, good: Sequence[Reply[Uplink]]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Update the state with the good replies; return the primal arrays and the round's metrics.
@@ -587,33 +544,37 @@ class Run:
         good : sequence of Reply
             The replies that passed all checks.
         """
-        current = self.current
-        if not current.nodes and self.private_mean is None:
-            everyone = self._assembly.everyone
-            missing = None if everyone is None else everyone.metrics_of_absence()
-            arrays, metrics = self.primal_arrays(), None if missing is None else MetricRecord(dict(missing))
-        else:
-            arrays, metrics = self._concluded(good)
+        options, uplinks, everyone = self.strategy, self.mail.weighted(good), self._assembly.everyone
+        metrics: MetricRecord | None = None
+        if self.private_mean is not None:
+            # The noisy mean is all that is known of the replies; no round is skipped.
+            self.overflowed = not self._update([self.private_mean.release(uplinks)])
+            metrics = self._reported(MetricRecord(), {"skipped": int(self.overflowed)})
+        elif self.current.nodes:
+            counts = self._conclude(good, uplinks)
+            contents = [reply.content for reply in good] if uplinks else []
+            theirs = checks.average_metrics(options.train_metrics_aggr_fn, contents, options.weighted_by_key)
+            metrics = self._reported(theirs, counts)
+        elif everyone is not None and (missing := everyone.metrics_of_absence()) is not None:
+            metrics = MetricRecord(dict(missing))
+        arrays = self.primal_arrays()
         for part in reversed(self._acting["end_round"]):
             part.end_round(self)
         return arrays, metrics
 
-    def _concluded(self, good: Sequence[Reply[Uplink]]) -> tuple[ArrayRecord, MetricRecord]:
+    def _conclude(self, good: Sequence[Reply[Uplink]], uplinks: Sequence[Uplink]) -> dict[str, float | int]:
+        """Take the server's step, if there are enough replies; return what is counted of the round."""
         current = self.current
         least = len(current.nodes) if self.algorithm.everyone else self.strategy.participation.min_replies
-        if self.private_mean is not None:
-            return self._released(self.private_mean.release(self.mail.weighted(good)))
-        uplinks = self.mail.weighted(good)
         skipped = len(good) < least or not uplinks or not self._update(uplinks)
         if skipped:
             text = "aggregate_train: round %s is skipped: %s good replies, at least %s needed"
             log(WARNING, text, current.number, len(good), least)
         # Nothing else was wrong: the numbers were too large.
         self.overflowed = skipped and len(good) >= least and bool(uplinks)
-        contents = [reply.content for reply in good]
         missing = len(current.nodes) - len(good)
         surplus = current.rows - current.refused - missing
-        own: dict[str, int | float] = {
+        return {
             "num-replies": len(good),
             "num-left-out": missing + current.refused,
             **({"num-surplus": surplus} if surplus else {}),
@@ -621,21 +582,19 @@ class Run:
             "bytes-down": current.bytes_down,
             "bytes-up": self.mail.bytes_up(good),
         }
-        arrays = self.primal_arrays()
-        averaged = contents if uplinks else []
-        theirs = checks.average_metrics(self.strategy.train_metrics_aggr_fn, averaged, self.strategy.weighted_by_key)
-        return arrays, joined_metrics(theirs, self._with_others(own, arrays))
 
-    def _with_others(self, own: Mapping[str, float | int], arrays: ArrayRecord) -> dict[str, float | int]:
-        """Return a round's numbers with those of the model, the parts and the method, which replace none of them."""
-        return {**own, **self._structure(arrays), **self.round_metrics(), **own}
+    def _reported(self, theirs: MetricRecord, counts: Mapping[str, float | int]) -> MetricRecord:
+        """Return the clients' metrics with a round's counts and, under other names, what model and parts add."""
+        problem = self.problem
+        promised = structure(problem.psi, problem.layout, self.as_vector(self.primal_arrays()))
+        return joined_metrics(theirs, {**counts, **promised, **self.round_metrics(), **counts})
 
-    def _released(self, mean: Uplink) -> tuple[ArrayRecord, MetricRecord]:
-        """Take the server's step along a noisy mean, all that is known of the replies; no round is skipped."""
-        self.overflowed = not self._update([mean])
-        arrays = self.primal_arrays()
-        own = self._with_others({"skipped": int(self.overflowed)}, arrays)
-        return arrays, MetricRecord(dict(own))
+    def round_metrics(self) -> dict[str, float | int]:
+        """Return the metrics that the method and its parts add to the current round."""
+        numbers: dict[str, float | int] = {}
+        for part in self._acting["metrics"]:
+            numbers |= part.metrics(self)
+        return numbers | self.algorithm.metrics(self.problem, self.state)
 
     def replies(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Replies:
         """Return a round's replies as the algorithm reads them.
@@ -652,95 +611,76 @@ class Run:
         whole = partial(self.algorithm.downlink, problem, state, None)
         return Replies(uplinks, self._assembly.direction, self.memories, type(self.algorithm), whole)
 
-    def _structure(self, arrays: ArrayRecord) -> dict[str, int | float]:
-        return structure(self.problem.psi, self.problem.layout, self.as_vector(arrays))
-
     def finished(self) -> str:
         """Return why the method needs no further round; an empty string as long as it does."""
         if self._problem is None or self.state.round == 0:
             return ""
         return self.algorithm.finished(self._problem, self.state)
 
-    def round_metrics(self) -> dict[str, float | int]:
-        """Return the metrics that the method and its parts add to the current round."""
-        found: dict[str, float | int] = {}
-        for part in self._acting["metrics"]:
-            found.update(part.metrics(self))
-        found.update(self.algorithm.metrics(self.problem, self.state))
-        return found
-
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
         """Take the server's step; return whether its result is finite; otherwise the state does not change."""
-        algorithm, problem, before = self.algorithm, self.problem, self.state
-        average, mean, done = self._assembly.average, self._assembly.mean, False
+        before, problem, average = self.state, self.problem, self.average
         if self.inquiry.extrapolates:
             problem = problem._replace(server_lr=extrapolation(uplinks))
-        overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
+        step = None
         average.begin_round()
         try:
             with single_threaded_blas(), np.errstate(over="ignore", invalid="ignore"):
-                passed = checks.averaged_pass_through(
-                    self.pass_through_arrays, uplinks, aggregation=mean.aggregation, trim=mean.trim
-                )
-                replies = self.replies(problem, before, uplinks)
-                after = self._checked(algorithm.aggregate(problem, before, replies), before)
-                if not all(all_finite(value) for value in after):
-                    log(WARNING, overflows)
-                    return False
-                assert self._setting is not None
-                setting = self._setting_of(after)
-                stage = setting.stage != self._setting.stage
-                if stage:
-                    average.start(problem.layout.size)
-                elif average.averages:
-                    average.add(algorithm.points(problem, before, after, replies))
-                # A new stage has its own geometry and a state may have its own psi; both determine the state's point.
-                changed = stage or setting.regularizer is not problem.plan.regularizer
-                own = problem.with_plan(self._plan_of(setting)) if changed else problem
-                last = algorithm.retrieve(own, after)
-                if np.shape(last) != (problem.layout.size,):
-                    raise ConfigurationError(
-                        f"{type(algorithm).__name__}.retrieve returned {_kind_of(last)}; expected an array of shape "
-                        f"({problem.layout.size},), the flat model"
-                    )
-                point = last if average.idle else average.point(lambda: last)
-                output = Output.of(after, own.plan, point, passed, takes=average.idle)
-                done = output.finite()
-            if not done:
-                log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)
-                return False
+                step = self._step(problem, uplinks)
         except MagnitudeError as error:
-            log(WARNING, "%s %s", overflows, error)
-            return False
+            log(WARNING, "%s %s", _OVERFLOWS, error)
         finally:
-            if not done:
+            if step is None:
                 average.take_back()
+        if step is None:
+            return False
+        setting, last, output = step
         if self.inquiry.extrapolates:
             self.chosen["server_lr"], self._problem = problem.server_lr, problem
         self.mail.take_model(last)
-        self.state, self.mail.pass_through_arrays, self._output = after, passed, output
+        self.state, self.mail.pass_through_arrays, self._output = output.state, output.passed, output
         self.mail.output = output if average.idle else None
         for part in reversed(self._acting["after_round"]):
             part.after_round(self, before, uplinks)
-        if stage:
+        if self._begins_stage(setting):
             if self.memories is not None:
                 self.memories.new_epoch("a new stage")
-            log(INFO, "A new stage begins: %s", own.plan.mirror_map)
-        if changed:
-            self._adopt(setting, own.plan)
+            log(INFO, "A new stage begins: %s", output.plan.mirror_map)
+        if output.plan is not problem.plan:
+            self._adopt(setting, output.plan)
         return True
 
-    def _checked(self, after: Any, before: Any) -> Any:
-        """Return what ``aggregate`` has returned, if it is the next state."""
-        who = f"{type(self.algorithm).__name__}.aggregate returned"
-        if type(after) is not type(before):
-            raise ConfigurationError(f"{who} {_kind_of(after)}; expected a {type(before).__name__}, as `init` returns")
-        if after.round != before.round + 1:
-            raise ConfigurationError(
-                f"{who} a state with round={after.round!r} after round={before.round!r}; expected "
-                f"{before.round + 1}, the number of rounds that have counted"
-            )
-        return after
+    def _step(self, problem: Problem, uplinks: Sequence[Uplink]) -> tuple[Setting, Vector, Output] | None:
+        """Return the next state's setting, its point, and the model that the user sees of it; None if not finite."""
+        algorithm, before, average, mean = self.algorithm, self.state, self.average, self._assembly.mean
+        passed = checks.averaged_pass_through(
+            self.pass_through_arrays, uplinks, aggregation=mean.aggregation, trim=mean.trim
+        )
+        replies = self.replies(problem, before, uplinks)
+        after = algorithm.aggregate(problem, before, replies)
+        check_state(algorithm, before, after)
+        if not all(all_finite(value) for value in after):
+            log(WARNING, _OVERFLOWS)
+            return None
+        setting = self._setting_of(after)
+        stage = self._begins_stage(setting)
+        if stage:
+            average.start(problem.layout.size)
+        elif average.averages:
+            average.add(algorithm.points(problem, before, after, replies))
+        # A new stage has its own geometry and a state may have its own psi; both determine the state's point.
+        if stage or setting.regularizer is not problem.plan.regularizer:
+            problem = problem.with_plan(self._plan_of(setting))
+        last = algorithm.retrieve(problem, after)
+        check_point(algorithm, last, problem.layout.size)
+        output = Output.of(after, problem.plan, average.point(lambda: last), passed, takes=average.idle)
+        if not output.finite():
+            log(WARNING, "%s (The state is finite, its primal point is not.)", _OVERFLOWS)
+            return None
+        return setting, last, output
+
+    def _begins_stage(self, setting: Setting) -> bool:
+        return self._setting is not None and setting.stage != self._setting.stage
 
     def primal_arrays(self) -> ArrayRecord:
         """Return the primal model of the present state in the user's names, shapes and dtypes.
@@ -751,18 +691,12 @@ class Run:
             raise ConfigurationError("there is no model before `prepare(initial_arrays)` or `start`")
         if self.state.round == 0:
             return self._initial
-        known = self._output
+        output = self._output
         # A method may change its state and geometry after a round, when a client leaves or a stage begins.
-        if known is None or known.state is not self.state or known.plan is not self.plan:
-            point = self._point(self.problem, self.state)
-            known = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
-        return shared_arrays(known.arrays)
-
-    def _point(self, problem: Problem, state: Any) -> Vector:
-        """Return the point that evaluation and the user see."""
-        average = self._assembly.average
-        last = partial(self.algorithm.retrieve, problem, state)
-        return last() if average.idle else average.point(last)
+        if output is None or output.state is not self.state or output.plan is not self.plan:
+            point = self.average.point(partial(self.algorithm.retrieve, self.problem, self.state))
+            output = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
+        return output.arrays.copy()
 
     def as_vector(self, arrays: ArrayRecord) -> Vector:
         """Return a primal model as one vector; free for the model that :meth:`primal_arrays` returned last.
@@ -772,14 +706,10 @@ class Run:
         arrays : ArrayRecord
             The model.
         """
-        known = self._known(arrays)
-        return primal_vector(self.plan.layout, arrays)[0] if known is None else known.point
-
-    def _known(self, arrays: ArrayRecord) -> Output | None:
-        """Return the output that these arrays come from, if :meth:`primal_arrays` returned them last."""
-        known = self._output
-        fits = known is not None and known.plan is self.plan and same_arrays(known.arrays, arrays)
-        return known if fits else None
+        output = self._output
+        if output is not None and output.plan is self.plan and output.arrays == arrays:
+            return output.point
+        return primal_vector(self.plan.layout, arrays)[0]
 
     def certificate(self, server_round: int, grid: Grid, arrays: ArrayRecord) -> dict[str, float]:
         """Return the metrics of a round's certificate, if one is due.
@@ -797,79 +727,6 @@ class Run:
         if certifier is None or server_round % certifier.every:
             return {}
         return certifier.certified(self, grid, self.as_vector(arrays))
-
-    # --- evaluation rounds ----------------------------------------------------------------------------------------
-
-    def ask_to_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return the messages of a federated evaluation: the primal arrays, as ``FedAvg`` sends them."""
-        options = self.strategy
-        if options.fraction_evaluate == 0.0 or self.private_mean is not None:
-            return []
-        fraction, minimum = options.fraction_evaluate, options.min_evaluate_nodes
-        nodes = self._sample(grid, server_round, _EVALUATE_SAMPLE, fraction, minimum)
-        log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))
-        self.mail.current = current = Round(server_round, left_out=self.left_out, kind="evaluate")
-        current.nodes = {node.node_id: node for node in nodes}
-        config = config.copy()
-        config["server-round"] = server_round
-        keys = {"arrayrecord_key": options.arrayrecord_key, "configrecord_key": options.configrecord_key}
-        contents = ((node.node_id, primal_request(arrays, config, **keys)) for node in nodes)
-        current.messages = addressed(grid, contents, "evaluate", str(server_round))
-        return current.messages
-
-    def evaluated(self, replies: Iterable[Message]) -> MetricRecord | None:
-        """Average the good replies' metrics; bad ones are left out, logged and counted."""
-        asked = len(self.current.messages)
-        if not asked:
-            return None
-        contents, options = self.mail.collect_metrics("aggregate_evaluate", replies), self.strategy
-        metrics = checks.average_metrics(options.evaluate_metrics_aggr_fn, contents, options.weighted_by_key)
-        metrics["num-replies"] = len(contents)
-        metrics["num-left-out"] = asked - len(contents)
-        return metrics
-
-    # --- the look -------------------------------------------------------------------------------------------------
-
-    def watches(self) -> Sequence[RoundHooks]:
-        """Return the callbacks that watch a network which becomes sparse, and log what is wrong."""
-        return watches_of(self.strategy)
-
-    def describe(self) -> list[tuple[str, str]]:
-        """Return the settings as pairs of a title and a text."""
-        options = self.strategy
-        where = "" if self.layout is None else f" on {', '.join(self.layout.regularized_names) or 'nothing'}"
-        normalized = ", local work normalised" if getattr(options, "normalize_local_work", False) else ""
-        weights = "given by partition" if weights_of(options) else options.weighting
-        return [
-            ("Regularizer", f"{options.regularizer}{where} (scope: {scope_of(options)})"),
-            ("Mirror map", f"{options.mirror_map}"),
-            *self._lines_of_work(),
-            ("Weights", f"{weights}{normalized}"),
-            ("Output", f"{self._assembly.average}"),
-            ("Seed", f"{options.seed}"),
-            *self.algorithm.describe(self.state),
-            *(line for part in self.parts.values() for line in part.describe()),
-            ("Minimum replies", f"{options.participation.min_replies}"),
-        ]
-
-    def _lines_of_work(self) -> list[tuple[str, str]]:
-        options: Any = self.strategy
-        unmodified = serves_unmodified(options)
-        planned = work_of(options) if self._setting is None else self._setting.work
-        work = "the clients' own" if unmodified else "the method's" if planned is None else f"{planned}"
-        if not isinstance(options, RateOptions):
-            return [("Local work", work)]
-        # Unmodified clients ignore it; with a number of steps it sets how fast the weight of psi grows.
-        theirs = unmodified and isinstance(planned, FirstOrder) and planned.steps is None
-        client_lr = "the clients' own" if theirs else rate_text(options.client_lr)
-        rates = f"client ({client_lr}) | server ({rate_text(options.server_lr)})"
-        return [("Learning rates", rates), ("Local work", work)]
-
-
-def _kind_of(value: object) -> str:
-    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
 def has_own_hooks(strategy: Any) -> bool:

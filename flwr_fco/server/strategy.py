@@ -19,11 +19,25 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Result
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.method import declare
-from flwr_fco.server.options import CommonOptions, check_options, serves_unmodified
+from flwr_fco.server.options import (
+    CommonOptions,
+    RateOptions,
+    check_options,
+    rate_text,
+    scope_of,
+    serves_unmodified,
+    weights_of,
+)
+from flwr_fco.server.replies.checks import Round, average_metrics
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.server.run import Run
+from flwr_fco.wire.envelope import addressed
+from flwr_fco.wire.model import config_of_round, primal_request
+from flwr_fco.work import FirstOrder, Work
+
+_EVALUATE_SAMPLE = 3
 
 
 @dataclass(repr=False, eq=False)
@@ -84,7 +98,21 @@ class CompositeStrategy(CommonOptions, FedAvg):
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the settings as pairs of a title and a text: the lines of :meth:`summary`."""
-        return self._fco.describe()
+        run = self._fco
+        where = "" if run.layout is None else f" on {', '.join(run.layout.regularized_names) or 'nothing'}"
+        normalized = ", local work normalised" if getattr(self, "normalize_local_work", False) else ""
+        weights = "given by partition" if weights_of(self) else self.weighting
+        return [
+            ("Regularizer", f"{self.regularizer}{where} (scope: {scope_of(self)})"),
+            ("Mirror map", f"{self.mirror_map}"),
+            *_lines_of_work(self, run.work),
+            ("Weights", f"{weights}{normalized}"),
+            ("Output", f"{run.average}"),
+            ("Seed", f"{self.seed}"),
+            *run.algorithm.describe(run.state),
+            *(line for part in run.parts.values() for line in part.describe()),
+            ("Minimum replies", f"{self.participation.min_replies}"),
+        ]
 
     def summary(self) -> None:
         """Log the settings as a tree."""
@@ -197,24 +225,57 @@ class CompositeStrategy(CommonOptions, FedAvg):
                 f"aggregate_train was called for round {server_round}, but configure_train for {current.number}; "
                 "call them in turn, as `start` does"
             )
-        stamps = [own.metadata.group_id for own in replies]
+        stamps = [reply.metadata.group_id for reply in replies]
         # In a run this is the fault of a client, and its reply is left out.
         if run.progress is None and stamps and not any(isinstance(stamp, str) and stamp for stamp in stamps):
             raise ConfigurationError(
                 f"none of {len(replies)} replies has a group_id, which says what round it answers; make each of them "
                 "with Message(content, reply_to=message) of a message that configure_train has returned"
             )
-        return run.close_round(run.mail.collect("aggregate_train", replies) if current.nodes else [])
+        return run.close_round(run.mail.collect(replies) if current.nodes else [])
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Return the messages of a federated evaluation: the primal arrays, as ``FedAvg`` sends them."""
-        return self._fco.ask_to_evaluate(server_round, arrays, config, grid)
+        run = self._fco
+        if self.fraction_evaluate == 0.0 or run.private_mean is not None:
+            return []
+        nodes = run.sample(grid, server_round, _EVALUATE_SAMPLE, self.fraction_evaluate, self.min_evaluate_nodes)
+        log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
+        run.mail.current = current = Round(
+            server_round, left_out=run.left_out, kind="evaluate", caller="aggregate_evaluate"
+        )
+        current.nodes = {node.node_id: node for node in nodes}
+        config = config_of_round(config, server_round)
+        keys = {"arrayrecord_key": self.arrayrecord_key, "configrecord_key": self.configrecord_key}
+        contents = ((node.node_id, primal_request(arrays, config, **keys)) for node in nodes)
+        current.messages = addressed(grid, contents, "evaluate", str(server_round))
+        return current.messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the good replies' metrics; bad ones are left out, logged and counted."""
-        return self._fco.evaluated(replies)
+        mail = self._fco.mail
+        asked = len(mail.current.messages)
+        if not asked:
+            return None
+        contents = mail.collect_metrics(replies)
+        metrics = average_metrics(self.evaluate_metrics_aggr_fn, contents, self.weighted_by_key)
+        metrics["num-replies"] = len(contents)
+        metrics["num-left-out"] = asked - len(contents)
+        return metrics
+
+
+def _lines_of_work(options: Any, planned: Work | None) -> list[tuple[str, str]]:
+    unmodified = serves_unmodified(options)
+    work = "the clients' own" if unmodified else "the method's" if planned is None else f"{planned}"
+    if not isinstance(options, RateOptions):
+        return [("Local work", work)]
+    # Unmodified clients ignore it; with a number of steps it sets how fast the weight of psi grows.
+    theirs = unmodified and isinstance(planned, FirstOrder) and planned.steps is None
+    client_lr = "the clients' own" if theirs else rate_text(options.client_lr)
+    rates = f"client ({client_lr}) | server ({rate_text(options.server_lr)})"
+    return [("Learning rates", rates), ("Local work", work)]
 
 
 def run_of(strategy: CompositeStrategy) -> Run:

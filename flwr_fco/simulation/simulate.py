@@ -141,24 +141,14 @@ def simulate(
     >>> (result.arrays["coefficients"].numpy() != 0).tolist()
     [True, True, False, False]
     """
-    _check_kinds(strategy, client_app, initial_arrays, num_nodes, num_rounds, evaluate_every)
-    if num_nodes < 1 or num_rounds < 0 or evaluate_every < 1:
-        raise ConfigurationError(
-            f"num_nodes={num_nodes}, num_rounds={num_rounds}, evaluate_every={evaluate_every}; expected at least one "
-            "node, no negative number of rounds, and an interval of at least 1"
-        )
+    _check_kinds(strategy, client_app, initial_arrays)
+    _check_numbers(num_nodes, num_rounds, evaluate_every)
     checked("on_interrupt", on_interrupt, Literal["return", "raise"])
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
-    if not isinstance(initial_arrays, ArrayRecord):
-        initial_arrays = ArrayRecord({name: _as_array(name, array) for name, array in initial_arrays.items()})
-
-    def evaluate_sometimes(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        if evaluate_fn is None or (server_round % evaluate_every and server_round != num_rounds):
-            return None
-        return evaluate_fn(server_round, arrays)
-
+    start, evaluate = _as_record(initial_arrays), _every(evaluate_every, num_rounds, evaluate_fn)
+    start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
     show = sys.stderr.isatty() if progress is None else progress
     options: dict[str, Any] = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
     try:
@@ -175,15 +165,7 @@ def simulate(
             stack.enter_context(_old_objects_aside() if num_nodes >= _MANY else nullcontext())
             stack.callback(forget_objectives, grid.run_id)
             grid.report = stack.enter_context(_progress_bar(num_rounds) if show else nullcontext())
-            return strategy.start(
-                grid,
-                initial_arrays,
-                num_rounds,
-                train_config=train_config,
-                evaluate_config=evaluate_config,
-                evaluate_fn=None if evaluate_fn is None else evaluate_sometimes,
-                **start_options,
-            )
+            return strategy.start(grid, start, num_rounds, **start_options)
     except RunInterrupted as stop:
         if on_interrupt == "raise":
             raise
@@ -193,6 +175,18 @@ def simulate(
     except KeyboardInterrupt:
         name = type(strategy).__name__
         raise KeyboardInterrupt(f"{name} is not a strategy of ours: its result so far is lost") from None
+
+
+def _every(every: int, num_rounds: int, evaluate_fn: EvaluateFunction | None) -> EvaluateFunction | None:
+    """Return an evaluation that is left out in most rounds, but not before the first and after the last one."""
+    if evaluate_fn is None:
+        return None
+
+    def evaluate_sometimes(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        left_out = server_round % every and server_round != num_rounds
+        return None if left_out else evaluate_fn(server_round, arrays)
+
+    return evaluate_sometimes
 
 
 def _workers(
@@ -219,6 +213,12 @@ def _workers(
             "engine='processes', or engine='ray' with an address"
         )
     return None
+
+
+def _as_record(arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array]) -> ArrayRecord:
+    if isinstance(arrays, ArrayRecord):
+        return arrays
+    return ArrayRecord({name: _as_array(name, array) for name, array in arrays.items()})
 
 
 def _as_array(name: str, array: Any) -> Array:
@@ -263,9 +263,7 @@ def _progress_bar(num_rounds: int) -> Iterator[Callable[[int], None]]:
         yield lambda number: bar.update(task, completed=number)
 
 
-def _check_kinds(
-    strategy: Any, client_app: Any, initial_arrays: Any, num_nodes: Any, num_rounds: Any, evaluate_every: Any
-) -> None:
+def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
     """Reject arguments that would cause obscure errors in Python or Flower later."""
     if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
         raise ConfigurationError(
@@ -282,9 +280,17 @@ def _check_kinds(
             f"initial_arrays is {_called(initial_arrays)}; expected an ArrayRecord, or a mapping of names to arrays, "
             'such as {"coefficients": np.zeros(10), "intercept": np.zeros(1)}'
         )
+
+
+def _check_numbers(num_nodes: Any, num_rounds: Any, evaluate_every: Any) -> None:
     numbers = {"num_nodes": num_nodes, "num_rounds": num_rounds, "evaluate_every": evaluate_every}
     for name, value in numbers.items():
         checked(name, value, int)
+    if num_nodes < 1 or num_rounds < 0 or evaluate_every < 1:
+        raise ConfigurationError(
+            f"num_nodes={num_nodes}, num_rounds={num_rounds}, evaluate_every={evaluate_every}; expected at least one "
+            "node, no negative number of rounds, and an interval of at least 1"
+        )
 
 
 def _called(value: Any) -> str:

@@ -192,23 +192,9 @@ def read_downlink(
     arrays = dict(records[0].items())
     if not as_sent and _latest and _latest[0].says(plan, fco, arrays):
         return _own_copy(_latest[0].downlink)
-    dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     # These name the missing value, in any local solver that asks for it.
-    vectors, numbers = ReceivedVectors.to_look_at({}, set()), ReceivedNumbers()
     size = _size_of(plan, fco.get(NUMBER + POINTS, 1.0))
-    for name, array in arrays.items():
-        if not name.startswith((PASS, INDICES, NONZEROS)):
-            indices = arrays.get(INDICES + name)
-            kind = SparseVector
-            if indices is None and (indices := arrays.get(NONZEROS + name)) is not None:
-                kind = NonZeros
-            vector = from_array(name, array, dtypes, (size,) if indices is None else tuple(indices.shape))
-            if array.dtype != "float64" and not as_sent:
-                vector = vector.astype(np.float64)
-                # Read-only, like arrays read from bytes: other clients in this process may receive the same array.
-                vector.flags.writeable = False
-            vectors[name] = vector if indices is None else sparse_vector(name, indices, vector, size, kind)
-            vectors.unseen.add(name)
+    vectors, numbers = _vectors_in(arrays, plan, size, as_sent=as_sent), ReceivedNumbers()
     passed: Mapping[str, NDArray[Any]] = {}
     if len(vectors) < len(arrays):
         entries = {PASS + entry.name: entry for entry in plan.layout.passed_through}
@@ -222,9 +208,45 @@ def read_downlink(
     if len(fco) > 2 + ("client-lr" in fco):
         numbers.update({key.removeprefix(NUMBER): value for key, value in fco.items() if key.startswith(NUMBER)})
         if "accepted" in fco:
-            stamp = _stamp_of(content, fco, size)
+            stamp = _stamp_of(content, fco, plan.layout.size)
     if "work" in fco:
         work = work_from_header(parsed(str(fco["work"])))
+    client_lr, elapsed = _rate_and_elapsed(fco)
+    for name, number in numbers.items():
+        if not is_number(number):
+            raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
+    downlink = Downlink(plan, vectors, client_lr, elapsed, numbers, stamp, work, passed)
+    if stamp is None and not as_sent:
+        if _last_arrays and _same_bytes(_last_arrays[0], arrays):
+            # The second message with these bytes: it is a broadcast, and more will follow.
+            _latest[:] = [_Latest(plan, fco, arrays, downlink)]
+            return _own_copy(downlink)
+        _last_arrays[:] = [arrays]
+    return downlink
+
+
+def _vectors_in(arrays: Mapping[str, Array], plan: Plan, size: int, *, as_sent: bool) -> ReceivedVectors:
+    """Return the vectors of a message, sparse ones with the indices beside them."""
+    dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
+    vectors = ReceivedVectors.to_look_at({}, set())
+    for name, array in arrays.items():
+        if not name.startswith((PASS, INDICES, NONZEROS)):
+            indices = arrays.get(INDICES + name)
+            kind = SparseVector
+            if indices is None and (indices := arrays.get(NONZEROS + name)) is not None:
+                kind = NonZeros
+            vector = from_array(name, array, dtypes, (size,) if indices is None else tuple(indices.shape))
+            if array.dtype != "float64" and not as_sent:
+                vector = vector.astype(np.float64)
+                # Read-only, like arrays read from bytes: other clients in this process may receive the same array.
+                vector.flags.writeable = False
+            vectors[name] = vector if indices is None else sparse_vector(name, indices, vector, size, kind)
+            vectors.unseen.add(name)
+    return vectors
+
+
+def _rate_and_elapsed(fco: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the client's learning rate, NaN without one, and the weight of psi."""
     rate, elapsed = fco.get("client-lr"), fco.get("elapsed")
     client_lr = math.nan if rate is None else float(rate)
     # As `is_number`, in one comparison for values that this package's server sends.
@@ -233,17 +255,7 @@ def read_downlink(
         raise ProtocolError(
             f"the server says elapsed={elapsed!r}, client-lr={client_lr!r}; expected finite numbers, the rate above 0"
         )
-    for name, number in numbers.items():
-        if not is_number(number):
-            raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
-    downlink = Downlink(plan, vectors, client_lr, float(elapsed), numbers, stamp, work, passed)  # type: ignore[arg-type]
-    if stamp is None and not as_sent:
-        if _last_arrays and _same_bytes(_last_arrays[0], arrays):
-            # The second message with these bytes: it is a broadcast, and more will follow.
-            _latest[:] = [_Latest(plan, fco, arrays, downlink)]
-            return _own_copy(downlink)
-        _last_arrays[:] = [arrays]
-    return downlink
+    return client_lr, float(elapsed)  # type: ignore[arg-type]
 
 
 class _Latest(NamedTuple):

@@ -59,16 +59,6 @@ def config_of_round(config: ConfigRecord, server_round: int) -> ConfigRecord:
     return copied
 
 
-def shared_arrays(arrays: ArrayRecord) -> ArrayRecord:
-    """Return a new record of the same arrays."""
-    return arrays.copy()
-
-
-def same_arrays(one: ArrayRecord, other: ArrayRecord) -> bool:
-    """Whether two records hold equal arrays; fast if they share them."""
-    return one == other
-
-
 def primal_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, dict[str, NDArray[Any]]]:
     """Return the flat vector and the pass-through arrays of a primal model.
 

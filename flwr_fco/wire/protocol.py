@@ -8,7 +8,7 @@ records and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -23,7 +23,7 @@ from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.mirror_maps import MirrorMap
+from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.work import FirstOrder, Work, work_from_header
@@ -296,21 +296,16 @@ class Plan:
         """The number of a client's minibatches in a round, K; 0 if it is not known."""
         return (self.work.steps or 0) if isinstance(self.work, FirstOrder) else 0
 
-    def point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
-        """Return h.retrieve(z, t, psi), which without psi costs no more than h.conjugate_gradient(z).
+    @cached_property
+    def point(self) -> Callable[..., Vector]:
+        """``point(z, t, out=None)``: h.retrieve(z, t, psi) at a dual z and psi's weight t, in `out` if that is given.
 
-        Parameters
-        ----------
-        z : ndarray of float64, shape (layout.size,)
-            The dual.
-        t : float
-            The weight of psi.
-        out : ndarray, optional
-            Where to write the result.
+        It is bound once: for the Euclidean map psi's proximal map, without psi h.conjugate_gradient(z).
         """
-        if self.smooth:
-            return self.h.conjugate_gradient(z, out)
-        return self.h.retrieve(z, t, self.psi, out)
+        return self.psi.prox if type(self.h) is Euclidean and not self.smooth else self._point
+
+    def _point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
+        return self.h.conjugate_gradient(z, out) if self.smooth else self.h.retrieve(z, t, self.psi, out)
 
     def to_spec(self) -> Spec:
         """Return the plan as JSON and arrays."""

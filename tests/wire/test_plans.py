@@ -6,8 +6,8 @@ from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.regularizers import L1, GroupLasso, PerParameter, Regularizer
+from flwr_fco.mirror_maps import Euclidean, PNorm
+from flwr_fco.regularizers import L1, GroupLasso, PerParameter, Regularizer, Zero
 from flwr_fco.wire.protocol import Plan, SpecError
 
 LAYOUT = Layout.from_arrays({"w": np.zeros(3)})
@@ -49,3 +49,28 @@ def test_specifications_do_not_build_anything_of_any_size():
     many = {"$mapping": [["a", 1.0]] * 20_000}
     with pytest.raises(SpecError, match="at most"):
         bomb(spec._replace(header={**spec.header, "regularizers": many}))
+
+
+GROUPS = GroupLasso(0.2, groups=np.array([0, 0, 1]))
+
+
+@together(
+    "pair",
+    [(Euclidean(), psi) for psi in (L1(0.1), Zero(), GROUPS)] + [(PNorm(3.0), psi) for psi in (L1(0.1), Zero())],
+)
+def test_the_point_of_a_plan_is_what_its_map_retrieves(pair):
+    mirror_map, regularizer = pair
+    plan, z = Plan("dual_averaging", LAYOUT, regularizer, mirror_map), np.array([0.5, -0.01, 2.0])
+    expected = plan.h.retrieve(z, 1.5, plan.psi)
+    np.testing.assert_array_equal(plan.point(z, 1.5), expected)
+    assert plan.point(z, 1.5, z) is z
+    np.testing.assert_array_equal(z, expected)
+
+
+def test_the_point_of_a_plan_is_that_of_a_users_map_that_derives_from_the_euclidean():
+    class Halved(Euclidean):
+        def retrieve(self, z, t, regularizer, out=None):
+            return super().retrieve(z / 2.0, t, regularizer, out)
+
+    plan, z = Plan("dual_averaging", LAYOUT, L1(0.1), Halved()), np.array([1.0, -1.0, 4.0])
+    np.testing.assert_array_equal(plan.point(z, 1.0), L1(0.1).prox(z / 2.0, 1.0))

@@ -32,9 +32,9 @@ class Choice:
     """A dataclass of values that are kept as the types that they are declared with, and are in their ranges."""
 
     def __post_init__(self) -> None:
-        own: Any = self
-        kinds, who = kinds_of(own.__class__), type(own).__name__
-        for option in fields(own):
+        choice: Any = self
+        kinds, who = kinds_of(choice.__class__), type(choice).__name__
+        for option in fields(choice):
             name = f"{who}.{option.name}"
             value = checked(name, getattr(self, option.name), kinds[option.name])
             if value is not None and "range" in option.metadata:

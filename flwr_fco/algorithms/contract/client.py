@@ -289,8 +289,8 @@ class ClientHalf:
         super().__init_subclass__(**arguments)
         name = cls.__dict__.get("name", "")
         if not name:
-            known = _HALVES.get(cls.name, cls)
-            changed = sorted(own for own in _OF_A_CLIENT if getattr(cls, own) is not getattr(known, own))
+            first = _HALVES.get(cls.name, cls)
+            changed = sorted(part for part in _OF_A_CLIENT if getattr(cls, part) is not getattr(first, part))
             if changed:
                 raise ConfigurationError(
                     f"{cls.__module__}.{cls.__name__} changes {', '.join(changed)} of the method {cls.name!r}: clients "
@@ -333,18 +333,18 @@ def register(half: type[ClientHalf]) -> None:
             f"{half.__module__}.{half.__name__}: the engine {half.engine!r} needs "
             f"{' and '.join(missing)} of its method; flwr_fco.algorithms.ClientHalf says what they return"
         )
-    changed = [own for own in ("fresh", "remember") if getattr(half, own) is not vars(ClientHalf)[own].__func__]
+    changed = [part for part in ("fresh", "remember") if getattr(half, part) is not vars(ClientHalf)[part].__func__]
     if len(changed) != (2 if half.memory else 0):
         raise ConfigurationError(
             f"{half.__module__}.{half.__name__}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a "
             "method whose clients remember vectors names them in `memory` and has both `fresh` and `remember`"
         )
-    known = _HALVES.get(half.name)
+    first = _HALVES.get(half.name)
     # A cell or a file that is run again defines the same class again.
-    if known is not None and (known.__module__, known.__qualname__) != (half.__module__, half.__qualname__):
+    if first is not None and (first.__module__, first.__qualname__) != (half.__module__, half.__qualname__):
         raise ConfigurationError(
-            f"{half.__module__}.{half.__name__}: a method called {half.name!r} exists already, {known.__module__}."
-            f"{known.__name__}; give yours another name"
+            f"{half.__module__}.{half.__name__}: a method called {half.name!r} exists already, {first.__module__}."
+            f"{first.__name__}; give yours another name"
         )
     _HALVES[half.name] = half
 

@@ -145,10 +145,10 @@ class Graph:
 
     def members(self, nodes: Sequence[Node]) -> list[Node]:
         """Return the nodes that have a row."""
-        known = [node for node in nodes if node.key in self.rows]
-        if len(known) < len(nodes):
-            log(WARNING, "%s nodes have no place in the graph and are not asked", len(nodes) - len(known))
-        return known
+        members = [node for node in nodes if node.key in self.rows]
+        if len(members) < len(nodes):
+            log(WARNING, "%s nodes have no place in the graph and are not asked", len(nodes) - len(members))
+        return members
 
     def handed_on(self, trackers: Matrix, left: Sequence[int]) -> Matrix:
         """Return the trackers after nodes have left, with theirs handed on to their neighbours, so that the sum stays.
@@ -216,20 +216,20 @@ class Graph:
         num_nodes = self.topology.num_nodes
         shape = (num_nodes, uplinks[0].vectors["increment"].size)
         increments = np.empty(shape) if len(set(rows)) == num_nodes else np.zeros(shape)
-        elapsed, own = np.zeros(num_nodes), np.ones((num_nodes, 1))
+        elapsed, times = np.zeros(num_nodes), np.ones((num_nodes, 1))
         first = uplinks[0].step_sizes
         equal = all(uplink.elapsed == first for uplink in uplinks)
         mean = first if equal else float(np.mean([uplink.step_sizes for uplink in uplinks]))
         for uplink, row in zip(uplinks, rows, strict=True):
             increments[row] = uplink.vectors["increment"]
-            elapsed[row] = own[row] = uplink.step_sizes
-        moved = increments / own if moves else np.zeros_like(increments)
+            elapsed[row] = times[row] = uplink.step_sizes
+        moved = increments / times if moves else np.zeros_like(increments)
         if normalize and not equal:
-            increments *= mean / own
+            increments *= mean / times
             elapsed[list(rows)] = mean
         return Increments(increments, moved, elapsed)
 
-    # --- saving and the look ----------------------------------------------------------------------------------
+    # --- saving and description --------------------------------------------------------------------------------
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the nodes' keys in the order of their rows, and the nodes that have left."""

@@ -31,7 +31,7 @@ class Replies(Sequence[Uplink]):
         The record of clients that remember something.
     half : type of ClientHalf, optional
         The method's client half.
-    told : callable, optional
+    message : callable, optional
         Returns the whole message that the clients answer.
 
     Examples
@@ -47,10 +47,10 @@ class Replies(Sequence[Uplink]):
         centre: Direction | None = None,
         memories: Memories | None = None,
         half: type[ClientHalf] | None = None,
-        told: Callable[[], Downlink] | None = None,
+        message: Callable[[], Downlink] | None = None,
     ) -> None:
         self._uplinks, self._centre, self._memories = uplinks, Mean() if centre is None else centre, memories
-        self._half, self._told = half, told
+        self._half, self._whole = half, message
 
     def __len__(self) -> int:
         """Return the number of replies."""
@@ -120,18 +120,18 @@ class Replies(Sequence[Uplink]):
         onto : ndarray of float64, shape (d,)
             Changed in place.
         """
-        half, told = self._half, self._message()
+        half, message = self._half, self._message()
         assert half is not None
         for uplink in self._uplinks:
             sent = {name: vector.astype(np.float64, copy=False) for name, vector in uplink.vectors.items()}
             some = sent["increment"]
             if isinstance(some, SparseVector):
                 where = some.indices
-                here = told._replace(vectors={name: vector[where] for name, vector in told.vectors.items()})
+                here = message._replace(vectors={name: vector[where] for name, vector in message.vectors.items()})
                 values = {name: vector.values for name, vector in sent.items()}
                 change: Any = some.with_values(half.change(without_common(half, here), values, uplink.elapsed))
             else:
-                change = half.change(told, sent, uplink.elapsed)
+                change = half.change(message, sent, uplink.elapsed)
             add_to(onto, self._weight(uplink), change)
 
     @property
@@ -163,8 +163,8 @@ class Replies(Sequence[Uplink]):
         return self._memories
 
     def _message(self) -> Downlink:
-        assert self._told is not None
-        return self._told()
+        assert self._whole is not None
+        return self._whole()
 
 
 def _whole(uplink: Uplink) -> Uplink:

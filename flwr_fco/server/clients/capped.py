@@ -21,7 +21,6 @@ class CappedMinimisations(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self._capped: int | None = None
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
@@ -38,7 +37,6 @@ class CappedMinimisations(Part):
         return {} if self._capped is None else {"capped": np.array(self._capped)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         self._capped = int(arrays["capped"]) if "capped" in arrays else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:

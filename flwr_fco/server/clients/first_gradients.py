@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.logs import log
 from flwr_fco.server.clients.remembering import Remembering
 from flwr_fco.server.parts import Host, Part
+from flwr_fco.server.replies.mail import Mail
 from flwr_fco.wire.protocol import Node
 
 
@@ -20,16 +21,17 @@ class FirstGradients(Part):
 
     Parameters
     ----------
+    mail : Mail
+        The messages of the run.
     remembering : Remembering or None
         For clients that remember what they send.
     """
 
-    def __init__(self, remembering: Remembering | None) -> None:
-        self._remembering = remembering
+    def __init__(self, mail: Mail, remembering: Remembering | None) -> None:
+        self._mail, self._remembering = mail, remembering
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self._bytes: tuple[int, int] | None = None
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
@@ -37,18 +39,19 @@ class FirstGradients(Part):
         host.answered_start.clear()
         if host.state.round > 0 or host.state.started:
             return nodes
-        start = host.run_start_round()
-        self._bytes = (start.bytes_down, start.bytes_up)
-        if not start.uplinks:
+        mail, everybody = self._mail, host.nodes.ordered
+        problem = mail.open(0, everybody, mail.config, host.problem._replace(round=0), host.state)
+        good = mail.exchange(mail.letters(everybody))
+        uplinks, self._bytes = mail.weighted(good), (mail.current.bytes_down, mail.bytes_up(good))
+        log(INFO, "Round 0: %s of %s nodes answered, %s bytes down, %s up", len(good), len(everybody), *self._bytes)
+        if not uplinks:
             log(WARNING, "No client has sent a gradient that counts: trackers start at 0, if the round counts")
             return nodes
         if self._remembering is not None:
-            self._remembering.after_round(host, host.state, start.uplinks)
-        host.state = host.algorithm.aggregate(
-            start.problem, host.state, host.replies(start.problem, host.state, start.uplinks)
-        )
-        host.answered_start.update(u.node.node_id for u in start.uplinks if u.node is not None)
-        log(INFO, "Trackers start from the gradients of %s clients", len(start.uplinks))
+            self._remembering.after_round(host, host.state, uplinks)
+        host.state = host.algorithm.aggregate(problem, host.state, host.replies(problem, host.state, uplinks))
+        host.answered_start.update(u.node.node_id for u in uplinks if u.node is not None)
+        log(INFO, "Trackers start from the gradients of %s clients", len(uplinks))
         return nodes
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -56,7 +59,6 @@ class FirstGradients(Part):
         return {} if self._bytes is None else {"bytes": np.array(self._bytes)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         self._bytes = tuple(arrays["bytes"].tolist()) if "bytes" in arrays else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:

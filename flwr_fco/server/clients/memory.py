@@ -32,8 +32,9 @@ _WITHOUT_PARTITION = 1
 #: Suffixes after the name of sparse memories in a file: all coordinates, and the end of each client's.
 _PLACES, _ENDS = "-places", "-ends"
 
-#: ``(memory, uplink) -> memory``: a client's memory after a round that counted, in the client's own arithmetic.
-Remembered = Callable[[ClientState, Uplink], ClientState]
+#: ``(memory, uplink, begins) -> memory``: a client's memory after a round that counted, in the client's own arithmetic;
+#: `begins`: whether it had none before.
+Remembered = Callable[[ClientState, Uplink, bool], ClientState]
 
 
 @dataclass
@@ -201,12 +202,12 @@ class ClientMemories:
         """
         if self.weighting == "uniform":
             return
-        known = self.member(node).examples
+        first = self.member(node).examples
         if examples <= 0.0:
             raise ProtocolError(f"it reports {examples:g} examples, and what it remembers has a weight")
-        if known is not None and known != examples:
+        if first is not None and first != examples:
             raise ProtocolError(
-                f"it reports {examples:g} examples, in its first answer that counted it was {known:g}; what clients "
+                f"it reports {examples:g} examples, in its first answer that counted it was {first:g}; what clients "
                 "remember keeps its weight (weighting={partition: weight} would prescribe it)"
             )
 
@@ -220,21 +221,20 @@ class ClientMemories:
         uplinks : sequence of Uplink
             Answers that are about to count.
         """
-        keys = {uplink.node.key for uplink in uplinks if uplink.node is not None}
-        new = {key for key in keys if key not in self.present}
+        keys = [(2, i) if uplink.node is None else uplink.node.key for i, uplink in enumerate(uplinks)]
+        unnamed = sum(uplink.node is None for uplink in uplinks)
+        new = {key for key in keys if key[0] < 2 and key not in self.present}
         count = len(self.present) + len(new)
         if self.client_weights is not None:
             return sum(self._given_weights(self.present, new)) or float(count)
         if self.weighting == "uniform":
             return float(max(count, len(uplinks)))
         # Iterates over the clients seen so far, because there may be a million.
-        known = {key: own.examples for key, own in self.members.items() if key in new or key in self.present}
-        for i, uplink in enumerate(uplinks):
-            known[(2, i) if uplink.node is None else uplink.node.key] = self.weight_of(uplink)
-        weights = [weight for weight in known.values() if weight is not None]
+        by_key = {key: member.examples for key, member in self.members.items() if key in new or key in self.present}
+        by_key.update(zip(keys, map(self.weight_of, uplinks), strict=True))
+        weights = [weight for weight in by_key.values() if weight is not None]
         if not weights:
             return float(count)
-        unnamed = sum(uplink.node is None for uplink in uplinks)
         return float(sum(weights)) + float(np.mean(weights)) * (count + unnamed - len(weights))
 
     def everybody(self, uplinks: Sequence[Uplink]) -> bool:
@@ -243,15 +243,15 @@ class ClientMemories:
 
     def _given_weights(self, *clients: Set[Key]) -> list[float]:
         """Return the user's weights of clients, without clients that have none."""
-        given = self.client_weights or {}
-        return [given[who] for who in sorted(given) if any((0, who) in some for some in clients)]
+        weights = self.client_weights or {}
+        return [weights[who] for who in sorted(weights) if any((0, who) in some for some in clients)]
 
     def means(self) -> dict[str, Vector]:
         """Return the weighted means of the memories of the current clients (with a ledger)."""
         total, means = self.population(), {name: np.zeros(self.size) for name in self.names}
         seen = sorted(key for key in self.members if key in self.present)
-        known = [self.members[key].examples or 0.0 for key in seen]
-        typical = float(np.mean([weight for weight in known if weight > 0.0] or [1.0]))
+        counts = [self.members[key].examples or 0.0 for key in seen]
+        typical = float(np.mean([weight for weight in counts if weight > 0.0] or [1.0]))
         for key in seen:
             member = self.members[key]
             if member.memory is None:
@@ -343,17 +343,7 @@ class ClientMemories:
             for key in away[: len(away) - len(self.present)]:
                 del self.members[key]
 
-    def begins(self, uplink: Uplink) -> bool:
-        """Return whether the client had no memory in the round that it answers.
-
-        Parameters
-        ----------
-        uplink : Uplink
-            What the client sent.
-        """
-        return uplink.node is None or self.member(uplink.node).accepted < 0
-
-    def note(self, number: int, uplinks: Sequence[Uplink], remembered: Remembered) -> Change | None:
+    def commit(self, number: int, uplinks: Sequence[Uplink], remembered: Remembered) -> Change | None:
         """Record the replies that have counted in a round and, in the ledger, the new memories of those clients.
 
         Parameters
@@ -367,9 +357,10 @@ class ClientMemories:
         """
         for uplink in uplinks:
             assert uplink.node is not None
-            member = self.member(uplink.node)
+            key = uplink.node.key
+            member = self.members.setdefault(key, Member())
             if self.ledger:
-                member.memory = dict(remembered(self.memory(uplink.node.key), uplink))
+                member.memory = dict(remembered(self.memory(key), uplink, member.accepted < 0))
             member.examples = uplink.examples
             member.accepted, member.digest = number, uplink.digest
             member.counted += 1
@@ -397,7 +388,7 @@ class ClientMemories:
             member.accepted, member.digest, member.counted, member.memory = -1, "", 0, None
         return Change(reason, {name: np.zeros(self.size) for name in self.names}, self.population())
 
-    # --- saving and the look ----------------------------------------------------------------------------------
+    # --- saving and description --------------------------------------------------------------------------------
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the members: keys, weights, accepted rounds and, with a ledger, memories."""
@@ -452,7 +443,7 @@ class ClientMemories:
                 str(digests[i]),
                 int(counts["counted"][i]),
                 int(counts["altered"][i]),
-                {name: own[i] for name, own in rows.items()} or None,
+                {name: vectors[i] for name, vectors in rows.items()} or None,
             )
 
     def __str__(self) -> str:
@@ -463,7 +454,7 @@ class ClientMemories:
 
 def _bytes_of(memory: ClientState) -> int:
     return sum(
-        part.nbytes for own in memory.values() for part in (own.parts if isinstance(own, SparseVector) else [own])
+        part.nbytes for row in memory.values() for part in (row.parts if isinstance(row, SparseVector) else [row])
     )
 
 
@@ -495,7 +486,7 @@ def _rows_of(arrays: Mapping[str, NDArray[Any]], name: str, count: int, size: in
     values = np.split(saved_array(arrays, name, np.float64, (total,)), ends[:-1])
     places = np.split(saved_array(arrays, name + _PLACES, np.int32, (total,)), ends[:-1])
     try:
-        rows = [SparseVector(own, entries, size) for own, entries in zip(places, values, strict=True)]
+        rows = [SparseVector(indices, entries, size) for indices, entries in zip(places, values, strict=True)]
     except ConfigurationError as error:
         raise ValueError(f"its {name}: {error}") from error
     return [row.to_dense() if row.indices.size == size else row for row in rows]

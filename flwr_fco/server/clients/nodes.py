@@ -171,19 +171,19 @@ class Nodes:
                 f"choose_nodes returned {answer!r} in round {server_round}; expected a list of some of the nodes "
                 "that it is given, such as nodes[:1]"
             )
-        found = list(answer)
-        if not found:
+        chosen = list(answer)
+        if not chosen:
             raise ConfigurationError(
                 f"choose_nodes returned no nodes in round {server_round}, so there would be nothing to do; return some "
                 "of the nodes that it is given"
             )
-        strangers = [node for node in found if not isinstance(node, Node) or node not in self.ordered]
-        if strangers or len(set(found)) < len(found):
+        strangers = [node for node in chosen if not isinstance(node, Node) or node not in self.ordered]
+        if strangers or len(set(chosen)) < len(chosen):
             what = f"{strangers[0]!r}, which is not one of the connected nodes" if strangers else "a node twice"
             raise ConfigurationError(
                 f"choose_nodes returned {what} in round {server_round}; return some of the nodes that it is given"
             )
-        return sorted(found, key=lambda node: node.order)
+        return sorted(chosen, key=lambda node: node.order)
 
     def meet(self, grid: Grid, available: Sequence[int]) -> None:
         """Get the partition ids of new nodes, from the grid if it knows them, otherwise by asking the nodes."""
@@ -217,15 +217,15 @@ class Nodes:
             log(WARNING, text, without, len(self._known))
 
     def _partitions(self, grid: Grid, node_ids: Sequence[int]) -> dict[int, int]:
-        known: Mapping[int, int] | None = getattr(grid, "partition_ids", None)
-        if known is not None:
-            return {i: known[i] for i in node_ids if i in known}
+        of_grid: Mapping[int, int] | None = getattr(grid, "partition_ids", None)
+        if of_grid is not None:
+            return {i: of_grid[i] for i in node_ids if i in of_grid}
         if not self.asks:
             return {}
         questions = addressed(grid, ((i, RecordDict()) for i in node_ids), HANDSHAKE, "0")
         answers = send_and_receive(grid, questions, _HANDSHAKE_TIMEOUT)
-        found = {a.metadata.src_node_id: partition_of(a.content) for a in answers if a.has_content()}
-        return {node_id: partition for node_id, partition in found.items() if partition is not None}
+        partitions = {a.metadata.src_node_id: partition_of(a.content) for a in answers if a.has_content()}
+        return {node_id: partition for node_id, partition in partitions.items() if partition is not None}
 
 
 def listed(grid: Grid) -> Sequence[int]:
@@ -241,5 +241,5 @@ def listed(grid: Grid) -> Sequence[int]:
     range, or list of int
         A range only for a grid that knows partitions: its nodes are those of partitions 0, 1, 2, ...
     """
-    found = grid.get_node_ids()
-    return found if isinstance(found, range) and hasattr(grid, "partition_ids") else list(found)
+    ids = grid.get_node_ids()
+    return ids if isinstance(ids, range) and hasattr(grid, "partition_ids") else list(ids)

@@ -40,7 +40,6 @@ class Attendance(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self.present: set[Key] = set()
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
@@ -58,7 +57,6 @@ class Attendance(Part):
         return {"present": np.array(sorted(self.present), dtype=np.uint64).reshape(-1, 2)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         rows = saved_array(arrays, "present", np.uint64, (None, 2))
         self.present = {(row[0], row[1]) for row in rows.tolist()}
 
@@ -83,7 +81,6 @@ class Everyone(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         #: Rounds in a row in which a client was missing.
         self._failures: dict[Key, int] = {}
         self._evicted: set[Key] = set()
@@ -110,7 +107,7 @@ class Everyone(Part):
                 return absent
             log(INFO, "Waiting for %s clients that were here before", len(absent))
             nap(deadline)
-            host.look_again()
+            host.refresh_nodes()
 
     def metrics_of_absence(self) -> dict[str, float | int] | None:
         """Return the metrics of a round that asked no client because one is absent; None if none is absent."""
@@ -177,7 +174,6 @@ class Everyone(Part):
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         evicted, failed = (saved_array(arrays, name, np.uint64, (None, 2)) for name in ("evicted", "failed"))
         failures = saved_array(arrays, "failures", np.int64, (len(failed),), smallest=0)
         self._evicted = {(row[0], row[1]) for row in evicted.tolist()}

@@ -35,8 +35,11 @@ class Remembering(Part):
         self.memories, self.everyone = memories, everyone
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self.memories.forget(0)
+
+    def start(self, size: int) -> None:
+        """Begin without memories."""
+        self.memories.forget(size)
 
     @property
     def present(self) -> AbstractSet[tuple[int, int]]:
@@ -72,13 +75,12 @@ class Remembering(Part):
         algorithm, problem = host.algorithm, host.current.problem
         assert problem is not None
         half = type(algorithm)
-        told = algorithm.downlink(problem, before, None)
+        message = algorithm.downlink(problem, before, None)
 
-        def after(memory: Mapping[str, Any], uplink: Uplink) -> Mapping[str, Any]:
-            begins = self.memories.begins(uplink)
-            return remembered(half, told, half.fresh(told) if begins else memory, uplink, begins=begins)
+        def after(memory: Mapping[str, Any], uplink: Uplink, begins: bool) -> Mapping[str, Any]:
+            return remembered(half, message, half.fresh(message) if begins else memory, uplink, begins=begins)
 
-        self.changed(host, self.memories.note(problem.round, uplinks, after))
+        self.changed(host, self.memories.commit(problem.round, uplinks, after))
 
     def end_round(self, host: Host) -> None:
         """Void all memories now if one is lost for good, even if the round did not count."""
@@ -106,7 +108,6 @@ class Remembering(Part):
         return self.memories.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         self.memories.from_arrays(arrays)
 
     def describe(self) -> list[tuple[str, str]]:
@@ -115,7 +116,7 @@ class Remembering(Part):
 
 
 def remembered(
-    half: type[ClientHalf], told: Downlink, memory: Mapping[str, Any], uplink: Uplink, *, begins: bool
+    half: type[ClientHalf], message: Downlink, memory: Mapping[str, Any], uplink: Uplink, *, begins: bool
 ) -> Mapping[str, Any]:
     """Return a client's memory after a round that counted, as the client computes it.
 
@@ -123,7 +124,7 @@ def remembered(
     ----------
     half : type of ClientHalf
         The class of the method.
-    told : Downlink
+    message : Downlink
         The whole message of the round.
     memory : mapping of str to ndarray or SparseVector
         The client's memory before it.
@@ -135,19 +136,19 @@ def remembered(
     sent = {name: vector.astype(np.float64, copy=False) for name, vector in uplink.vectors.items()}
     some = sent.get("increment")
     if not isinstance(some, SparseVector):
-        return half.remember(told, {name: dense(own) for name, own in memory.items()}, sent, uplink.elapsed)
+        return half.remember(message, {name: dense(vector) for name, vector in memory.items()}, sent, uplink.elapsed)
     # What the client knows is at the coordinates of its features; elsewhere its memory does not change.
     where = some.indices
-    at = told._replace(vectors={name: vector[where] for name, vector in told.vectors.items()})
+    at = message._replace(vectors={name: vector[where] for name, vector in message.vectors.items()})
     values = {name: vector.values for name, vector in sent.items()}
-    same = all(isinstance(own, SparseVector) and np.array_equal(own.indices, where) for own in memory.values())
-    known = {name: own.values if same else dense(own)[where] for name, own in memory.items()}
-    after = half.remember(without_common(half, at), known, values, uplink.elapsed)
+    same = all(isinstance(vector, SparseVector) and np.array_equal(vector.indices, where) for vector in memory.values())
+    here = {name: vector.values if same else dense(vector)[where] for name, vector in memory.items()}
+    after = half.remember(without_common(half, at), here, values, uplink.elapsed)
     if same or begins:
-        return {name: some.with_values(own) for name, own in after.items()}
+        return {name: some.with_values(vector) for name, vector in after.items()}
     whole = {name: np.array(dense(memory[name])) for name in after}
-    for name, own in after.items():
-        whole[name][where] = own
+    for name, vector in after.items():
+        whole[name][where] = vector
     return whole
 
 
@@ -164,7 +165,6 @@ class Gossip(Part):
         self.graph = graph
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self.graph.forget()
 
     def nodes_needed(self, minimum: int) -> int:
@@ -182,7 +182,6 @@ class Gossip(Part):
         return self.graph.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         self.graph.from_arrays(arrays)
 
     def describe(self) -> list[tuple[str, str]]:

@@ -45,73 +45,73 @@ def check_unmodified(options: UnmodifiedOptions) -> None:
     ConfigurationError
         If the options are missing or conflict.
     """
-    own: _Options = options  # type: ignore[assignment]
-    if own.density is not None:
-        _check_density(own)
-    if not isinstance(own.client, Unmodified):
+    strategy: _Options = options  # type: ignore[assignment]
+    if strategy.density is not None:
+        _check_density(strategy)
+    if not isinstance(strategy.client, Unmodified):
         return
-    threshold, steps = own.client.threshold_per_round, own.work.steps
-    ways = {"threshold_per_round": threshold, "density": own.density, "work=Steps(...)": steps}
-    given = [name for name, value in ways.items() if value is not None]
-    if len(given) > 1:
+    threshold, steps = strategy.client.threshold_per_round, strategy.work.steps
+    ways = {"threshold_per_round": threshold, "density": strategy.density, "work=Steps(...)": steps}
+    names = [name for name, value in ways.items() if value is not None]
+    if len(names) > 1:
         raise ConfigurationError(
-            f"{', '.join(given)}: each of them says how fast the weight of psi grows; give one of them"
+            f"{', '.join(names)}: each of them says how fast the weight of psi grows; give one of them"
         )
     if threshold is not None:
-        if isinstance(own.regularizer, Zero):
-            own.regularizer = L1(1.0)
-        if not getattr(own.regularizer, "strength", 0.0) > 0.0:
+        if isinstance(strategy.regularizer, Zero):
+            strategy.regularizer = L1(1.0)
+        if not getattr(strategy.regularizer, "strength", 0.0) > 0.0:
             raise ConfigurationError(
-                f"threshold_per_round needs a regularizer with one strength > 0; this is {own.regularizer!r}. Give it "
-                "another one, or give work=Steps(...) and the clients' learning rate as client_lr"
+                f"threshold_per_round needs a regularizer with one strength > 0; this is {strategy.regularizer!r}. "
+                "Give it another one, or give work=Steps(...) and the clients' learning rate as client_lr"
             )
-    weightless = isinstance(own.regularizer, Zero) or own.regularizer.constraint
-    if not given and not weightless:
+    weightless = isinstance(strategy.regularizer, Zero) or strategy.regularizer.constraint
+    if not names and not weightless:
         raise ConfigurationError(
-            f"client='unmodified' with {own.regularizer!r}: it is not known how fast the weight of psi grows. Give "
-            "density=0.1 in its place (the share of weights that are not 0 in the end), or "
+            f"client='unmodified' with {strategy.regularizer!r}: it is not known how fast the weight of psi grows. "
+            "Give density=0.1 in its place (the share of weights that are not 0 in the end), or "
             "client=Unmodified(threshold_per_round=...) (how much the threshold grows in a round), or work=Steps(...) "
             "with the clients' learning rate as client_lr"
         )
-    _check_choices(own)
+    _check_choices(strategy)
 
 
-def _check_density(own: _Options) -> None:
+def _check_density(options: _Options) -> None:
     """Reject regularizers that cannot be combined with a density, which is a psi of its own."""
-    parts = own.regularizer.regularizers.values() if isinstance(own.regularizer, PerParameter) else [own.regularizer]
-    for psi in parts:
-        alone = psi is own.regularizer
+    whole = options.regularizer
+    for psi in whole.regularizers.values() if isinstance(whole, PerParameter) else [whole]:
+        alone = psi is whole
         marks = isinstance(psi, Zero) or (isinstance(psi, L1) and psi.weights is None and psi.strength > 0.0)
         if not marks and (alone or not psi.constraint):
             raise ConfigurationError(
-                f"density={own.density} keeps the largest entries as they are, which is a psi of its own; {psi!r} has "
-                "another form. Leave it out, or take client=Unmodified(threshold_per_round=...) for density;"
+                f"density={options.density} keeps the largest entries as they are, which is a psi of its own; {psi!r} "
+                "has another form. Leave it out, or take client=Unmodified(threshold_per_round=...) for density;"
                 " in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no share in it"
             )
-    density = density_of(own)
+    density = density_of(options)
     assert density is not None
-    if scope_of(own) == "joint" and isinstance(own.regularizer, PerParameter):
+    if scope_of(options) == "joint" and isinstance(options.regularizer, PerParameter):
         raise ConfigurationError(
             "a density of all arrays together has no place for a regularizer of single arrays; take "
             'density=Density(..., scope="layers"), or leave PerParameter out'
         )
-    if own.mirror_map.never_supports(HardSparsity(density=density.share)):
-        own.mirror_map.require(HardSparsity(density=density.share))
+    if options.mirror_map.never_supports(HardSparsity(density=density.share)):
+        options.mirror_map.require(HardSparsity(density=density.share))
 
 
-def _check_choices(own: _Options) -> None:
+def _check_choices(options: _Options) -> None:
     """Reject options that need this package's clients."""
-    if not isinstance(own.mirror_map, Euclidean):
+    if not isinstance(options.mirror_map, Euclidean):
         raise ConfigurationError(
             f'client="unmodified" takes differences of models for gradients, which is Euclidean; '
-            f"mirror_map={own.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
+            f"mirror_map={options.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
         )
-    if own.certificate_every is not None:
+    if options.certificate_every is not None:
         raise ConfigurationError(
-            f"certificate_every={own.certificate_every}: client='unmodified' does not answer questions; evaluate "
+            f"certificate_every={options.certificate_every}: client='unmodified' does not answer questions; evaluate "
             "on the server, or take our ClientApp"
         )
-    if AUTO in (own.client_lr, own.server_lr):
+    if AUTO in (options.client_lr, options.server_lr):
         raise ConfigurationError(
             "client='unmodified': such clients take steps of a size of their own, and do not answer questions; "
             "give client_lr and server_lr as numbers"
@@ -132,7 +132,6 @@ class UnmodifiedClients(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self._sent: tuple[object, ArrayRecord, Vector] | None = None
 
     def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: RoundCache) -> RecordDict:
@@ -182,9 +181,9 @@ class UnmodifiedClients(Part):
 
     def _sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
         """Return the current model as records, and as a vector rounded to the user's dtypes."""
-        current, known = mail.current, mail.output
-        if known is not None and known.state is current.state and known.plan is mail.plan:
-            return known.arrays, known.point
+        current, output = mail.current, mail.output
+        if output is not None and output.state is current.state and output.plan is mail.plan:
+            return output.arrays, output.point
         if self._sent is None or self._sent[0] is not current.state:
             assert current.problem is not None
             layout, primal = mail.plan.layout, mail.algorithm.retrieve(current.problem, current.state)

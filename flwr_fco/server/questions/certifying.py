@@ -66,12 +66,12 @@ def certify(host: Host, inquiry: Inquiry, grid: Grid, w: Vector) -> Certificate:
         return same if len(same) == len(answers) else [a._replace(weight=a.weight / total) for a in same]
 
     try:
-        found = settle(certificate(host.problem.psi, w), ask)
+        result = settle(certificate(host.problem.psi, w), ask)
     except OverflowError as error:
         raise NoAnswerError(f"{_ABSURD}: {error}") from error
-    if not (math.isfinite(found.objective) and math.isfinite(found.value)):
-        raise NoAnswerError(f"{_ABSURD}: objective={found.objective:g}, {found.kind}={found.value:g}")
-    return found
+    if not (math.isfinite(result.objective) and math.isfinite(result.value)):
+        raise NoAnswerError(f"{_ABSURD}: objective={result.objective:g}, {result.kind}={result.value:g}")
+    return result
 
 
 class Certifier(Part):
@@ -90,7 +90,6 @@ class Certifier(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self._support: NDArray[np.bool_] | None = None
         self._rank: float | None = None
 
@@ -117,27 +116,27 @@ class Certifier(Part):
             ``rank-stability``: the smaller of the two ranks over the larger one.
         """
         try:
-            found = certify(host, self._inquiry, grid, w)
+            result = certify(host, self._inquiry, grid, w)
         except NoAnswerError as error:
             log(WARNING, "There is no certificate of this round: %s.", error)
             return {}
         connected = len(host.nodes.ordered)
-        if found.clients < connected:
+        if result.clients < connected:
             text = "The certificate of this round is about the data of %d of the %d clients: the others did not answer."
-            log(WARNING, text, found.clients, connected)
-        numbers = {"objective": found.objective, "certificate": found.value, found.kind: found.value}
-        numbers["certificate-clients"] = float(found.clients)
+            log(WARNING, text, result.clients, connected)
+        numbers = {"objective": result.objective, "certificate": result.value, result.kind: result.value}
+        numbers["certificate-clients"] = float(result.clients)
         layout = host.plan.layout
-        own = structure(host.problem.psi, layout, w)
-        if "density" in own:
+        measured = structure(host.problem.psi, layout, w)
+        if "density" in measured:
             support = (w != 0.0) & layout.regularized_mask()
             if self._support is not None:
                 either = int((support | self._support).sum())
                 both = int((support & self._support).sum())
                 numbers["support-stability"] = both / either if either else 1.0
             self._support = support
-        if "rank" in own:
-            rank = float(own["rank"])
+        if "rank" in measured:
+            rank = float(measured["rank"])
             if self._rank is not None:
                 numbers["rank-stability"] = min(rank, self._rank) / larger if (larger := max(rank, self._rank)) else 1.0
             self._rank = rank
@@ -149,6 +148,5 @@ class Certifier(Part):
         return support if self._rank is None else {**support, "rank": np.array(self._rank)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         self._support = arrays.get("support")
         self._rank = float(arrays["rank"]) if "rank" in arrays else None

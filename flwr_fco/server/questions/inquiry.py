@@ -69,7 +69,6 @@ class Inquiry(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self.chosen: dict[str, float] = {}
         self.reasons: dict[str, str] = {}
         #: Whether there are options to choose from the clients' answers.
@@ -113,23 +112,23 @@ class Inquiry(Part):
             )
         nodes = mail.nodes.sample(grid, mail.current.number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.num_needed)
         number, wanted = mail.current.number, tuple(wanted)
-        current = Round(number, left_out=mail.left_out, kind="question")
+        caller = f"question ({question.kind})"
+        current = Round(number, left_out=mail.left_out, kind="question", caller=caller)
         current.nodes = {node.node_id: node for node in nodes}
         content = question_records(question)
         contents = ((node.node_id, content.copy()) for node in nodes)
         current.messages = addressed(grid, contents, QUESTION, str(number))
 
         def read(node: Node, content: RecordDict) -> Answer:
-            found = read_answer(content, numbers=wanted, shapes=shapes)
-            check_examples(found.examples, options.bounds.max_examples)
+            answer = read_answer(content, numbers=wanted, shapes=shapes)
+            check_examples(answer.examples, options.bounds.max_examples)
             mail.given_weight(node)
-            return found._replace(partition=node.partition_id, node_id=node.node_id)
+            return answer._replace(partition=node.partition_id, node_id=node.node_id)
 
-        caller = f"question ({question.kind})"
-        good = current.good(caller, send_and_receive(grid, current.messages, mail.timeout), read)
+        good = current.good(send_and_receive(grid, current.messages, mail.timeout), read)
         bounds = IncrementBounds(max_ratio_of(options), None)
         claims = [Uplink(reply.value.vectors, None, 1, examples=reply.value.examples) for reply in good]
-        good = current.without(caller, good, bounds.objections(claims))
+        good = current.without(good, bounds.objections(claims))
         by_claim = options.weighting == "examples"
         weights = checks.weights_of(
             [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good], uniform=False
@@ -172,10 +171,10 @@ class Inquiry(Part):
         """
         facts = self._facts(host, grid)
         problem = host.problem._replace(asked=self._mail.nodes.ordered)
-        found = host.algorithm.theory(problem, facts)
+        rates = host.algorithm.theory(problem, facts)
         for name in self._names:
             if name != "server_lr":
-                self.chosen[name], formula = found[name]
+                self.chosen[name], formula = rates[name]
                 self.reasons[name] = f"{formula}, {facts}"
                 log(INFO, "\t├──> %s=%.4g: %s", name, self.chosen[name], self.reasons[name])
         self.due = False
@@ -206,14 +205,15 @@ class Inquiry(Part):
         return {name: np.array(value) for name, value in self.chosen.items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         unknown = arrays.keys() - set(self._names)
         if unknown:
             raise ValueError(f"it has chosen {sorted(unknown)}, which are not 'auto' here")
         chosen = {name: float(saved_array(arrays, name, np.float64, (), smallest=0.0)) for name in arrays}
-        reasons = {name: self.reasons[name] for name in self.reasons if chosen.get(name) == self.chosen.get(name)}
-        self.chosen = chosen
-        self.reasons = {**dict.fromkeys(chosen, "as the run began that is resumed"), **reasons}
+        same = {name: reason for name, reason in self.reasons.items() if chosen.get(name) == self.chosen.get(name)}
+        self.chosen.clear()
+        self.chosen.update(chosen)
+        self.reasons.clear()
+        self.reasons.update(dict.fromkeys(chosen, "as the run began that is resumed") | same)
         self.due = not set(self._names) - {"server_lr"} <= self.chosen.keys()
 
     def describe(self) -> list[tuple[str, str]]:

@@ -144,7 +144,7 @@ class IncrementBounds:
         #: Pass-through arrays that started without negative entries, such as variances and counters.
         self._positive: frozenset[str] | None = None
 
-    def look(self, size: int, entries: Vector) -> None:
+    def observe(self, size: int, entries: Vector) -> None:
         """Check whether the model is far from its start, where medians larger than ever no longer count as usual.
 
         Honest gradients grow with the distance. A liar who may be a thousand times as long would pull the model away,
@@ -193,25 +193,27 @@ class IncrementBounds:
         dict of int to str
             The reason, by position in `uplinks`.
         """
-        found: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         if not uplinks or (self.ratio is None and self.norm is None):
-            return found
+            return reasons
         examples = [uplink.examples for uplink in uplinks]
         shares = examples if weights is None else weights
         times = [uplink.elapsed or 1.0 for uplink in uplinks]
         if self.ratio is not None:
             if len(uplinks) >= _ENOUGH and remember:
                 self.largest[_REPLIES] = float(_ENOUGH)
-            self.compare("number of examples", examples, found, remember, first=_FIRST_WEIGHTS, lasting=True)
+            self.compare("number of examples", examples, reasons, remember, first=_FIRST_WEIGHTS, lasting=True)
             steady = times.count(times[0]) == len(times)
             if not steady:
                 work = [share * time for share, time in zip(shares, times, strict=True)]
                 # A shard of 1,000 rows among those of 10 takes a hundred times the steps with a hundred times the
                 # weight.
                 factor = max(10.0, 1_000.0 / self.ratio)
-                self.compare("weight times elapsed", work, found, remember, factor, first=_FIRST_WEIGHTS, lasting=True)
+                self.compare(
+                    "weight times elapsed", work, reasons, remember, factor, first=_FIRST_WEIGHTS, lasting=True
+                )
             if step_size is not None:
-                self._compare_loops([time / step_size for time in times], examples, found, remember)
+                self._compare_loops([time / step_size for time in times], examples, reasons, remember)
         for name in uplinks[0].vectors:
             norms = [
                 uplink.norms[name] if name in uplink.norms else euclidean_norm(uplink.vectors[name])
@@ -219,20 +221,20 @@ class IncrementBounds:
             ]
             for i, norm in enumerate(norms):
                 if self.norm is not None and norm > self.norm:
-                    found[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={self.norm:g}"
+                    reasons[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={self.norm:g}"
             if self.ratio is not None:
                 lengths = [norm / time for norm, time in zip(norms, times, strict=True)]
-                self.compare(f"{name} per unit of elapsed", lengths, found, remember)
+                self.compare(f"{name} per unit of elapsed", lengths, reasons, remember)
                 if shares.count(shares[0]) < len(shares):
                     pulls = [length * share for length, share in zip(lengths, shares, strict=True)]
                     pull = f"weight times {name} per unit of elapsed"
-                    self.compare(pull, pulls, found, remember, first=_FIRST_WEIGHTS, lasting=True)
+                    self.compare(pull, pulls, reasons, remember, first=_FIRST_WEIGHTS, lasting=True)
         if self.ratio is not None and passed:
-            self._compare_passed(uplinks, passed, found, remember)
-        return found
+            self._compare_passed(uplinks, passed, reasons, remember)
+        return reasons
 
     def _compare_loops(
-        self, times: Sequence[float], examples: Sequence[float], found: dict[int, str], remember: bool
+        self, times: Sequence[float], examples: Sequence[float], reasons: dict[int, str], remember: bool
     ) -> None:
         """Record clients that claim far more work than the others, both in total and relative to their data.
 
@@ -242,10 +244,10 @@ class IncrementBounds:
         each = [time / max(1.0, number) for time, number in zip(times, examples, strict=True)]
         self.compare("elapsed", times, for_all, remember, ratio=_LOOPS, first=1.0)
         self.compare("elapsed per example", each, for_its_data, remember, ratio=_LOOPS, first=1.0)
-        found.update({i: reason for i, reason in for_all.items() if i in for_its_data})
+        reasons.update({i: reason for i, reason in for_all.items() if i in for_its_data})
 
     def _compare_passed(
-        self, uplinks: Sequence[Uplink], passed: Mapping[str, NDArray[Any]], found: dict[int, str], remember: bool
+        self, uplinks: Sequence[Uplink], passed: Mapping[str, NDArray[Any]], reasons: dict[int, str], remember: bool
     ) -> None:
         """Record clients whose running statistics or counters changed far more than the others', or are invalid."""
         if self._positive is None:
@@ -254,19 +256,21 @@ class IncrementBounds:
         for name, old in passed.items():
             sent = [(i, uplink.pass_through[name]) for i, uplink in enumerate(uplinks) if name in uplink.pass_through]
             before, far = old.astype(np.float64), dict[int, str]()
-            changes = [euclidean_norm(own.astype(np.float64) - before) for _, own in sent]
+            changes = [euclidean_norm(array.astype(np.float64) - before) for _, array in sent]
             self.compare(f"change of {name}", changes, far, remember)
-            found.update({sent[k][0]: reason for k, reason in far.items()})
+            reasons.update({sent[k][0]: reason for k, reason in far.items()})
             if name in self._positive:
-                negative = [i for i, own in sent if (own < 0).any()]
+                negative = [i for i, array in sent if (array < 0).any()]
                 if 2 * len(negative) <= len(sent):
-                    found.update(dict.fromkeys(negative, f"its {name} has negative entries, which it has not had yet"))
+                    reasons.update(
+                        dict.fromkeys(negative, f"its {name} has negative entries, which it has not had yet")
+                    )
 
     def compare(
         self,
         name: str,
         sizes: Sequence[float],
-        found: dict[int, str],
+        reasons: dict[int, str],
         remember: bool = True,
         factor: float = 1.0,
         *,
@@ -282,7 +286,7 @@ class IncrementBounds:
             Name of the quantity.
         sizes : sequence of float
             Size in each reply.
-        found : dict of int to str
+        reasons : dict of int to str
             Receives the reasons.
         remember : bool, default True
             Whether the median counts in later rounds.
@@ -299,22 +303,22 @@ class IncrementBounds:
             return
         assert self.ratio is not None
         allowed = self.ratio if ratio is None else ratio
-        known, median = self.largest.get(name, 0.0), sorted(sizes)[(len(sizes) - 1) // 2]
-        usual = median if known == 0.0 else min(max(median, known), allowed * known)
-        away = self._far and 0.0 < known < median
-        few = len(sizes) < _ENOUGH and (known == 0.0 or (lasting and _REPLIES not in self.largest))
+        largest, median = self.largest.get(name, 0.0), sorted(sizes)[(len(sizes) - 1) // 2]
+        usual = median if largest == 0.0 else min(max(median, largest), allowed * largest)
+        away = self._far and 0.0 < largest < median
+        few = len(sizes) < _ENOUGH and (largest == 0.0 or (lasting and _REPLIES not in self.largest))
         room = first if few else 1.0
         limit = allowed * factor * room * usual
         if away:
             limit, usual = min(_AWAY * factor * median, allowed * limit), median
         if not 0.0 < limit < LONGEST:
-            limit = max(LONGEST, allowed * factor * known)
+            limit = max(LONGEST, allowed * factor * largest)
         if max(sizes) > limit:
             bound = f"{TOO_LONG}{self.ratio:g}" if ratio is None else f"more than {ratio:g}"
             for i, size in enumerate(sizes):
                 if size > limit:
                     text = f"its {name} is {size:.3g}, {bound} times {usual:.3g}, the clients' median"
-                    found.setdefault(i, text)
+                    reasons.setdefault(i, text)
         # A left-out median is not evidence of usual sizes.
         if remember and 0.0 < median <= limit and not away:
             self.largest[name] = usual
@@ -361,10 +365,10 @@ def metric_objections(
     >>> metric_objections(said, "num-examples", 1000.0, IncrementBounds(1000.0, None))
     {4: "its loss is -1e+09, the clients' median is 0.5 (max_ratio=1000)"}
     """
-    found: dict[int, str] = {}
-    bounds.compare("number of examples of an evaluation", [float(own[weighted_by_key]) for own in metrics], found)
-    for name in dict.fromkeys(name for own in metrics for name in own if name != weighted_by_key):
-        values = [own.get(name) for own in metrics]
+    reasons: dict[int, str] = {}
+    bounds.compare("number of examples of an evaluation", [float(reply[weighted_by_key]) for reply in metrics], reasons)
+    for name in dict.fromkeys(name for reply in metrics for name in reply if name != weighted_by_key):
+        values = [reply.get(name) for reply in metrics]
         columns = [values]
         if any(isinstance(value, list) for value in values):
             longest = max(len(value) for value in values if isinstance(value, list))
@@ -379,5 +383,5 @@ def metric_objections(
             limit = 0.1 * ratio * max(abs(median), spread)
             for i, value in enumerate(column):
                 if value is not None and 0.0 < limit < abs(value - median):
-                    found[i] = f"its {name} is {value:.3g}, the clients' median is {median:.3g} (max_ratio={ratio:g})"
-    return found
+                    reasons[i] = f"its {name} is {value:.3g}, the clients' median is {median:.3g} (max_ratio={ratio:g})"
+    return reasons

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -102,8 +103,10 @@ class Round:
         Number of its rows from this round, including rows that no longer fit.
     refused : int
         Number of nodes that are not asked because another node has their partition.
-    kind : {"train", "evaluate"}
+    kind : {"train", "evaluate", "question"}
         What is asked.
+    caller : str
+        Name in the log of the one who reads the replies.
     wire_dtype : {"float64", "float32"}
         Precision of the round's vectors in both directions, if the strategy chooses it.
     shapes : dict of str to tuple of int
@@ -114,6 +117,8 @@ class Round:
         The server's state at the beginning of the round.
     answered : set of int
         Ids of nodes whose reply was good.
+    answered_start : set of int
+        Ids of nodes that have answered round 0 just before this round.
     checked : dict of int to (RecordDict, Any)
         Values read from replies that have been checked already, by the identity of their contents.
     possible : tuple
@@ -129,6 +134,7 @@ class Round:
     restoring: set[int] = field(default_factory=set)
     works: dict[int, Work] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
+    answered_start: AbstractSet[int] = frozenset()
     possible: tuple[Any, ...] = ()
     wire_dtype: str = "float64"
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -138,27 +144,23 @@ class Round:
     rows: int = 0
     refused: int = 0
     kind: str = "train"
+    caller: str = "aggregate_train"
     checked: dict[int, tuple[RecordDict, Any]] = field(default_factory=dict)
 
-    def leave_out(self, caller: str, node: Node | None, node_id: int, reason: str) -> None:
+    def leave_out(self, node: Node, reason: str) -> None:
         """Record and log that a reply does not count.
 
         Parameters
         ----------
-        caller : str
-            Caller's name in the log.
-        node : Node or None
-            The node that was asked; None for an unsolicited answer.
-        node_id : int
-            Id of the node that answered.
+        node : Node
+            The node that was asked, or that answered without being asked.
         reason : str
             Why, with the value and what was expected.
         """
-        who = str(node) if node is not None else f"node {node_id}"
         if len(reason) > _LONGEST_REASON:
             reason = f"{reason[:_LONGEST_REASON]} ... ({len(reason)} characters)"
-        log(WARNING, "%s: left out the reply of %s: %s", caller, who, reason)
-        self._note(Node(node_id, None) if node is None else node, reason)
+        log(WARNING, "%s: left out the reply of %s: %s", self.caller, node, reason)
+        self._note(node, reason)
 
     def _note(self, node: Node, reason: str) -> None:
         """Add a row to the table, and count it."""
@@ -169,20 +171,18 @@ class Round:
             text = f"there is more than fits into a table of {MOST_ROWS} rows; num-left-out counts on"
             self.left_out.append(LeftOut(self.number, *node, text, self.kind))
 
-    def without(self, caller: str, good: Sequence[Reply[_Read]], objections: Mapping[int, str]) -> list[Reply[_Read]]:
+    def without(self, good: Sequence[Reply[_Read]], objections: Mapping[int, str]) -> list[Reply[_Read]]:
         """Return the replies without objections; the others are left out.
 
         Parameters
         ----------
-        caller : str
-            Caller's name in the log.
         good : sequence of Reply
             The replies that passed all checks.
         objections : mapping of int to str
             Reasons, by position in `good`.
         """
         for i, reason in sorted(objections.items()):
-            self.leave_out(caller, good[i].node, good[i].node.node_id, reason)
+            self.leave_out(good[i].node, reason)
             self.answered.discard(good[i].node.node_id)
         return [reply for i, reply in enumerate(good) if i not in objections]
 
@@ -195,15 +195,11 @@ class Round:
                     return self.nodes.get(message.metadata.dst_node_id)
         return node
 
-    def good(
-        self, caller: str, replies: Iterable[Message], read: Callable[[Node, RecordDict], _Read]
-    ) -> list[Reply[_Read]]:
+    def good(self, replies: Iterable[Message], read: Callable[[Node, RecordDict], _Read]) -> list[Reply[_Read]]:
         """Return the good replies, sorted by partition; the others are left out and logged.
 
         Parameters
         ----------
-        caller : str
-            Caller's name in the log.
         replies : iterable of Message
             The nodes' answers as they came.
         read : callable
@@ -232,39 +228,31 @@ class Round:
                 if node.node_id in answered:
                     raise ProtocolError("it answered twice; the first answer counts")
                 answered.add(node.node_id)
-                _, known = self.checked.get(id(content), (None, None)) if self.checked else (None, None)
-                good[node.node_id] = Reply(node, read(node, content) if known is None else known, content)
+                _, value = self.checked.get(id(content), (None, None)) if self.checked else (None, None)
+                good[node.node_id] = Reply(node, read(node, content) if value is None else value, content)
             except ProtocolError as error:
                 failures += 1
                 lost = content is not None and what_is_missing(content) == "state"
-                self.leave_out(caller, node, sender, "it has lost its state" if lost else str(error))
+                reason = "it has lost its state" if lost else str(error)
+                self.leave_out(Node(sender, None) if node is None else node, reason)
         for node in self.nodes.values():
             if node.node_id not in heard:
                 self._note(node, "no reply")
         self.answered = set(good)
-        log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
+        log(INFO, "%s: Received %s results and %s failures", self.caller, len(good), failures)
         return [good[node_id] for node_id in self.nodes if node_id in good]
 
-    def bad(
-        self, caller: str, replies: Sequence[Message], read: Callable[[Node, RecordDict], Any]
-    ) -> tuple[list[Message], list[Message]]:
-        """Sort replies into those that may count and those that cannot; parsed values are kept for :meth:`good`.
+    def usable(self, replies: Sequence[Message], read: Callable[[Node, RecordDict], Any]) -> list[Message]:
+        """Return the replies that may count; parsed values are kept for :meth:`good`.
 
         Parameters
         ----------
-        caller : str
-            Caller's name in the log.
         replies : sequence of Message
             The nodes' answers as they came.
         read : callable
             As for :meth:`good`.
-
-        Returns
-        -------
-        usable, bad : list of Message
         """
         usable: list[Message] = []
-        bad: list[Message] = []
         for reply in replies:
             node = self.node_of(reply)
             content = content_of(reply)
@@ -277,9 +265,8 @@ class Round:
                 self.checked[id(content)] = content, read(node, content)
                 usable.append(reply)
             except ProtocolError as error:
-                self.leave_out(caller, node, node.node_id, f"{error}; it is asked again")
-                bad.append(reply)
-        return usable, bad
+                self.leave_out(node, f"{error}; it is asked again")
+        return usable
 
     def to_ask_again(
         self, replies: Sequence[Message], *, state_lost: Callable[[Node, bool], bool], silent: bool
@@ -350,12 +337,12 @@ def weights_of(examples: Sequence[float], *, uniform: bool) -> list[float]:
 
 def weighted(good: Sequence[Reply[Uplink]], weights: Sequence[float]) -> list[Uplink]:
     """Return the uplinks of good replies with their weights and nodes."""
-    found = []
-    for (node, own, _), weight in zip(good, weights, strict=True):
+    uplinks = []
+    for (node, uplink, _), weight in zip(good, weights, strict=True):
         # `_replace` would take four times as long.
-        fields = own.vectors, own.elapsed, own.steps, weight, node, own.examples, own.metrics, own.pass_through
-        found.append(Uplink(*fields, own.digest))
-    return found
+        vectors, elapsed, steps, _, _, examples, metrics, passed, digest, _ = uplink
+        uplinks.append(Uplink(vectors, elapsed, steps, weight, node, examples, metrics, passed, digest))
+    return uplinks
 
 
 def averaged_pass_through(

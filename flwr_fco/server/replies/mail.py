@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from logging import INFO
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.options import CommonOptions, max_ratio_of, weights_of
-from flwr_fco.server.parts import Host, Letter, Part
+from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import (
     LARGEST_FACTOR,
@@ -81,10 +82,10 @@ class OwnClients:
     def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: RoundCache) -> RecordDict:
         """Return the content of a node's message, with the plan on the first occasion."""
         informed = node.node_id in mail.nodes.informed
-        known = serialised.content(downlink, informed)
-        if known is None:
+        records = serialised.content(downlink, informed)
+        if records is None:
             passed = mail.pass_through_arrays
-            known = downlink_records(
+            records = downlink_records(
                 downlink._replace(pass_through=passed) if passed else downlink,
                 digest=mail.digest,
                 arrayrecord_key=mail.options.arrayrecord_key,
@@ -94,8 +95,8 @@ class OwnClients:
                 serialised=serialised,
                 wire_dtype=mail.current.wire_dtype if mail.plan.wire_dtype == "auto" else "float64",
             )
-            serialised.keep(downlink, informed, known)
-        return known
+            serialised.keep(downlink, informed, records)
+        return records
 
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
         """Return the uplink of a reply."""
@@ -149,11 +150,11 @@ class Mail(Part):
         The strategy, whose options these are.
     kind : type of Algorithm
         The class of the strategy's algorithm.
-    host : Host
-        The run whose messages these are.
 
     Attributes
     ----------
+    algorithm : Algorithm
+        The algorithm whose messages these are, once there is a run.
     language : Language
         The language of the clients.
     nodes : Nodes
@@ -180,8 +181,9 @@ class Mail(Part):
         The model of the state, if the user sees it unchanged.
     """
 
-    def __init__(self, options: CommonOptions, kind: type[Algorithm], host: Host) -> None:
-        self.options, self._kind, self._host = options, kind, host
+    def __init__(self, options: CommonOptions, kind: type[Algorithm]) -> None:
+        self.options, self._kind = options, kind
+        self.algorithm: Algorithm
         self.language: Language = OwnClients()
         self.asks = True
         self.timeout = 3600.0
@@ -192,12 +194,11 @@ class Mail(Part):
         return {**self.__dict__, "grid": None}
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         options = self.options
         self.nodes = Nodes(options.seed, options.participation.node_timeout, asks=self.asks)
         self.current = Round(0)
         #: The user's weights by partition, read once a round.
-        self._given = weights_of(options)
+        self._client_weights = weights_of(options)
         self.left_out: list[LeftOut] = []
         self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
         self.bounds = IncrementBounds(max_ratio_of(options), options.bounds.max_increment_norm)
@@ -211,11 +212,6 @@ class Mail(Part):
         self.digest = ""
         self._plan: Plan | None = None
         self._wire_dtype = "float64"
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The algorithm whose messages these are."""
-        return self._host.algorithm
 
     @property
     def own_loops(self) -> bool:
@@ -247,15 +243,13 @@ class Mail(Part):
 
     # --- a round on its way ---------------------------------------------------------------------------------------
 
-    def exchange(self, letters: Sequence[Letter], server_round: int) -> list[Reply[Uplink]]:
+    def exchange(self, letters: Sequence[Letter]) -> list[Reply[Uplink]]:
         """Send downlinks to nodes, and return the replies that count; with or without messages.
 
         Parameters
         ----------
         letters : sequence of (Node, Downlink)
             Each node with what it is told.
-        server_round : int
-            For the log.
 
         Returns
         -------
@@ -263,23 +257,23 @@ class Mail(Part):
             Sorted by partition id: the node, and its uplink with its weight in ``examples``.
         """
         assert self.grid is not None
-        caller, informed = "aggregate_train" if server_round else "round 0", self.nodes.informed
+        informed = self.nodes.informed
         sent = self._without_messages(letters)
         if sent is not None and all(sent):
             replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
             # If all clients must take part, a client whose answer cannot count is asked again, by message.
             everyone = self._kind.everyone
-            good = self._read_sent(caller, replies, all_or_none=everyone)
+            good = self._read_sent(replies, all_or_none=everyone)
             if good is not None:
                 plans = [] if self.spec is None else [self.spec.arrays for n, _ in letters if n.node_id not in informed]
-                self.current.bytes_down += bytes_of([*(told.vectors for _, told in letters), *plans])
-                return self._bounded(caller, good)
+                self.current.bytes_down += bytes_of([*(downlink.vectors for _, downlink in letters), *plans])
+                return self._bounded(good)
             sent = None
         # Clients that have answered are not asked again: those in a new process lack data that only messages carry.
         asked = list(zip(self.post(letters), sent or [None] * len(letters), strict=True))
         answered = [as_reply(message, answer) for message, answer in asked if answer is not None]
         rest = [message for message, answer in asked if answer is None]
-        return self.collect(caller, [*answered, *send_and_receive(self.grid, rest, self.timeout)])
+        return self.collect([*answered, *send_and_receive(self.grid, rest, self.timeout)])
 
     def _without_messages(self, letters: Sequence[Letter]) -> Sequence[Sent | None] | None:
         """Return the answers of clients that need no message, in their order; None if all clients need one."""
@@ -298,12 +292,10 @@ class Mail(Part):
             if introduce is None:
                 return None
             introduce(self.spec, self.digest, strangers)
-        found: Sequence[Sent | None] | None = exchange(letters, current.number, self.digest)
-        return found
+        answers: Sequence[Sent | None] | None = exchange(letters, current.number, self.digest)
+        return answers
 
-    def _read_sent(
-        self, caller: str, sent: Iterable[tuple[Node, Sent]], *, all_or_none: bool
-    ) -> list[Reply[Uplink]] | None:
+    def _read_sent(self, sent: Iterable[tuple[Node, Sent]], *, all_or_none: bool) -> list[Reply[Uplink]] | None:
         """Return the good answers among those without messages; the others are left out and logged.
 
         With `all_or_none` it returns None, and records nothing, if one answer cannot count.
@@ -319,11 +311,11 @@ class Mail(Part):
                 if all_or_none:
                     return None
                 failures += 1
-                current.leave_out(caller, node, node.node_id, f"{error}")
+                current.leave_out(node, f"{error}")
             else:
                 good.append(Reply(node, uplink._replace(digest=each.digest) if remembers else uplink, each.content))
         current.answered = {reply.node.node_id for reply in good}
-        log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
+        log(INFO, "%s: Received %s results and %s failures", current.caller, len(good), failures)
         return good
 
     def bytes_up(self, good: Sequence[Reply[Uplink]]) -> int:
@@ -347,7 +339,13 @@ class Mail(Part):
         return current.config
 
     def open(
-        self, server_round: int, nodes: Sequence[Node], config: ConfigRecord, problem: Problem, state: Any
+        self,
+        server_round: int,
+        nodes: Sequence[Node],
+        config: ConfigRecord,
+        problem: Problem,
+        state: Any,
+        answered_start: AbstractSet[int] = frozenset(),
     ) -> Problem:
         """Begin a round with its nodes; return the problem with the information on the round.
 
@@ -363,19 +361,23 @@ class Mail(Part):
             The model's layout, psi, h, and the round's numbers.
         state : NamedTuple
             The server's state as the round begins.
+        answered_start : set of int
+            Ids of nodes that have answered round 0 just before this round.
         """
-        self._given = weights_of(self.options)
+        self._client_weights = weights_of(self.options)
         self.config = config
         self.current = current = Round(
             server_round,
             {node.node_id: node for node in nodes},
             left_out=self.left_out,
             state=state,
+            answered_start=answered_start,
+            caller="configure_train",
         )
         for node_id, first in self.nodes.refused.items() if nodes else ():
             reason = f"it claims the partition id {first.partition_id}, which node {first.node_id} had first"
-            current.leave_out("configure_train", Node(node_id, first.partition_id), node_id, reason)
-        current.refused = current.rows
+            current.leave_out(Node(node_id, first.partition_id), reason)
+        current.refused, current.caller = current.rows, "aggregate_train" if server_round else "round 0"
         current.problem = problem = problem._replace(asked=nodes)
         current.shapes = self.algorithm.shapes(problem, state)
         if problem.plan.wire_dtype == "auto" and isinstance(self.language, OwnClients):
@@ -398,43 +400,45 @@ class Mail(Part):
         problem, state = current.problem, current.state
         assert problem is not None
         if problem.memories is None and problem.graph is None:
-            told = algorithm.downlink(problem, state, None)
+            downlink = algorithm.downlink(problem, state, None)
             nodes = list(nodes)
             strangers = not self.places or not all(node.key in self.places for node in nodes)
-            short = self._by_non_zeros(told, {}) if strangers else told
-            found = [(node, told if self.places and node.key in self.places else short) for node in nodes]
+            short = self._by_non_zeros(downlink, {}) if strangers else downlink
+            letters = [(node, downlink if self.places and node.key in self.places else short) for node in nodes]
         else:
-            found, known = [(node, self._told(problem, node)) for node in nodes], dict[int, Any]()
-            found = [(n, told if n.key in self.places else self._by_non_zeros(told, known)) for n, told in found]
-        for node, told in found:
-            if told.work is not None:
-                current.works[node.node_id] = told.work
-        return [(node, self._at_its_places(node, told)) for node, told in found] if self.places else found
+            letters, shared = [], dict[int, Any]()
+            for node in nodes:
+                downlink = self._downlink(problem, node)
+                letters.append((node, downlink if node.key in self.places else self._by_non_zeros(downlink, shared)))
+        for node, downlink in letters:
+            if downlink.work is not None:
+                current.works[node.node_id] = downlink.work
+        return [(node, self._at_its_places(node, downlink)) for node, downlink in letters] if self.places else letters
 
-    def _at_its_places(self, node: Node, told: Downlink) -> Downlink:
+    def _at_its_places(self, node: Node, downlink: Downlink) -> Downlink:
         """Return a node's downlink at the coordinates of its features, if the node has reported them."""
         places = self.places.get(node.key)
         if places is None:
-            return told
+            return downlink
         size = self.plan.layout.size
-        vectors: Any = {name: SparseVector(places, vector[places], size) for name, vector in told.vectors.items()}
-        return told._replace(vectors=vectors)
+        vectors: Any = {name: SparseVector(places, vector[places], size) for name, vector in downlink.vectors.items()}
+        return downlink._replace(vectors=vectors)
 
-    def _by_non_zeros(self, told: Downlink, known: dict[int, Any]) -> Downlink:
+    def _by_non_zeros(self, downlink: Downlink, shared: dict[int, Any]) -> Downlink:
         """Return the downlink for nodes that have not reported their features: shorter while most of it is zero.
 
-        `known` holds shared vectors by id.
+        `shared` holds vectors of several nodes by id.
         """
         seldom = self.places or self.current.number <= 1
         if not (seldom and self.plan.options.get("sparse-wire", True)):
-            return told
-        vectors: dict[str, Any] = {**told.vectors}
-        for name, vector in told.vectors.items():
-            if id(vector) not in known:
+            return downlink
+        vectors: dict[str, Any] = {**downlink.vectors}
+        for name, vector in downlink.vectors.items():
+            if id(vector) not in shared:
                 short = vector.size >= LONG and is_shorter(int(np.count_nonzero(vector)), vector.size)
-                known[id(vector)] = NonZeros.of(vector) if short else vector
-            vectors[name] = known[id(vector)]
-        return told._replace(vectors=vectors)
+                shared[id(vector)] = NonZeros.of(vector) if short else vector
+            vectors[name] = shared[id(vector)]
+        return downlink._replace(vectors=vectors)
 
     def _note_places(self, good: Sequence[Reply[Uplink]]) -> None:
         """Record the clients' features from their last answers."""
@@ -448,12 +452,12 @@ class Mail(Part):
         while held > MOST_PLACES:
             held -= self.places.pop(next(iter(self.places))).nbytes
 
-    def _told(self, problem: Problem, node: Node) -> Downlink:
+    def _downlink(self, problem: Problem, node: Node) -> Downlink:
         """Return the downlink for a node."""
         memories: Any = problem.memories
         if memories is None:
             return self.algorithm.downlink(problem, self.current.state, To(node.key))
-        lost, answered = node.node_id in self.current.restoring, node.node_id in self._host.answered_start
+        lost, answered = node.node_id in self.current.restoring, node.node_id in self.current.answered_start
         to = To(node.key, memories.member(node).accepted < 0, lost, answered)
         message = self.algorithm.downlink(problem, self.current.state, to)
         return message._replace(stamp=memories.stamp(node, restore=lost))
@@ -484,23 +488,21 @@ class Mail(Part):
         primal : ndarray of float64, shape (d,)
             The model, flat.
         """
-        self.bounds.look(primal.size, primal)
+        self.bounds.observe(primal.size, primal)
 
     # --- what comes back ------------------------------------------------------------------------------------------
 
-    def collect(self, caller: str, replies: Iterable[Message]) -> list[Reply[Uplink]]:
+    def collect(self, replies: Iterable[Message]) -> list[Reply[Uplink]]:
         """Return the replies that count, including those of nodes that had to be asked again.
 
         Parameters
         ----------
-        caller : str
-            Caller's name in the log.
         replies : iterable of Message
             The nodes' answers as they came.
         """
-        return self._bounded(caller, self.current.good(caller, self.retry_missing(replies), self._read))
+        return self._bounded(self.current.good(self.retry_missing(replies), self._read))
 
-    def _bounded(self, caller: str, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
+    def _bounded(self, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
         """Return the replies that are within all bounds, with their weights."""
         current, options = self.current, self.options
         uplinks = [reply.value for reply in good]
@@ -516,7 +518,7 @@ class Mail(Part):
             step_size=self.step_size() if self.own_loops else None,
         )
         if objections:
-            good = current.without(caller, good, objections)
+            good = current.without(good, objections)
         self.nodes.informed.update(reply.node.node_id for reply in good)
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
@@ -524,18 +526,16 @@ class Mail(Part):
             self.declared.update((node_id, number) for node_id, number in counted if number is not None)
         if self._kind.sparse:
             self._note_places(good)
-        if self._given is None:
+        if self._client_weights is None:
             return good
         weighed = ((reply, self.given_weight(reply.node)) for reply in good)
         return [reply._replace(value=reply.value._replace(examples=weight)) for reply, weight in weighed]
 
-    def collect_metrics(self, caller: str, replies: Iterable[Message]) -> list[RecordDict]:
+    def collect_metrics(self, replies: Iterable[Message]) -> list[RecordDict]:
         """Return the contents of the evaluations that count, with the weights of training.
 
         Parameters
         ----------
-        caller : str
-            Caller's name in the log.
         replies : iterable of Message
             The nodes' answers as they came.
         """
@@ -547,12 +547,12 @@ class Mail(Part):
             self.given_weight(node)
             return metrics
 
-        good = current.good(caller, replies, read)
+        good = current.good(replies, read)
         ratio = max_ratio_of(options)
         if ratio is not None:
             objections = metric_objections([reply.value for reply in good], key, ratio, self.bounds)
             if objections:
-                good = current.without(caller, good, objections)
+                good = current.without(good, objections)
         if options.weighting == "examples":
             return [reply.content for reply in good]
         weights = [self.given_weight(reply.node) for reply in good]
@@ -582,7 +582,7 @@ class Mail(Part):
         self.language.check(self, node, uplink, self._examples(uplink, content))
         if self.current.problem is not None:
             self.algorithm.check(self.current.problem, self.current.state, uplink)
-        if self._given is not None:
+        if self._client_weights is not None:
             self.given_weight(node)
         elif self._memories is not None:
             self._memories.check_weight(node, uplink.examples)
@@ -605,12 +605,12 @@ class Mail(Part):
         ProtocolError
             If the user gives weights, and none to it.
         """
-        given, partition = self._given, node.partition_id
-        if given is None:
+        weights, partition = self._client_weights, node.partition_id
+        if weights is None:
             return 1.0
-        if partition is None or partition not in given:
+        if partition is None or partition not in weights:
             raise ProtocolError("its partition is not one of those in weighting")
-        return given[partition]
+        return weights[partition]
 
     def retry_missing(self, replies: Iterable[Message]) -> list[Message]:
         """Ask nodes again that have lost the plan or their state (both are lost with a SuperNode), and send it.
@@ -634,14 +634,15 @@ class Mail(Part):
         for _ in range(_REPEATS if self.grid is not None else 0):
             if everyone:
                 # A bad answer is treated as silence, and must not count in addition to the node's next answer.
-                kept, _ = self.current.bad("aggregate_train", kept, self._read)
+                kept = self.current.usable(kept, self._read)
             kept, again = self.current.to_ask_again(kept, state_lost=self._state_lost, silent=everyone)
             if not again:
                 break
             for node, missing in again:
                 if missing == "plan":
                     self.nodes.informed.discard(node.node_id)
-                log(INFO, "aggregate_train: %s is asked again%s", node, f", with its {missing}" if missing else "")
+                text = f", with its {missing}" if missing else ""
+                log(INFO, "%s: %s is asked again%s", self.current.caller, node, text)
             self.current.restoring.update(node.node_id for node, missing in again if missing)
             messages = self.post(self.letters(node for node, _ in again))
             assert self.grid is not None
@@ -681,6 +682,5 @@ class Mail(Part):
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         self.bounds.from_arrays({name: np.asarray(value) for name, value in arrays.items()})
         self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))

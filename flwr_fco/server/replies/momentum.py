@@ -27,15 +27,16 @@ class Momentum(Part):
     """
 
     def __init__(self, beta: float, centre: Mean) -> None:
-        self.beta, self.centre = beta, centre
-        #: Size of the model; 0 before it is known.
-        self.size = 0
+        self.beta, self.centre, self._size = beta, centre, 0
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         self._velocity: tuple[Vector, float] | None = None
         self._next: tuple[Vector, float] | None = None
+
+    def start(self, size: int) -> None:
+        """Take note of the size of the model."""
+        self._size = size
 
     def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
         """Return the velocity after a round, which counts once the round has succeeded.
@@ -76,13 +77,12 @@ class Momentum(Part):
         return {"velocity": velocity, "elapsed": np.array(elapsed)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         velocity, elapsed = (
             saved_array(arrays, "velocity", np.float64, (None,)),
             saved_array(arrays, "elapsed", float, ()),
         )
-        if velocity.size not in (0, self.size):
-            raise ValueError(f"its velocity has {velocity.size} entries, expected {self.size}")
+        if velocity.size not in (0, self._size):
+            raise ValueError(f"its velocity has {velocity.size} entries, expected {self._size}")
         self._velocity = (velocity, float(elapsed)) if velocity.size else None
 
     def describe(self) -> list[tuple[str, str]]:

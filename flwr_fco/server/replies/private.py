@@ -82,8 +82,8 @@ class PrivateMean(Part):
     @property
     def rounds(self) -> int | None:
         """Number of rounds in the privacy accounting; None before it is known."""
-        known: int | None = self.privacy.rounds or self._host.num_rounds
-        return known if self._run is None else self._run.rounds
+        planned = self.privacy.rounds or self._host.num_rounds
+        return planned if self._run is None else self._run.rounds
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
         """Return the nodes whose turn it is, or that are drawn."""
@@ -240,7 +240,6 @@ class PrivateMean(Part):
         return arrays | {f"noise/{name}": value for name, value in self._stream.to_arrays().items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
         expected = None if self._run is not None else self.rounds
         self.forget()
         self.round = int(arrays["round"])
@@ -279,19 +278,19 @@ class PrivateMean(Part):
 def _check(options: CommonOptions) -> None:
     """Reject, in one error, all options that a private run does not allow."""
 
-    def own(name: str) -> Any:
+    def option(name: str) -> Any:
         return getattr(options, name, None)
 
-    rates = [name for name in ("client_lr", "server_lr") if not isinstance(own(name), float)]
+    rates = [name for name in ("client_lr", "server_lr") if not isinstance(option(name), float)]
     asks = "asks clients for numbers to which no noise is added"
     wrong = {
         'weighting="uniform" (numbers of examples would be weights of the clients\' own choice)': (
             options.weighting != "uniform"
         ),
-        "normalize_local_work=False (what one client says of its work would change what others count)": own(
+        "normalize_local_work=False (what one client says of its work would change what others count)": option(
             "normalize_local_work"
         ),
-        "work=Steps(...) (psi's weight grows by what the server knows)": own("work").steps is None,
+        "work=Steps(...) (psi's weight grows by what the server knows)": option("work").steps is None,
         f"fraction_evaluate=0.0 (federated evaluation {asks}; evaluate_fn is the server's own)": (
             options.fraction_evaluate != 0.0
         ),
@@ -318,4 +317,4 @@ def _check(options: CommonOptions) -> None:
     }
     needed = [text for text, is_so in wrong.items() if is_so]
     if needed:
-        raise ConfigurationError(f"privacy={own('privacy')!r} needs {'; '.join(needed)}")
+        raise ConfigurationError(f"privacy={option('privacy')!r} needs {'; '.join(needed)}")

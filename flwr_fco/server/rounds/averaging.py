@@ -44,7 +44,6 @@ class PointAverage(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round."""
         #: Sum and number of the averaged points; for a moving average also the last points.
         self._total: Vector = np.zeros(0)
         self._count = 0
@@ -53,11 +52,6 @@ class PointAverage(Part):
 
     def start(self, size: int) -> None:
         """Start without points: a zero sum, and room for the last points, one per row.
-
-        Parameters
-        ----------
-        size : int
-            d.
 
         Raises
         ------

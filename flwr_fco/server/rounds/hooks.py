@@ -63,7 +63,7 @@ class Hooks:
     ----------
     callbacks : sequence of callable or callback
         The user's callbacks.
-    own : sequence of callback, default ()
+    first : sequence of callback, default ()
         The strategy's callbacks, which are called first.
 
     Raises
@@ -77,10 +77,10 @@ class Hooks:
     (True, {})
     """
 
-    def __init__(self, callbacks: Sequence[Any], own: Sequence[Any] = ()) -> None:
+    def __init__(self, callbacks: Sequence[Any], first: Sequence[Any] = ()) -> None:
         if not isinstance(callbacks, Iterable):
             raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
-        self._callbacks = (*own, *callbacks)
+        self._callbacks = (*first, *callbacks)
         self._begin_round()
         for callback in self._callbacks:
             if isinstance(callback, type) or not (self._is_object(callback) or callable(callback)):
@@ -163,12 +163,12 @@ class Hooks:
 
     def _savers(self) -> dict[str, Any]:
         """Return the callbacks with a state to save, by class name and index."""
-        found: dict[str, Any] = {}
+        savers: dict[str, Any] = {}
         for callback in self._callbacks:
             if hasattr(callback, "to_arrays") and hasattr(callback, "from_arrays"):
                 name = type(callback).__name__
-                found[f"{name}-{sum(type(other).__name__ == name for other in found.values())}"] = callback
-        return found
+                savers[f"{name}-{sum(type(other).__name__ == name for other in savers.values())}"] = callback
+        return savers
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state of the callbacks, and which of them have seen the current round."""
@@ -182,6 +182,6 @@ class Hooks:
         self._ended, self._stop, self._added = json.loads(str(arrays["ended"]))
         for name, callback in self._savers().items():
             start = f"{name}/"
-            own = {key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)}
-            if own:
-                callback.from_arrays(own)
+            saved = {key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)}
+            if saved:
+                callback.from_arrays(saved)

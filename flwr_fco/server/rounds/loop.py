@@ -23,6 +23,7 @@ from flwr_fco.server.replies.bounds import TOO_LONG
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.server.rounds.resuming import Progress
+from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.server.run import Run
 from flwr_fco.wire.arrays import NOT_FINITE
 from flwr_fco.wire.delivery import send_and_receive
@@ -49,16 +50,9 @@ def run_rounds(
     resume: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
-    hooks, began = Hooks(callbacks, run.watches()), time.monotonic()
-    run.prepare(initial_arrays)
-    # The noise does not hide whose replies were left out.
-    left_out = run.left_out if run.private_mean is None else []
-    run.result = result = Result(arrays=initial_arrays, left_out=left_out)
-    watch = _Watch(run, result)
-    progress = Progress(result, run.nodes, grid, hooks, watch)
-    if resume is not None:
-        _resume(run, resume, progress, num_rounds)
-    run.progress = progress
+    began = time.monotonic()
+    progress, watch = _prepare(run, grid, initial_arrays, num_rounds, callbacks, resume)
+    run.progress, hooks, result = progress, progress.hooks, progress.result
     log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
     if resume is not None:
@@ -69,9 +63,7 @@ def run_rounds(
     try:
         progress.begin(run.strategy, num_rounds)
         if resume is None:
-            if evaluate_fn is not None:
-                scores = _scores(evaluate_fn, 0, initial_arrays)
-                _keep(result.evaluate_metrics_serverapp, 0, scores, "Initial global evaluation results")
+            _score(result, 0, evaluate_fn, "Initial global evaluation results")
             progress.save_point(0, complete=True)
         for number in () if progress.stopped else range(progress.round + progress.complete, num_rounds + 1):
             log(INFO, "")
@@ -80,14 +72,8 @@ def run_rounds(
                 hooks.call("on_round_begin", number, result.arrays)
                 _train(run, progress, watch, grid, number, train_config)
             _evaluate(run, result, grid, number, evaluate_config, timeout)
-            arrays, metrics = result.arrays, result.train_metrics_clientapp.get(number)
-            if evaluate_fn is not None:
-                scores = _scores(evaluate_fn, number, arrays)
-                _keep(result.evaluate_metrics_serverapp, number, scores, "Global evaluation")
-            numbers = _numbers(result, number) if hooks.wants_numbers else {}
-            stop, added = hooks.end_round(number, arrays, metrics, numbers)
-            if added:
-                result.callback_metrics[number] = added
+            _score(result, number, evaluate_fn, "Global evaluation")
+            stop = _end_round(hooks, result, number)
             ended = "a callback ended it" if stop else run.finished()
             progress.save_point(number, complete=True, stopped=bool(ended), last=bool(ended) or number == num_rounds)
             if ended:
@@ -112,6 +98,27 @@ def run_rounds(
     for line in ("", "Final results:", "", *(f"\t{line}" for line in str(result).splitlines()), ""):
         log(INFO, "%s", line)
     return result
+
+
+def _prepare(
+    run: Run,
+    grid: Grid,
+    initial_arrays: ArrayRecord,
+    num_rounds: int,
+    callbacks: Sequence[Callback | RoundHooks],
+    resume: str | os.PathLike[str] | None,
+) -> tuple[Progress, _Watch]:
+    """Begin a run, or go on with a saved one; return its progress, and the watch over its model."""
+    hooks = Hooks(callbacks, watches_of(run.strategy))
+    run.prepare(initial_arrays)
+    # The noise does not hide whose replies were left out.
+    left_out = run.left_out if run.private_mean is None else []
+    run.result = result = Result(arrays=initial_arrays, left_out=left_out)
+    watch = _Watch(run, result)
+    progress = Progress(result, run.nodes, grid, hooks, watch)
+    if resume is not None:
+        _resume(run, resume, progress, num_rounds)
+    return progress, watch
 
 
 def _resume(run: Run, path: str | os.PathLike[str], progress: Progress, num_rounds: int) -> None:
@@ -164,9 +171,9 @@ def _why_nothing(run: Run, result: Result) -> str:
         if replies >= least and not run.overflowed:
             return f"{text}{replies} good replies in the first one, whose weights are all 0"
         return f"{text}{replies} good replies in the first one; lower min_replies or wait for more clients"
-    told = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
+    whys = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
     more = len(reasons) - 3
-    return f"{text}{told}{f'; and {more} other reasons' if more > 0 else ''}. All are in the error's `result.left_out`"
+    return f"{text}{whys}{f'; and {more} other reasons' if more > 0 else ''}. All are in the error's `result.left_out`"
 
 
 class _Watch:
@@ -285,6 +292,16 @@ def _advice(run: Run, locally: bool) -> str:
     return f"{rates} is too large for these data; try client_lr={client_lr / 10:g}."
 
 
+def _end_round(hooks: Hooks, result: Result, number: int) -> bool:
+    """Call the callbacks after a round; return whether one of them ends the run."""
+    metrics = result.train_metrics_clientapp.get(number)
+    numbers = _numbers(result, number) if hooks.wants_numbers else {}
+    stop, added = hooks.end_round(number, result.arrays, metrics, numbers)
+    if added:
+        result.callback_metrics[number] = added
+    return stop
+
+
 def _numbers(result: Result, number: int) -> dict[str, Number]:
     """Return all numbers of a round under the names of :meth:`Result.rows`."""
     histories = {
@@ -292,21 +309,24 @@ def _numbers(result: Result, number: int) -> dict[str, Number]:
         "evaluate": result.evaluate_metrics_clientapp,
         "server": result.evaluate_metrics_serverapp,
     }
-    found: dict[str, Number] = {}
+    numbers: dict[str, Number] = {}
     for prefix, history in histories.items():
         if number in history:
-            found.update(numbers_of(prefix, history[number]))
-    return found
+            numbers.update(numbers_of(prefix, history[number]))
+    return numbers
 
 
-def _scores(evaluate_fn: EvaluateFunction, number: int, arrays: ArrayRecord) -> MetricRecord | None:
-    scores: Any = evaluate_fn(number, arrays)
+def _score(result: Result, number: int, evaluate_fn: EvaluateFunction | None, title: str) -> None:
+    """Evaluate a round's model on the server."""
+    if evaluate_fn is None:
+        return
+    scores: Any = evaluate_fn(number, result.arrays)
     if scores is not None and not isinstance(scores, MetricRecord):
         raise ConfigurationError(
             f"evaluate_fn returned a {type(scores).__name__} after round {number}; expected a MetricRecord, such as "
             'MetricRecord({"loss": 0.5}), or None'
         )
-    return scores
+    _keep(result.evaluate_metrics_serverapp, number, scores, title)
 
 
 def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None, title: str) -> None:

@@ -57,10 +57,10 @@ class Progress:
         self.result, self._nodes, self.hooks = result, nodes, hooks
         self.round, self.complete, self.stopped = 0, True, False
         self._saves: dict[str, Saves] = {"watch": watch}
-        own: Any = grid
-        self._in_process = hasattr(own, "from_arrays")
+        saver: Any = grid
+        self._in_process = hasattr(saver, "from_arrays")
         if self._in_process:
-            self._saves["nodes"] = own
+            self._saves["nodes"] = saver
         self._of_hooks: Mapping[str, NDArray[Any]] | None = None
 
     def _histories(self) -> dict[str, dict[int, Any]]:
@@ -74,30 +74,30 @@ class Progress:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole progress as arrays."""
-        told = {
+        record = {
             "progress": [self.round, self.complete, self.stopped],
             "informed": sorted(self._nodes.informed) if self._in_process else [],
             "left-out": self.result.left_out,
             **{name: {n: dict(row) for n, row in history.items()} for name, history in self._histories().items()},
         }
-        arrays = {"run": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)}
+        arrays = {"run": np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)}
         for owner, saves in {**self._saves, "hooks": self.hooks}.items():
             arrays.update({f"{owner}/{name}": value for name, value in saves.to_arrays().items()})
         return arrays
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore what :meth:`to_arrays` returned; callbacks are restored later, by :meth:`begin`."""
-        told = json.loads(arrays["run"].tobytes())
-        self.round, self.complete, self.stopped = (int(told["progress"][0]), *map(bool, told["progress"][1:]))
+        record = json.loads(arrays["run"].tobytes())
+        self.round, self.complete, self.stopped = (int(record["progress"][0]), *map(bool, record["progress"][1:]))
         for name, history in self._histories().items():
             make: Any = dict if name == "callbacks" else MetricRecord
-            history.update({int(number): make(row) for number, row in told[name].items()})
-        self.result.left_out.extend(LeftOut(*row) for row in told["left-out"])
+            history.update({int(number): make(row) for number, row in record[name].items()})
+        self.result.left_out.extend(LeftOut(*row) for row in record["left-out"])
         for owner, saves in self._saves.items():
-            if own := _under(owner, arrays):
-                saves.from_arrays(own)
+            if saved := _under(owner, arrays):
+                saves.from_arrays(saved)
                 if owner == "nodes":
-                    self._nodes.informed = set(told["informed"])
+                    self._nodes.informed = set(record["informed"])
         self._of_hooks = _under("hooks", arrays)
 
     def begin(self, strategy: Any, num_rounds: int) -> None:

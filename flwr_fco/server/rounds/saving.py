@@ -66,6 +66,11 @@ class Saved(NamedTuple):
     pass_through: dict[str, NDArray[Any]]
     parts: dict[str, dict[str, NDArray[Any]]]
 
+    def copy(self) -> Saved:
+        """Return the same with copies of the parts' arrays, which parts change in place."""
+        parts = {name: {key: np.array(value) for key, value in arrays.items()} for name, arrays in self.parts.items()}
+        return self._replace(parts=parts)
+
 
 def write(
     path: str | os.PathLike[str], digest: str, saved: Saved, options: str = "{}", *, secret: bool = False
@@ -89,8 +94,8 @@ def write(
     partial = target.with_name(f".{target.name}.partial")
     arrays = {_STATE + name: np.asarray(value) for name, value in saved.state._asdict().items()}
     arrays.update({_PASS + name: value for name, value in saved.pass_through.items()})
-    for part, own in saved.parts.items():
-        arrays.update({f"{_PARTS}{part}/{name}": value for name, value in own.items()})
+    for part, values in saved.parts.items():
+        arrays.update({f"{_PARTS}{part}/{name}": value for name, value in values.items()})
     arrays[_SETTINGS], arrays[_FORMAT], arrays[_OPTIONS] = np.array(digest), np.array(_VERSION), np.array(options)
     if secret:
         partial.unlink(missing_ok=True)
@@ -138,9 +143,9 @@ def _text(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"{value.dtype.str}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
     if isinstance(value, Mapping):
-        return repr(sorted((repr(key), _text(own)) for key, own in value.items()))
+        return repr(sorted((repr(key), _text(item)) for key, item in value.items()))
     if isinstance(value, list | tuple):
-        return repr([_text(own) for own in value])
+        return repr([_text(item) for item in value])
     if is_dataclass(value) and not isinstance(value, type):
         return repr(
             [
@@ -285,10 +290,10 @@ def _check_options(where: str, saved: str, options: str) -> None:
         theirs, ours = {}, {"options": ""}
     if theirs != ours and isinstance(theirs, dict):
         names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
-        told = "; ".join(
+        differences = "; ".join(
             f"{name} was {theirs.get(name, 'not there')}, is {ours.get(name, 'not there')}" for name in names
         )
         raise ConfigurationError(
-            f"{where} was saved with other settings than this strategy's: {told[:500]}. Resume with the strategy that "
-            "wrote it, or start anew from the model"
+            f"{where} was saved with other settings than this strategy's: {differences[:500]}. Resume with the "
+            "strategy that wrote it, or start anew from the model"
         )

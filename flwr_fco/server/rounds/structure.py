@@ -46,27 +46,27 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int
     """
     if isinstance(psi.regularizer, Zero):
         return {}
-    parts = [(w[block], shape, own) for block, shape, own in psi.blocks]
+    parts = [(w[block], shape, regularizer) for block, shape, regularizer in psi.blocks]
     if not parts and psi.scope == "joint":
         scattered = w[layout.regularized_mask()]
         parts = [(scattered, scattered.shape, psi.regularizer)]
-    found: dict[str, int | float] = {}
+    numbers: dict[str, int | float] = {}
     nonzero = size = rank = 0
     feasible = True
-    for part, shape, own in parts:
-        if isinstance(own, Zero) or not part.size:
+    for part, shape, regularizer in parts:
+        if isinstance(regularizer, Zero) or not part.size:
             continue
         array = (part if layout.double else part.astype(np.float32)).reshape(shape)
-        if isinstance(own, MatrixRegularizer):
-            rank = max(rank, _rank(own.matrix(array)))
-            found["rank"] = rank
+        if isinstance(regularizer, MatrixRegularizer):
+            rank = max(rank, _rank(regularizer.matrix(array)))
+            numbers["rank"] = rank
         else:
             nonzero, size = nonzero + int(np.count_nonzero(part)), size + part.size
-            found["density"] = nonzero / size
-        if own.constraint:
-            feasible = feasible and math.isfinite(own.value(array))
-            found["feasible"] = int(feasible)
-    return found
+            numbers["density"] = nonzero / size
+        if regularizer.constraint:
+            feasible = feasible and math.isfinite(regularizer.value(array))
+            numbers["feasible"] = int(feasible)
+    return numbers
 
 
 @lru_cache(maxsize=8)
