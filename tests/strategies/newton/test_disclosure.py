@@ -284,6 +284,7 @@ LIES = {
     "-1": _claims(-1.0),
     "one": _claims(1),
     "1e18": _claims(1e18),
+    "1e300": _claims(1e300),
     "a fraction": _claims(7.9),
     "alternating": _claims(lambda number: 50.0 if number % 2 else 3.0),
     "growing": _claims(lambda number: 2.0**number),
@@ -304,8 +305,10 @@ def test_what_a_site_says_of_its_limit_does_no_harm(lie, p):
     result = started(strategy, grid, objectives, 700)
     certified(result, objectives, psi)
     assert not any(metrics["skipped"] for metrics in result.train_metrics_clientapp.values())
-    if lie == "1e18":
+    if lie in ("1e18", "1e300"):
         assert strategy.state.hessian == 1.0
+        assert max(numbers(result, "working-set")) == (10 if p == 9 else 100)
+        assert numbers(result, "columns-left")[-1] <= 1e18
     if lie in ("0", "-1"):
         assert strategy.state.hessian == 0.0
 
