@@ -51,6 +51,16 @@ def test_without_limits_everything_leaves():
     assert Disclosure().most_sums(3) == float("inf")
 
 
+def test_as_many_as_the_limit_are_enough_and_a_class_without_rows_is_none():
+    limits = Disclosure(min_rows=5, min_class_rows=3)
+    limits.check_rows(5, "a fold")
+    limits.check_classes([3, 0, 9], "a fold")
+    with pytest.raises(ConfigurationError, match="asks for a fold; this site has fewer rows for it than min_rows=5"):
+        limits.check_rows(4, "a fold")
+    with pytest.raises(ConfigurationError, match="asks for a fold; this site has a class with fewer rows"):
+        limits.check_classes([3, 2, 9], "a fold")
+
+
 @pytest.mark.parametrize(("share", "rows", "most"), [(1 / 3, 300, 100), (1 / 3, 299, 99), (0.1, 30, 3), (0.0, 9, 0)])
 def test_a_share_of_the_rows_is_that_many_whole_sums(share, rows, most):
     assert Disclosure(hessian_share=share).most_sums(rows) == most

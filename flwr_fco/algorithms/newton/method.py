@@ -107,6 +107,8 @@ _LESS = 0.5
 _ROUNDING = 1e-9
 #: Smallest ratio of eigenvalues of a block that is not singular.
 _SINGULAR = 1e-10
+#: More columns than any client can mean; a whole number that a float holds.
+_MOST_COLUMNS = 2.0**53
 #: In how many turns the coordinates that are needed may be in blocks that clients limit.
 _TURNS = 4
 #: Ratio to its start below which the unpenalised block's smallest eigenvalue says that the classes are separable.
@@ -511,7 +513,7 @@ def _with_limits(state: NewtonState, replies: Replies) -> tuple[NewtonState, Mat
     asked, left, kept_back = _set_of(state).size, state.columns_left, False
     for uplink in replies:
         if COLUMNS_LEFT in uplink.metrics:
-            left = min(left, max(0.0, float(math.floor(uplink.metrics[COLUMNS_LEFT]))))
+            left = min(left, float(math.floor(min(max(0.0, uplink.metrics[COLUMNS_LEFT]), _MOST_COLUMNS))))
             kept_back = kept_back or (asked > 0 and not uplink.vectors["block"].any())
     if not kept_back:
         return state._replace(columns_left=left), _unpacked(replies.sum("block"))

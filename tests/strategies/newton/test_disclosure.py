@@ -164,6 +164,20 @@ def test_a_site_of_one_row_and_one_of_many():
     assert re.search(told, result.left_out[0].reason)
 
 
+def test_a_step_that_is_shortened_asks_for_no_more_columns_than_are_left():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 1))
+    objectives = [Logistic(features, features[:, 0] + 0.3 * rng.normal(size=40) > 0.0)]
+    start = {"coefficients": np.array([-6.0]), "intercept": np.array([3.0])}
+    for share in (0.25, 0.4, 1.0):
+        limits = Disclosure(hessian_share=share)
+        result, _ = solved(objectives, L1(0.01), rounds=900, start=start, disclosure=limits)
+        assert numbers(result, "duality-gap")[-1] <= 1e-8
+        assert min(numbers(result, "step")) < 1.0
+        rounds = result.train_metrics_clientapp.values()
+        assert all(m["working-set"] <= m["columns-left"] for m in rounds)
+
+
 def test_the_switch_is_said_once_and_is_in_the_result(caplog):
     objectives = sites("logistic")
     with caplog.at_level("WARNING", logger="flwr"):
@@ -176,6 +190,17 @@ def test_the_switch_is_said_once_and_is_in_the_result(caplog):
     assert len(numbers(result, "smoothness")) == len(sets_of_rounds) - switch
     assert len(numbers(result, "columns-left")) == len(sets_of_rounds)
     assert "none is asked for any more" in dict(run_of(strategy).describe())["Hessian block"]
+    total = sum(objective.num_examples for objective in objectives)
+    largest = sum(objective.num_examples * objective.lipschitz() for objective in objectives) / total
+    assert strategy.state.largest == pytest.approx(largest)
+
+
+def test_a_run_that_is_over_when_nothing_is_left_does_not_speak_of_what_follows(caplog):
+    with caplog.at_level("WARNING", logger="flwr"):
+        result, strategy = solved(sites("squares"), L1(0.05), disclosure=Disclosure(hessian_share=0.8))
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+    assert (strategy.state.columns_left, strategy.state.hessian) == (0.0, 1.0)
+    assert not caplog.records
 
 
 def test_stop_ends_the_run_with_its_best_point(caplog):
@@ -259,6 +284,7 @@ LIES = {
     "-1": _claims(-1.0),
     "one": _claims(1),
     "1e18": _claims(1e18),
+    "1e300": _claims(1e300),
     "a fraction": _claims(7.9),
     "alternating": _claims(lambda number: 50.0 if number % 2 else 3.0),
     "growing": _claims(lambda number: 2.0**number),
@@ -279,8 +305,10 @@ def test_what_a_site_says_of_its_limit_does_no_harm(lie, p):
     result = started(strategy, grid, objectives, 700)
     certified(result, objectives, psi)
     assert not any(metrics["skipped"] for metrics in result.train_metrics_clientapp.values())
-    if lie == "1e18":
+    if lie in ("1e18", "1e300"):
         assert strategy.state.hessian == 1.0
+        assert max(numbers(result, "working-set")) == (10 if p == 9 else 100)
+        assert numbers(result, "columns-left")[-1] <= 1e18
     if lie in ("0", "-1"):
         assert strategy.state.hessian == 0.0
 
@@ -318,6 +346,15 @@ def test_blocks_in_turn_reach_the_optimum_without_gradient_steps():
     assert strategy.state.hessian == 1.0
     assert max(mask.sum() for mask in masks) <= limit
     assert np.array(masks).any(axis=0).sum() >= needed
+
+
+@pytest.mark.parametrize("limit", [4.0, 6.0, 8.0, 9.0])
+def test_where_a_group_does_not_fit_the_run_does_not_end_short_of_the_optimum(limit):
+    """A step on a set without the group that violates optimality changes nothing, and says nothing of the optimum."""
+    objectives, psi = sites("logistic", sizes=(60, 81, 75)), GroupLasso(0.02, np.r_[0, np.ones(8, dtype=int)])
+    grid = Watched(app_of(objectives), 3, _claims(limit))
+    result = started(FedNewton(regularizer=psi, fraction_evaluate=0.0), grid, objectives, 900)
+    certified(result, objectives, psi)
 
 
 def test_a_site_that_leaves_does_not_give_the_others_limits_back():
@@ -372,15 +409,16 @@ def test_more_coordinates_than_the_largest_block_are_solved_in_turns(monkeypatch
 
 
 def test_classes_are_not_called_separable_because_a_set_is_limited():
-    """The smallest eigenvalue of some unpenalised coordinates is compared with nothing."""
+    """The smallest eigenvalue of some unpenalised coordinates is not that of others, whose features are small."""
     rng = np.random.default_rng(0)
-    features = rng.normal(size=(200, 8)) * np.geomspace(1.0, 1e-4, 8)
-    objectives = [Logistic(part, part[:, 0] + 0.5 * rng.normal(size=100) > 0.0) for part in np.split(features, 2)]
-    free = L1(1e-5, weights=np.r_[0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0])
-    grid = Watched(app_of(objectives), 2, _claims(lambda number: max(3.0, 9.0 - number)))
-    strategy = FedNewton(regularizer=free, fraction_evaluate=0.0)
-    result = started(strategy, grid, objectives, 40)
-    assert numbers(result, "objective")[-1] <= numbers(result, "objective")[0]
+    features = rng.normal(size=(200, 8)) * np.geomspace(1.0, 1e-7, 8)
+    objectives = [Logistic(part, part[:, 0] + rng.normal(size=100) > 0.0) for part in np.split(features, 2)]
+    free = L1(1e-3, weights=np.r_[np.zeros(7), 1.0])
+    keeps_back, limits = _claims(3.0, (1,), keep_back=True), _claims(3.0)
+    grid = Watched(app_of(objectives), 2, lambda reply, number: (keeps_back(reply, number), limits(reply, number)))
+    result = started(FedNewton(regularizer=free, fraction_evaluate=0.0), grid, objectives, 60)
+    assert set(numbers(result, "working-set")) == {3}
+    assert numbers(result, "objective")[-1] < numbers(result, "objective")[0]
 
 
 def test_an_app_takes_a_disclosure_only():
