@@ -53,7 +53,7 @@ from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
 from flwr_fco.simulation.strength_path import StrengthPath
-from flwr_fco.strategies import FedNewton, Strengths, run_of
+from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "Summary", "to_estimator"]
 
@@ -527,7 +527,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
             ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
         ]
-        proved = strategy.proved_zero["coefficients"].reshape(-1, outputs)
+        proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
         self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
         if proved.any():
             count = np.count_nonzero(proved.all(axis=1))
@@ -685,7 +685,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
-        (:attr:`flwr_fco.strategies.FedNewton.proved_zero`).
+        (:func:`flwr_fco.strategies.proved_zero`).
     path_ : PathResult
         With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
     strength_ : float
@@ -804,7 +804,7 @@ class FederatedLasso(FederatedElasticNet):
         factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
-        (:attr:`flwr_fco.strategies.FedNewton.proved_zero`).
+        (:func:`flwr_fco.strategies.proved_zero`).
     path_ : PathResult
         With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
     strength_ : float
@@ -867,7 +867,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
-        (:attr:`flwr_fco.strategies.FedNewton.proved_zero`).
+        (:func:`flwr_fco.strategies.proved_zero`).
     path_ : PathResult
         With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
     strength_ : float

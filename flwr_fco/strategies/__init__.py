@@ -45,7 +45,7 @@ from flwr_fco.strategies.gradient_tracking import (
     Scaffold,
 )
 from flwr_fco.strategies.local_minimisation import DualFL, FedDR, FedDyn, FedProx, Scaffnew
-from flwr_fco.strategies.newton import FedNewton
+from flwr_fco.strategies.newton import FedNewton, proved_zero
 from flwr_fco.strategies.primal_averaging import FedAvgSubgradient, FedMid, FedMidOSP, FedMiP, FeDualEx, LocalSGD
 from flwr_fco.work import Epochs, Minimise, Steps
 
@@ -112,6 +112,7 @@ __all__ = [
     "Wire",
     "WorkOptions",
     "method_of",
+    "proved_zero",
     "run_of",
     "theorem_stages",
 ]

@@ -13,7 +13,7 @@ from flwr_fco.algorithms.newton import NewtonPath
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.convergence import Exact
 from flwr_fco.server.options import EveryoneOptions
-from flwr_fco.server.strategy import CompositeStrategy
+from flwr_fco.server.strategy import CompositeStrategy, run_of
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -38,7 +38,7 @@ class FedNewton(
     coefficients that psi leaves alone, there is ``residual`` instead: the norm of a proximal gradient step, which is 0
     at the solution but bounds nothing.
 
-    :attr:`proved_zero` says which coefficients every optimum of the pooled problem has at zero.
+    :func:`~flwr_fco.strategies.proved_zero` says which coefficients every optimum of the pooled problem has at zero.
 
     What a client sends are derivatives and, in the first round, the means of its columns and the largest of their mean
     squares, at the precision of its data: sums over its rows, which single rows can be found from if there are few.
@@ -108,26 +108,40 @@ class FedNewton(
                 f"wire={self.wire!r}: the duality gap of {name} would be that of rounded sums; leave it out"
             )
 
-    @property
-    def proved_zero(self) -> dict[str, NDArray[np.bool_]]:
-        """Which coefficients are zero in every optimum of the pooled problem, by name of array: gap safe rules.
 
-        A coefficient is, if at the dual point of some round, whose gap is G,
-        ``|slope_j| + sqrt(2 c G) s_j < threshold_j``: c is the losses' largest second derivative in a prediction (twice
-        the scale of squares, 1/4 logistic, 1/2 multinomial), s_j bounds the root mean square of column j, about its
-        mean if there is an intercept that psi leaves alone, and threshold_j is psi's l1 strength. A duality gap of 0
-        would prove all but those on the boundary. It holds as far as the clients' sums are right, as the gap does.
+def proved_zero(strategy: FedNewton) -> dict[str, NDArray[np.bool_]]:
+    """Return which coefficients are zero in every optimum of the pooled problem, by name of array: gap safe rules.
 
-        Nothing is proved without a duality gap, for a psi that is no sum over coordinates, and with
-        ``hessian="none"``.
+    A coefficient is, if at the dual point of some round, whose gap is G,
+    ``|slope_j| + sqrt(2 c G) s_j < threshold_j``: c is the losses' largest second derivative in a prediction (twice the
+    scale of squares, 1/4 logistic, 1/2 multinomial), s_j bounds the root mean square of column j, about its mean if
+    there is an intercept that psi leaves alone, and threshold_j is psi's l1 strength. A duality gap of 0 would prove
+    all but those on the boundary. It holds as far as the clients' sums are right, as the gap does.
 
-        Returns
-        -------
-        dict of str to ndarray of bool
-            A mask for each array; empty before the first round.
-        """
-        if self.state is None:
-            return {}
-        layout = self._fco.plan.layout
-        proved = getattr(self.state, "proved", np.zeros(layout.size))
-        return {name: np.asarray(own > 0.0) for name, own in layout.views(proved).items()}
+    Nothing is proved without a duality gap, for a psi that is no sum over coordinates, with ``hessian="none"``, and of
+    a path of strengths.
+
+    Parameters
+    ----------
+    strategy : FedNewton
+        After a run, or within one.
+
+    Returns
+    -------
+    dict of str to ndarray of bool
+        A mask for each array; empty before the first round.
+
+    References
+    ----------
+    Ndiaye, Fercoq, Gramfort, Salmon: Gap safe screening rules for sparsity enforcing penalties (JMLR 2017).
+
+    Examples
+    --------
+    >>> proved_zero(FedNewton())
+    {}
+    """
+    if strategy.state is None:
+        return {}
+    layout = run_of(strategy).plan.layout
+    proved = getattr(strategy.state, "proved", np.zeros(layout.size))
+    return {name: np.asarray(own > 0.0) for name, own in layout.views(proved).items()}

@@ -623,7 +623,7 @@ def works_in_steps(name):
 
 
 def test_every_local_solver_belongs_to_a_strategy_that_the_time_is_tested_with():
-    chosen_by_an_option = {algorithm_class(FedNewton(hessian="none")).name}
+    chosen_by_an_option = {algorithm_class(own).name for own in (FedNewton(), FedNewton(hessian="none"))}
     named = {method_of(kind).algorithm.name for kind in ALL_STRATEGIES.values()}
     assert sorted(named | chosen_by_an_option) == SOLVERS
 

@@ -160,7 +160,7 @@ class NewtonPath(CertifiedMethod):
         left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
         points = _parted(told, size)
         parts = [_without(objective, left_out, fold) for fold in range(len(counts))]
-        _check_what_leaves(client.disclosure, objective, left_out, parts)
+        _check_what_leaves(client.disclosure, objective, left_out)
         shares = np.array([share for _, share in parts])
         if numbers["validate"]:
             losses = _held_out(objective, left_out, counts, points)
@@ -493,15 +493,10 @@ def _without(objective: Objective, left_out: Sequence[NDArray[np.int64]], fold: 
     return objective.subset(rest) if rest.size else (None, 0.0)
 
 
-def _check_what_leaves(
-    disclosure: Disclosure,
-    objective: Objective,
-    left_out: Sequence[NDArray[np.int64]],
-    parts: Sequence[tuple[Objective | None, float]],
-) -> None:
-    """Refuse a path that a client's owner does not allow, of each fold and of the rows without it.
+def _check_what_leaves(disclosure: Disclosure, objective: Objective, left_out: Sequence[NDArray[np.int64]]) -> None:
+    """Refuse a path that a client's owner does not allow of each fold.
 
-    Sums over all rows and over those without a fold give away those of the fold.
+    Sums over all rows less those without a fold are those of the fold; the rows without it hold other folds.
     """
     if disclosure.hessian_share is not None:
         raise ConfigurationError(
@@ -512,9 +507,6 @@ def _check_what_leaves(
     for fold, rows in enumerate(left_out, start=1):
         if rows.size:
             disclosure.check(objective.subset(rows)[0], f"sums over fold {fold}")
-    for fold, (part, _) in enumerate(parts):
-        if fold and part is not None:
-            disclosure.check(part, f"sums over all folds but {fold}")
 
 
 def _held_out(

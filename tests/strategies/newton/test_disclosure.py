@@ -189,7 +189,7 @@ def test_the_switch_is_said_once_and_is_in_the_result(caplog):
     assert all(size == 0 for size in sets_of_rounds[switch:])
     assert len(numbers(result, "smoothness")) == len(sets_of_rounds) - switch
     assert len(numbers(result, "columns-left")) == len(sets_of_rounds)
-    assert "none is asked for any more" in dict(run_of(strategy).describe())["Hessian block"]
+    assert "none is asked for any more" in dict(strategy.describe())["Hessian block"]
     total = sum(objective.num_examples for objective in objectives)
     largest = sum(objective.num_examples * objective.lipschitz() for objective in objectives) / total
     assert strategy.state.largest == pytest.approx(largest)

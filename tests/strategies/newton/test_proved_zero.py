@@ -10,7 +10,7 @@ from flwr_fco.algorithms.newton.method import _begun_anew
 from flwr_fco.algorithms.newton.terms import Evaluated, constant_terms, evaluation_terms, largest_square
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, NonNegative
-from flwr_fco.strategies import FedNewton
+from flwr_fco.strategies import FedNewton, proved_zero
 
 P = 8
 
@@ -98,11 +98,11 @@ def test_no_optimum_has_what_a_round_has_proved_zero(kind, case):
         slopes, w = slopes_at_the_optimum(objectives, thresholds.reshape(shape), ridge * strength, box)
         result, strategy = solved(objectives, psi)
         assert numbers(result, "duality-gap")[-1] <= 1e-8
-        proved = strategy.proved_zero["coefficients"].reshape(-1)
+        proved = proved_zero(strategy)["coefficients"].reshape(-1)
         # CVXPY's slopes are good to about 1e-7; those of any optimum's support are the threshold itself, or above.
         assert (slopes[proved] < (1.0 - 1e-5) * thresholds[proved]).all()
         assert (np.abs(w[proved]) < 1e-4).all()
-        assert not any(mask.any() for name, mask in strategy.proved_zero.items() if name == "intercept")
+        assert not any(mask.any() for name, mask in proved_zero(strategy).items() if name == "intercept")
         counts.append((proved.sum(), (slopes < 0.99 * thresholds).sum()))
     found, provable = np.sum(counts, axis=0)
     assert found >= 0.95 * provable > 0
@@ -166,12 +166,12 @@ def test_nothing_is_said_where_nothing_can_be_proved():
     groups = GroupLasso(1e9, np.arange(P) // 2)
     for psi, options in ((confounder, {}), (groups, {}), (NonNegative(), {}), (L1(1e9), {"hessian": "none"})):
         _, strategy = solved(objectives, psi, **options)
-        assert {name: mask.shape for name, mask in strategy.proved_zero.items()} == {
+        assert {name: mask.shape for name, mask in proved_zero(strategy).items()} == {
             "coefficients": (P,),
             "intercept": (1,),
         }
-        assert not strategy.proved_zero["coefficients"].any()
-    assert FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0).proved_zero == {}
+        assert not proved_zero(strategy)["coefficients"].any()
+    assert proved_zero(FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0)) == {}
 
 
 def test_what_is_proved_of_other_clients_is_dropped():
