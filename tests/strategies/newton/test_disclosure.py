@@ -225,7 +225,15 @@ def test_another_word_for_the_option_is_refused():
 # --- the same bits however it runs ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("p", "share"), [(150, 1.2), (150, 0.5), (150, 0.0), (80, 2.0)])
+@pytest.mark.parametrize(
+    ("p", "share"),
+    [
+        (80, 2.0),
+        (150, 0.5),
+        pytest.param(150, 1.2, marks=pytest.mark.nightly),
+        pytest.param(150, 0.0, marks=pytest.mark.nightly),
+    ],
+)
 def test_in_process_over_messages_and_in_processes_the_bits_are_the_same(p, share):
     """Of 80 features 66 are needed, and 40 are allowed in one round: the point travels apart from the set."""
     objectives, psi = sites("logistic", p=p, sizes=(40, 30, 35)), L1(0.06)
