@@ -43,7 +43,7 @@ from flwr_fco.algorithms.contract import (
     Vector,
 )
 from flwr_fco.algorithms.contract.choices import Strengths
-from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, finished, progress
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, finished, population_of, progress
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
 from flwr_fco.algorithms.newton.model import Penalty
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
@@ -256,7 +256,13 @@ class NewtonPath(CertifiedMethod):
         """Return the state after a step of each problem; solved ones close, and others open."""
         uplinks = list(replies)
         if state.stage == VALIDATING:
-            return self._validated(state, uplinks)
+            who = [population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
+            # Of models of all clients only all of them can say how good they are.
+            return (
+                self._validated(state, uplinks)
+                if who == state.populations.tolist()
+                else self._begun_anew(problem, state)
+            )
         asked, folds = _asked(state), len(state.populations)
         parts = [self._parts(problem, state, uplink) for uplink in uplinks]
         exchanges = {row: _weighted(uplinks, [own[k] for own in parts], row % folds) for k, row in enumerate(asked)}

@@ -1,5 +1,7 @@
 """A path of strengths and its cross-validation in one run: against runs of one strength each, and scikit-learn."""
 
+import copy
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
@@ -266,7 +268,9 @@ def test_a_negative_loss_on_left_out_rows_does_not_count():
     np.testing.assert_array_equal(point(result, objectives[0]), point(honest, objectives[0]))
 
 
-def test_a_site_that_goes_away_begins_the_path_anew():
+@pytest.mark.parametrize("late", [False, True], ids=["in a fit", "at the validation"])
+def test_a_site_that_goes_away_begins_the_path_anew(late):
+    """Also at the last message: the losses of two sites say nothing of models of three."""
     objectives = sites("squares", sizes=(60, 81, 50))
     strategy = FedNewton(
         regularizer=L1(1.0),
@@ -274,7 +278,10 @@ def test_a_site_that_goes_away_begins_the_path_anew():
         participation=Everyone(on_missing="reset"),
         fraction_evaluate=0.0,
     )
-    grid = Counting(app_of(objectives), 3, lambda reply, number: None if number >= 3 else reply)
+    whole = Counting(app_of(objectives), 3)
+    start_of(copy.copy(strategy), whole, objectives)
+    gone = len(whole.rounds) if late else 3
+    grid = Counting(app_of(objectives), 3, lambda reply, number: None if number >= gone else reply)
     start_of(strategy, grid, objectives)
     rest = objectives[1:]
     state = run_of(strategy).state
