@@ -486,6 +486,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         rounds, path, tolerance = max(1, self.max_rounds - 1), self._path, strategy.tolerance
         self.n_iter_ = 1
+        for name in ("path_", "strength_"):
+            # Of an earlier fit.
+            self.__dict__.pop(name, None)
+        if path is not None and strategy.hessian == "none":
+            raise ConfigurationError(
+                f"cv={self.cv!r} with l1_ratio={self.l1_ratio!r}: a ridge of more than {_LARGEST_BLOCK} coefficients "
+                "takes gradient steps, one strength at a time; give l1_ratio > 0, or no cv"
+            )
         if path is not None:
             strategy.tolerance = tolerance * max(1.0, _ON_A_PATH / self.tol)
             values = path.values

@@ -613,3 +613,15 @@ def test_folds_of_ones_own_are_those_of_the_rows():
         FederatedLasso(cv=splits).fit([X[:20], X[20:]], [y[:20], y[20:]])
     with pytest.raises(ConfigurationError, match="expected a partition"):
         FederatedLasso(cv=splits[:2]).fit(X, y)
+
+
+def test_a_fit_without_cv_forgets_that_of_one_with_it_and_a_wide_ridge_says_why_it_has_none():
+    X, y = regression_data()
+    model = FederatedLasso(cv=3).fit(X, y)
+    assert model.path_.points
+    model.set_params(cv=None).fit(X, y)
+    assert not hasattr(model, "path_")
+    assert not hasattr(model, "strength_")
+    wide = np.random.default_rng(0).normal(size=(20, 2100))
+    with pytest.raises(ConfigurationError, match=r"a ridge of more than 2048 coefficients.*l1_ratio > 0"):
+        FederatedElasticNet(l1_ratio=0.0, cv=3).fit(wide, wide[:, 0])
