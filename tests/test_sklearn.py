@@ -586,6 +586,22 @@ def test_a_cross_validation_that_is_none(cv, message):
         FederatedLasso(cv=cv).fit(X, y)
 
 
+def test_a_message_of_a_cross_validation_is_as_small_as_the_user_says():
+    X, y = regression_data()
+    whole, small = (FederatedLasso(cv=Strengths(12, folds=3, max_bytes=size)).fit(X, y).path_ for size in (2**25, 1))
+    rounds = [len(path.points[0].result.train_metrics_clientapp) for path in (whole, small)]
+    assert rounds[1] > 2 * rounds[0]
+    np.testing.assert_allclose(*([at.held_out for at in path.points] for path in (whole, small)), rtol=1e-6)
+
+
+def test_a_ridge_of_many_features_is_not_cross_validated():
+    X = np.random.default_rng(0).normal(size=(20, 2050))
+    with pytest.raises(
+        ConfigurationError, match=r"cv=3 of a ridge with 2051 coefficients.*above 2048 no .*l1_ratio > 0"
+    ):
+        FederatedLogisticRegression(cv=3).fit(X, X[:, 0] > 0.0)
+
+
 def test_a_ridge_takes_strengths_of_scikit_learns_scale():
     X, y = load_breast_cancer(return_X_y=True)
     X = (X - X.mean(axis=0)) / X.std(axis=0)
