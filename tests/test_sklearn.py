@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GroupKFold
+from sklearn.model_selection import GroupKFold, KFold
 from sklearn.utils.estimator_checks import check_estimator
 from together import together
 
@@ -584,6 +584,16 @@ def test_a_cross_validation_that_is_none(cv, message):
     X, y = regression_data()
     with pytest.raises(ConfigurationError, match=message):
         FederatedLasso(cv=cv).fit(X, y)
+
+
+def test_a_row_of_weight_2_is_two_rows_of_a_cross_validation():
+    X, y = regression_data()
+    weights, site, splits = 1 + np.arange(len(X)) % 3, np.arange(len(X)) % 2, list(KFold(4).split(X))
+    twice = np.repeat(np.arange(len(X)), weights)
+    repeated = [(np.flatnonzero(np.isin(twice, train)), np.flatnonzero(np.isin(twice, test))) for train, test in splits]
+    one = FederatedLasso(cv=splits).fit(X, y, sample_weight=weights, groups=site).path_
+    other = FederatedLasso(cv=repeated).fit(X[twice], y[twice], groups=site[twice]).path_
+    np.testing.assert_allclose([at[3:5] for at in one.points], [at[3:5] for at in other.points], rtol=1e-5)
 
 
 def test_a_message_of_a_cross_validation_is_as_small_as_the_user_says():

@@ -43,7 +43,7 @@ from flwr_fco.algorithms.contract import (
     Vector,
 )
 from flwr_fco.algorithms.contract.choices import Strengths
-from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, finished, progress
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, finished, progress
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
 from flwr_fco.algorithms.newton.model import Penalty
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
@@ -158,20 +158,18 @@ class NewtonPath(CertifiedMethod):
         if min(counts) < 0 or sum(counts) * size != told.size:
             raise ProtocolError(f"the server tells {told.size // size} points, of folds with {counts} of them")
         left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
-        points = _parted(told, size)
-        parts = [_without(objective, left_out, fold) for fold in range(len(counts))]
+        points, first = _parted(told, size), bool(numbers["first"])
         _check_what_leaves(client.disclosure, objective, left_out)
-        shares = np.array([share for _, share in parts])
+        shares = np.ones(len(counts))
+        answers: list[dict[str, Any]] = []
+        for fold, count in enumerate(counts):
+            about = [] if numbers["validate"] else points[len(answers) : len(answers) + count]
+            own, shares[fold] = _outside(objective, left_out, fold, about, first)
+            answers += own
         if numbers["validate"]:
-            losses = _held_out(objective, left_out, counts, points)
-            return {"held_out": losses, "shares": shares}, Moved(np.zeros(size), None, 1)
-        first = bool(numbers["first"])
-        whose = [part for (part, _), count in zip(parts, counts, strict=True) for _ in range(count)]
-        answers = [
-            _nothing(w, on.size, first) if part is None else answer(part, w, on, first)
-            for part, (w, on) in zip(whose, points, strict=True)
-        ]
-        sent = {name: _joined([own[name] for own in answers]) for name in answers[0]}
+            sent = {"held_out": _held_out(objective, left_out, counts, points)}
+        else:
+            sent = {name: _joined([own[name] for own in answers]) for name in answers[0]}
         return sent | {"shares": shares}, Moved(np.zeros(size), None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
@@ -297,7 +295,7 @@ class NewtonPath(CertifiedMethod):
         if state.stage < DONE:
             return ""
         rows = [_row(state, row) for row in range(len(state.status))]
-        missed = sum(max(progress(own).get("duality-gap", own.residual), 0.0) > self.tolerance for own in rows)
+        missed = sum(distance(own) > self.tolerance for own in rows)
         rest = f", but {missed}, whose steps no longer change the objective" if missed else ""
         return f"all {len(rows)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
 
@@ -484,13 +482,23 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
     return [np.sort(order[turn == fold]) for fold in range(folds)]
 
 
-def _without(objective: Objective, left_out: Sequence[NDArray[np.int64]], fold: int) -> tuple[Objective | None, float]:
-    """Return the loss of the rows outside a fold and their share, and None if there are none; fold 0 is empty."""
-    rows = left_out[fold - 1] if fold else np.zeros(0, dtype=np.int64)
-    if not rows.size:
-        return objective, 1.0
-    rest = np.setdiff1d(np.arange(objective.num_examples), rows)
-    return objective.subset(rest) if rest.size else (None, 0.0)
+def _outside(
+    objective: Objective,
+    left_out: Sequence[NDArray[np.int64]],
+    fold: int,
+    points: Sequence[tuple[Vector, NDArray[np.int64]]],
+    first: bool,
+) -> tuple[list[dict[str, Any]], float]:
+    """Return the answers about points on the rows outside a fold, and their share; fold 0 is empty.
+
+    These rows are copied, so they are those of one fold at a time.
+    """
+    rows, share = left_out[fold - 1] if fold else np.zeros(0, dtype=np.int64), 1.0
+    if rows.size == objective.num_examples:
+        return [_nothing(w, on.size, first) for w, on in points], 0.0
+    if rows.size:
+        objective, share = objective.subset(np.setdiff1d(np.arange(objective.num_examples), rows))
+    return [answer(objective, w, on, first) for w, on in points], share
 
 
 def _check_what_leaves(disclosure: Disclosure, objective: Objective, left_out: Sequence[NDArray[np.int64]]) -> None:
