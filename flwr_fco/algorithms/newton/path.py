@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from logging import WARNING
 from typing import Any, ClassVar, NamedTuple
@@ -133,18 +133,12 @@ class NewtonPath(CertifiedMethod):
     name: ClassVar[str] = "newton_path"
     refuses: ClassVar[Mapping[str, str]] = ProximalNewton.refuses
 
-    strengths: Strengths | None = None
+    strengths: Strengths = field(default_factory=Strengths)
 
     @classmethod
     def for_options(cls, options: object) -> type[Algorithm]:
         """Return the method of one strength, if no path is asked for."""
         return ProximalNewton.for_options(options) if getattr(options, "strengths", None) is None else cls
-
-    @property
-    def path(self) -> Strengths:
-        """The strengths, which are there if this class is chosen."""
-        assert self.strengths is not None
-        return self.strengths
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -180,7 +174,7 @@ class NewtonPath(CertifiedMethod):
 
     def init(self, problem: Problem, primal: Vector) -> PathState:
         """Return the state before round 1: the null models are open."""
-        folds, strengths = 1 + (self.path.folds or 0), self.path.count
+        folds, strengths = 1 + (self.strengths.folds or 0), self.strengths.count
         problems, d = (strengths + 1) * folds, primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._of_strength(problem, _HUGE), start)
@@ -285,7 +279,7 @@ class NewtonPath(CertifiedMethod):
         """Return the model of the chosen strength; before it is chosen, that of the smallest one so far."""
         folds = len(state.populations)
         if state.stage == DONE and folds > 1:
-            number = 1 + chosen(state.held_out[0], state.held_out[2], self.path.rule)
+            number = 1 + chosen(state.held_out[0], state.held_out[2], self.strengths.rule)
         else:
             number = int(np.flatnonzero(state.status[::folds] != WAITING)[-1])
         return np.asarray(state.points[number * folds])
@@ -314,7 +308,7 @@ class NewtonPath(CertifiedMethod):
 
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the path and when the run ends."""
-        return [("Path", f"{self.path}, all problems in each message"), *super().describe(state)]
+        return [("Path", f"{self.strengths}, all problems in each message"), *super().describe(state)]
 
     # --- problems -------------------------------------------------------------------------------------------------
 
@@ -329,7 +323,7 @@ class NewtonPath(CertifiedMethod):
         except ConfigurationError as error:
             if not fold:
                 raise
-            raise ConfigurationError(f"without fold {fold} of {self.path.folds}: {error}") from error
+            raise ConfigurationError(f"without fold {fold} of {self.strengths.folds}: {error}") from error
 
     def _of_strength(self, problem: Problem, strength: float) -> Problem:
         psi = with_strength(problem.psi.regularizer, strength)
@@ -342,15 +336,15 @@ class NewtonPath(CertifiedMethod):
 
     def _strengths(self, problem: Problem, gradient: Vector) -> Vector:
         """Return the path's strengths, from the gradient at the null model of all data."""
-        if self.path.values is not None:
-            return np.array(sorted(self.path.values, reverse=True))
+        if self.strengths.values is not None:
+            return np.array(sorted(self.strengths.values, reverse=True))
         largest = problem.psi.strength_max(gradient) * (1.0 + _ABOVE)
         if not 0.0 < largest < math.inf:
             raise ConfigurationError(
                 f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "
                 "Strengths(values=[...]) by hand"
             )
-        return largest * self.path.ratio ** (np.arange(self.path.num) / (self.path.num - 1))
+        return largest * self.strengths.ratio ** (np.arange(self.strengths.num) / (self.strengths.num - 1))
 
     def _opened(
         self, problem: Problem, before: PathState, state: PathState, exchanges: Mapping[int, Replies]
@@ -363,7 +357,7 @@ class NewtonPath(CertifiedMethod):
             if state.status[rows[0]] != WAITING:
                 continue
             wanted = sum(_bytes_of(state, row - folds) for row in rows)
-            if used and used + wanted > self.path.max_bytes:
+            if used and used + wanted > self.strengths.max_bytes:
                 break
             for row in rows:
                 fold = row % folds
