@@ -467,6 +467,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
         """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
         dense_solution = isinstance(psi, L2Squared | Zero) and told[0][2].size > _LARGEST_BLOCK
+        if dense_solution and self._path is not None:
+            raise ConfigurationError(
+                f"cv={self.cv!r} of a ridge with {told[0][2].size} coefficients, which are all non-zero: above "
+                f"{_LARGEST_BLOCK} no Hessian block is asked for, and a cross-validation needs blocks; give l1_ratio > "
+                "0, or leave cv out"
+            )
         null = math.fsum(weight * loss for weight, loss, _ in told)
         if self.fit_intercept and isinstance(self, RegressorMixin):
             # With the best intercept the loss is less by half of its slope's square.
@@ -495,7 +501,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 "takes gradient steps, one strength at a time; give l1_ratio > 0, or no cv"
             )
         if path is not None:
-            strategy.tolerance = tolerance * max(1.0, _ON_A_PATH / self.tol)
+            # What is no argument of StrengthPath, such as the size of a message, is the user's too.
+            strategy.strengths, strategy.tolerance = path, tolerance * max(1.0, _ON_A_PATH / self.tol)
             values = path.values
             if values is None and isinstance(strategy.regularizer, L2Squared):
                 # No strength makes a ridge 0: C from 1e-3 to 1e3 in scikit-learn's scale, ten of them as there.
@@ -506,7 +513,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
             self.n_iter_ += len(chosen.result.train_metrics_clientapp)
             self.strength_, start = chosen.strength, chosen.result.arrays
-            strategy.regularizer, strategy.tolerance = with_strength(strategy.regularizer, chosen.strength), tolerance
+            strategy.strengths, strategy.tolerance = None, tolerance
+            strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
         result = run(strategy, start, rounds)
         metrics = result.train_metrics_clientapp
         last = metrics[max(metrics)]

@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer, load_iris
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.metrics import log_loss
-from sklearn.model_selection import GroupKFold
+from sklearn.model_selection import GroupKFold, KFold
 from sklearn.utils.estimator_checks import check_estimator
 from together import together
 
@@ -584,6 +584,32 @@ def test_a_cross_validation_that_is_none(cv, message):
     X, y = regression_data()
     with pytest.raises(ConfigurationError, match=message):
         FederatedLasso(cv=cv).fit(X, y)
+
+
+def test_a_row_of_weight_2_is_two_rows_of_a_cross_validation():
+    X, y = regression_data()
+    weights, site, splits = 1 + np.arange(len(X)) % 3, np.arange(len(X)) % 2, list(KFold(4).split(X))
+    twice = np.repeat(np.arange(len(X)), weights)
+    repeated = [(np.flatnonzero(np.isin(twice, train)), np.flatnonzero(np.isin(twice, test))) for train, test in splits]
+    one = FederatedLasso(cv=splits).fit(X, y, sample_weight=weights, groups=site).path_
+    other = FederatedLasso(cv=repeated).fit(X[twice], y[twice], groups=site[twice]).path_
+    np.testing.assert_allclose([at[3:5] for at in one.points], [at[3:5] for at in other.points], rtol=1e-5)
+
+
+def test_a_message_of_a_cross_validation_is_as_small_as_the_user_says():
+    X, y = regression_data()
+    whole, small = (FederatedLasso(cv=Strengths(12, folds=3, max_bytes=size)).fit(X, y).path_ for size in (2**25, 1))
+    rounds = [len(path.points[0].result.train_metrics_clientapp) for path in (whole, small)]
+    assert rounds[1] > 2 * rounds[0]
+    np.testing.assert_allclose(*([at.held_out for at in path.points] for path in (whole, small)), rtol=1e-6)
+
+
+def test_a_ridge_of_many_features_is_not_cross_validated():
+    X = np.random.default_rng(0).normal(size=(20, 2050))
+    with pytest.raises(
+        ConfigurationError, match=r"cv=3 of a ridge with 2051 coefficients.*above 2048 no .*l1_ratio > 0"
+    ):
+        FederatedLogisticRegression(cv=3).fit(X, X[:, 0] > 0.0)
 
 
 def test_a_ridge_takes_strengths_of_scikit_learns_scale():

@@ -66,7 +66,7 @@ def client_app(
         read raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
     disclosure : Disclosure, optional
         What may leave this client, as its owner says; by default ``Disclosure()``, which sets no limit. The log says
-        what has left in each run that asks for second derivatives, or if there is a `hessian_share`.
+        what has left in each run that asks for second derivatives at one strength, or if there is a `hessian_share`.
     max_objectives : int, optional
         Maximum number of objectives that one process keeps; by default all that it has loaded. Above it, the least
         recently used ones are evicted. For a simulation of more data than the memory holds; data can also be a memory

@@ -24,10 +24,10 @@ class Disclosure(Choice):
     `hessian_share` is about second derivatives. Every vector that leaves is a weighted sum of the site's rows: a
     gradient, an increment or the means of the columns is one, a block of the Hessian on k columns is k (with several
     outputs, each of these times their number). They are counted over the whole run, and a block leaves only if the
-    count, with it, is at most `hessian_share` times the rows. Below 1, what has left by
-    then has fewer equations than the rows have unknowns, on any set of columns: a block has (k + 1) / 2 a column. Gradients count, but are not refused:
-    a run that goes on by gradients sends one a round. Numbers (the loss, its conjugate) are not counted. A count does
-    not judge the points that a server asks about, which can single out rows.
+    count, with it, is at most `hessian_share` times the rows. Below 1, what has left by then has fewer equations than
+    the rows have unknowns, on any set of columns: a block has (k + 1) / 2 a column. Gradients count, but are not
+    refused: a run that goes on by gradients sends one a round. Numbers (the loss, its conjugate) are not counted. A
+    count does not judge the points that a server asks about, which can single out rows. A path of strengths is refused.
 
     The count is kept in the node's ``context.state``: for one run at one SuperNode, through all its processes. Another
     run, one that resumes a run over a SuperLink too, begins at 0, and so does a SuperNode that is started again; who

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from logging import WARNING
 from typing import Any, ClassVar, NamedTuple
@@ -43,7 +43,14 @@ from flwr_fco.algorithms.contract import (
     Vector,
 )
 from flwr_fco.algorithms.contract.choices import Strengths
-from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, finished, population_of, progress
+from flwr_fco.algorithms.newton.exchange import (
+    UNKNOWN,
+    CertifiedMethod,
+    distance,
+    finished,
+    population_of,
+    progress,
+)
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
 from flwr_fco.algorithms.newton.model import Penalty
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
@@ -133,18 +140,12 @@ class NewtonPath(CertifiedMethod):
     name: ClassVar[str] = "newton_path"
     refuses: ClassVar[Mapping[str, str]] = ProximalNewton.refuses
 
-    strengths: Strengths | None = None
+    strengths: Strengths = field(default_factory=Strengths)
 
     @classmethod
     def for_options(cls, options: object) -> type[Algorithm]:
         """Return the method of one strength, if no path is asked for."""
         return ProximalNewton.for_options(options) if getattr(options, "strengths", None) is None else cls
-
-    @property
-    def path(self) -> Strengths:
-        """The strengths, which are there if this class is chosen."""
-        assert self.strengths is not None
-        return self.strengths
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -158,20 +159,18 @@ class NewtonPath(CertifiedMethod):
         if min(counts) < 0 or sum(counts) * size != told.size:
             raise ProtocolError(f"the server tells {told.size // size} points, of folds with {counts} of them")
         left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
-        points = _parted(told, size)
-        parts = [_without(objective, left_out, fold) for fold in range(len(counts))]
+        points, first = _parted(told, size), bool(numbers["first"])
         _check_what_leaves(client.disclosure, objective, left_out)
-        shares = np.array([share for _, share in parts])
+        shares = np.ones(len(counts))
+        answers: list[dict[str, Any]] = []
+        for fold, count in enumerate(counts):
+            about = [] if numbers["validate"] else points[len(answers) : len(answers) + count]
+            own, shares[fold] = _outside(objective, left_out, fold, about, first)
+            answers += own
         if numbers["validate"]:
-            losses = _held_out(objective, left_out, counts, points)
-            return {"held_out": losses, "shares": shares}, Moved(np.zeros(size), None, 1)
-        first = bool(numbers["first"])
-        whose = [part for (part, _), count in zip(parts, counts, strict=True) for _ in range(count)]
-        answers = [
-            _nothing(w, on.size, first) if part is None else answer(part, w, on, first)
-            for part, (w, on) in zip(whose, points, strict=True)
-        ]
-        sent = {name: _joined([own[name] for own in answers]) for name in answers[0]}
+            sent = {"held_out": _held_out(objective, left_out, counts, points)}
+        else:
+            sent = {name: _joined([own[name] for own in answers]) for name in answers[0]}
         return sent | {"shares": shares}, Moved(np.zeros(size), None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
@@ -182,7 +181,7 @@ class NewtonPath(CertifiedMethod):
 
     def init(self, problem: Problem, primal: Vector) -> PathState:
         """Return the state before round 1: the null models are open."""
-        folds, strengths = 1 + (self.path.folds or 0), self.path.count
+        folds, strengths = 1 + (self.strengths.folds or 0), self.strengths.count
         problems, d = (strengths + 1) * folds, primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._of_strength(problem, _HUGE), start)
@@ -293,7 +292,7 @@ class NewtonPath(CertifiedMethod):
         """Return the model of the chosen strength; before it is chosen, that of the smallest one so far."""
         folds = len(state.populations)
         if state.stage == DONE and folds > 1:
-            number = 1 + chosen(state.held_out[0], state.held_out[2], self.path.rule)
+            number = 1 + chosen(state.held_out[0], state.held_out[2], self.strengths.rule)
         else:
             number = int(np.flatnonzero(state.status[::folds] != WAITING)[-1])
         return np.asarray(state.points[number * folds])
@@ -303,7 +302,7 @@ class NewtonPath(CertifiedMethod):
         if state.stage < DONE:
             return ""
         rows = [_row(state, row) for row in range(len(state.status))]
-        missed = sum(max(progress(own).get("duality-gap", own.residual), 0.0) > self.tolerance for own in rows)
+        missed = sum(distance(own) > self.tolerance for own in rows)
         rest = f", but {missed}, whose steps no longer change the objective" if missed else ""
         return f"all {len(rows)} problems of the path are solved to tolerance={self.tolerance:g}{rest}"
 
@@ -322,7 +321,7 @@ class NewtonPath(CertifiedMethod):
 
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the path and when the run ends."""
-        return [("Path", f"{self.path}, all problems in each message"), *super().describe(state)]
+        return [("Path", f"{self.strengths}, all problems in each message"), *super().describe(state)]
 
     # --- problems -------------------------------------------------------------------------------------------------
 
@@ -337,7 +336,7 @@ class NewtonPath(CertifiedMethod):
         except ConfigurationError as error:
             if not fold:
                 raise
-            raise ConfigurationError(f"without fold {fold} of {self.path.folds}: {error}") from error
+            raise ConfigurationError(f"without fold {fold} of {self.strengths.folds}: {error}") from error
 
     def _of_strength(self, problem: Problem, strength: float) -> Problem:
         psi = with_strength(problem.psi.regularizer, strength)
@@ -350,15 +349,15 @@ class NewtonPath(CertifiedMethod):
 
     def _strengths(self, problem: Problem, gradient: Vector) -> Vector:
         """Return the path's strengths, from the gradient at the null model of all data."""
-        if self.path.values is not None:
-            return np.array(sorted(self.path.values, reverse=True))
+        if self.strengths.values is not None:
+            return np.array(sorted(self.strengths.values, reverse=True))
         largest = problem.psi.strength_max(gradient) * (1.0 + _ABOVE)
         if not 0.0 < largest < math.inf:
             raise ConfigurationError(
                 f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "
                 "Strengths(values=[...]) by hand"
             )
-        return largest * self.path.ratio ** (np.arange(self.path.num) / (self.path.num - 1))
+        return largest * self.strengths.ratio ** (np.arange(self.strengths.num) / (self.strengths.num - 1))
 
     def _opened(
         self, problem: Problem, before: PathState, state: PathState, exchanges: Mapping[int, Replies]
@@ -371,7 +370,7 @@ class NewtonPath(CertifiedMethod):
             if state.status[rows[0]] != WAITING:
                 continue
             wanted = sum(_bytes_of(state, row - folds) for row in rows)
-            if used and used + wanted > self.path.max_bytes:
+            if used and used + wanted > self.strengths.max_bytes:
                 break
             for row in rows:
                 fold = row % folds
@@ -490,13 +489,23 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
     return [np.sort(order[turn == fold]) for fold in range(folds)]
 
 
-def _without(objective: Objective, left_out: Sequence[NDArray[np.int64]], fold: int) -> tuple[Objective | None, float]:
-    """Return the loss of the rows outside a fold and their share, and None if there are none; fold 0 is empty."""
-    rows = left_out[fold - 1] if fold else np.zeros(0, dtype=np.int64)
-    if not rows.size:
-        return objective, 1.0
-    rest = np.setdiff1d(np.arange(objective.num_examples), rows)
-    return objective.subset(rest) if rest.size else (None, 0.0)
+def _outside(
+    objective: Objective,
+    left_out: Sequence[NDArray[np.int64]],
+    fold: int,
+    points: Sequence[tuple[Vector, NDArray[np.int64]]],
+    first: bool,
+) -> tuple[list[dict[str, Any]], float]:
+    """Return the answers about points on the rows outside a fold, and their share; fold 0 is empty.
+
+    These rows are copied, so they are those of one fold at a time.
+    """
+    rows, share = left_out[fold - 1] if fold else np.zeros(0, dtype=np.int64), 1.0
+    if rows.size == objective.num_examples:
+        return [_nothing(w, on.size, first) for w, on in points], 0.0
+    if rows.size:
+        objective, share = objective.subset(np.setdiff1d(np.arange(objective.num_examples), rows))
+    return [answer(objective, w, on, first) for w, on in points], share
 
 
 def _check_what_leaves(disclosure: Disclosure, objective: Objective, left_out: Sequence[NDArray[np.int64]]) -> None:

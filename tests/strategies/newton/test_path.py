@@ -1,6 +1,7 @@
 """A path of strengths and its cross-validation in one run: against runs of one strength each, and scikit-learn."""
 
 import copy
+import weakref
 
 import numpy as np
 import pytest
@@ -58,6 +59,9 @@ def test_each_model_is_that_of_a_run_of_its_own(kind):
         assert objective_value(objectives, own, w) <= objective_value(objectives, own, best) + 2e-9
         assert at.gap <= 1e-9 or np.isnan(at.gap)
         np.testing.assert_array_equal(w != 0.0, best != 0.0)
+    history = path.points[0].result.train_metrics_clientapp
+    gaps = [at.gap for at in path.points]
+    assert np.isnan(gaps).all() or history[max(history)]["duality-gap"] >= max(gaps) > min(gaps)
 
 
 @pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
@@ -110,6 +114,30 @@ def test_folds_part_the_rows_with_the_same_shares_of_each_class(folds):
             assert any(
                 (a.size != b.size or (a != b).any()) for a, b in zip(parts, folds_of(objective, folds, 6), strict=True)
             )
+
+
+def test_a_site_of_few_rows_does_not_always_have_them_in_the_same_folds():
+    objective = LeastSquares(np.ones((3, 1)), np.ones(3))
+    assert len({tuple(rows.size for rows in folds_of(objective, 7, seed)) for seed in range(20)}) > 3
+
+
+class Copied(Logistic):
+    """Counts the copies of most of its rows that exist at the same time."""
+
+    copies, most = [], 0
+
+    def subset(self, rows):
+        part, share = super().subset(rows)
+        if 2 * rows.size > self.num_examples:
+            Copied.copies = [ref for ref in (*Copied.copies, weakref.ref(part)) if ref() is not None]
+            Copied.most = max(Copied.most, len(Copied.copies))
+        return part, share
+
+
+def test_a_site_copies_the_rows_outside_of_one_fold_at_a_time():
+    objectives = sites("logistic", sizes=(60, 81))
+    path_of([Copied(own.features, own.labels) for own in objectives], num_strengths=3, cv=5)
+    assert Copied.most == 1
 
 
 class Counting(InProcessGrid):
@@ -220,6 +248,21 @@ def test_messages_processes_and_a_resumed_run_have_the_same_bits(tmp_path):
     for other in states[1:]:
         for name, value in states[0]._asdict().items():
             np.testing.assert_array_equal(getattr(other, name), value, err_msg=name)
+
+
+def test_a_run_says_how_many_problems_have_missed_its_tolerance():
+    objectives = sites("logistic", sizes=(60, 81, 50))
+    for tolerance, missed in ((1e-6, False), (1e-17, True)):
+        strategy = FedNewton(
+            regularizer=L1(1.0), strengths=Strengths(4, 0.1), tolerance=tolerance, fraction_evaluate=0.0
+        )
+        start_of(strategy, InProcessGrid(app_of(objectives), 3), objectives, 200)
+        objective, lower = run_of(strategy).state.numbers[:, :2].T
+        count = np.count_nonzero(objective - lower > tolerance)
+        assert (count > 0) == missed
+        said = f"all 5 problems of the path are solved to tolerance={tolerance:g}"
+        rest = f", but {count}, whose steps no longer change the objective" if missed else ""
+        assert run_of(strategy).finished() == said + rest
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
