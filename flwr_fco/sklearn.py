@@ -59,6 +59,8 @@ __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
+#: Ratio of the loss with an intercept alone to that at 0, at which it is rounding.
+_CONSTANT = 1e-13
 #: That of the models of a cross-validation.
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
@@ -473,10 +475,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 f"{_LARGEST_BLOCK} no Hessian block is asked for, and a cross-validation needs blocks; give l1_ratio > "
                 "0, or leave cv out"
             )
-        null = math.fsum(weight * loss for weight, loss, _ in told)
+        null = at_zero = math.fsum(weight * loss for weight, loss, _ in told)
         if self.fit_intercept and isinstance(self, RegressorMixin):
             # With the best intercept the loss is less by half of its slope's square.
             null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in told) ** 2
+            if null <= _CONSTANT * at_zero:
+                # Targets that are all the same: what is left of them is rounding.
+                null = at_zero
         return FedNewton(
             regularizer=psi,
             hessian="none" if dense_solution else "block",
@@ -495,11 +500,6 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         for name in ("path_", "strength_"):
             # Of an earlier fit.
             self.__dict__.pop(name, None)
-        if path is not None and strategy.hessian == "none":
-            raise ConfigurationError(
-                f"cv={self.cv!r} with l1_ratio={self.l1_ratio!r}: a ridge of more than {_LARGEST_BLOCK} coefficients "
-                "takes gradient steps, one strength at a time; give l1_ratio > 0, or no cv"
-            )
         if path is not None:
             # What is no argument of StrengthPath, such as the size of a message, is the user's too.
             strategy.strengths, strategy.tolerance = path, tolerance * max(1.0, _ON_A_PATH / self.tol)

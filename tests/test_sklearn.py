@@ -641,13 +641,21 @@ def test_folds_of_ones_own_are_those_of_the_rows():
         FederatedLasso(cv=splits[:2]).fit(X, y)
 
 
-def test_a_fit_without_cv_forgets_that_of_one_with_it_and_a_wide_ridge_says_why_it_has_none():
+@pytest.mark.parametrize("target", [1.0, 3.3, 1e6, -1e-9])
+def test_targets_that_are_all_the_same_have_an_intercept_alone(target):
+    X = np.random.default_rng(0).standard_normal((90, 6))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ConvergenceWarning)
+        model = FederatedLasso(alpha=0.1).fit(X, np.full(len(X), target))
+    assert not model.coef_.any()
+    np.testing.assert_allclose(model.intercept_, target, rtol=1e-14)
+    assert model.n_iter_ <= 6
+
+
+def test_a_fit_without_cv_forgets_that_of_one_with_it():
     X, y = regression_data()
     model = FederatedLasso(cv=3).fit(X, y)
     assert model.path_.points
     model.set_params(cv=None).fit(X, y)
     assert not hasattr(model, "path_")
     assert not hasattr(model, "strength_")
-    wide = np.random.default_rng(0).normal(size=(20, 2100))
-    with pytest.raises(ConfigurationError, match=r"a ridge of more than 2048 coefficients.*l1_ratio > 0"):
-        FederatedElasticNet(l1_ratio=0.0, cv=3).fit(wide, wide[:, 0])

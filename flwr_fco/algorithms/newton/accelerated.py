@@ -206,7 +206,7 @@ class AcceleratedGradient(CertifiedMethod):
             state = state._replace(smoothness=largest, largest=largest)
         objective = known.loss + psi.value(y)
         lower = lower_bound(state, known, psi, state.columns, state.targets)
-        if contradicts(min(objective, state.objective), lower):
+        if contradicts(min(objective, state.objective), lower, self.tolerance):
             return _begun_anew(state)
         # Of points that differ by rounding the last one: its gradient is the smallest.
         better = first or objective <= state.objective + _EPSILON * (1.0 + abs(objective))

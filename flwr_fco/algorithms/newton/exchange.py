@@ -194,9 +194,12 @@ def facts_of(replies: Replies) -> Vector:
     return np.array(facts[0], dtype=np.float64) if agreed else np.full(len(FACTS_OF_LOSS), -1.0)
 
 
-def contradicts(objective: float, lower: float) -> bool:
-    """Whether an objective is below a lower bound of it, and warn: somebody's answers do not fit together."""
-    below = objective < lower - _CONTRADICTION * (abs(objective) + abs(lower))
+def contradicts(objective: float, lower: float, tolerance: float) -> bool:
+    """Whether an objective is below a lower bound of it, and warn: somebody's answers do not fit together.
+
+    A contradiction below the tolerance is none: the bound of an exact fit is rounding, however small the objective.
+    """
+    below = objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - tolerance
     if below:
         log(
             WARNING,

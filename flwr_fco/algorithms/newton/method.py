@@ -319,7 +319,7 @@ class ProximalNewton(CertifiedMethod):
             # An ascent is refused, however short the step.
             return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
         lower, proved = self._bounded(problem, state, known, objective)
-        if contradicts(objective, lower):
+        if contradicts(objective, lower, self.tolerance):
             return _begun_anew(state)
         before = state
         state = state._replace(
