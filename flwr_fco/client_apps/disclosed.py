@@ -10,9 +10,11 @@ from flwr.app import Context
 from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE, ClientHalf, Disclosure
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.wire.client_state import Disclosed, read_disclosed, store_disclosed
-from flwr_fco.wire.protocol import Uplink
+from flwr_fco.wire.client_state import read_disclosed, store_disclosed
+from flwr_fco.wire.keys import FOLDS
+from flwr_fco.wire.protocol import Downlink, Uplink
 
 
 def as_may_leave(
@@ -81,7 +83,8 @@ def count(vectors: int, disclosure: Disclosure, context: Context, objective: Obj
         Columns of the Hessian blocks among them.
     """
     before = read_disclosed(context)
-    now = Disclosed(before.answers + 1, before.sums + vectors * _outputs(objective), max(before.columns, columns))
+    sums = before.sums + vectors * _outputs(objective)
+    now = before._replace(answers=before.answers + 1, sums=sums, columns=max(before.columns, columns))
     store_disclosed(context, now)
     if now.answers & before.answers == 0:
         rows, share = objective.num_examples, disclosure.hessian_share
@@ -92,6 +95,39 @@ def count(vectors: int, disclosure: Disclosure, context: Context, objective: Obj
             limit = f"{percent}the {most} that hessian_share={share:.3g} allows with a Hessian block"
         text = "Run %s: this site has sent %s answers, Hessian blocks of up to %s columns, %s sums over its rows; %s"
         log(INFO, text, context.run_id, now.answers, now.columns, now.sums, limit)
+
+
+def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) -> None:
+    """Refuse to deal a site's rows into folds in a second way in the same run, if its owner limits rows.
+
+    Sums over folds of both ways tell those over their differences, which may be a single row.
+
+    Parameters
+    ----------
+    downlink : Downlink
+        What the server asks for.
+    disclosure : Disclosure
+        What the site's owner allows.
+    context : Context
+        The node's context; modified.
+
+    Raises
+    ------
+    ConfigurationError
+        If the number of folds, or the seed, is another than in the run's earlier messages.
+    """
+    folds, seed = int(downlink.numbers.get(FOLDS, 0.0)), downlink.plan.seed
+    if folds < 1 or (disclosure.min_rows is None and disclosure.min_class_rows is None):
+        return
+    before = read_disclosed(context)
+    if not before.folds:
+        store_disclosed(context, before._replace(folds=folds, seed=seed))
+    elif (before.folds, before.seed) != (folds, seed):
+        raise ConfigurationError(
+            f"the server asks for {folds} folds (seed={seed}), and has asked for {before.folds} (seed={before.seed}) "
+            "before in this run: differences of folds can be single rows, and this site's owner sets a smallest number "
+            "of rows. Start another run"
+        )
 
 
 def _outputs(objective: Objective) -> int:

@@ -14,6 +14,7 @@ from flwr_fco.core import threads
 from flwr_fco.core.clock import deadline
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.keys import POINTS
 from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.wire.questions import Question
 from flwr_fco.work import FirstOrder
@@ -42,7 +43,8 @@ class Limits:
         Seconds for the local solver in a round; checked between minibatches (between epochs in compiled loops, between
         gradients or Hessian products in minimisations), so a solver may exceed it by the time of one of these.
     max_parameters : int, default 100000000
-        Numbers in the model, and in a reply that holds the points of all local steps; eight bytes each.
+        Numbers in the model, in all points that a message asks about, and in a reply that holds the points of all local
+        steps; eight bytes each.
     max_plan : int, default 1000000
         Characters in the plan's JSON (regularizer, mirror map, names of arrays).
     max_number : float, default 1e15
@@ -132,6 +134,10 @@ class Limits:
             raise self._beyond("client-lr", downlink.client_lr, "", "max_number")
         if downlink.elapsed > self.max_number:
             raise self._beyond("elapsed", downlink.elapsed, "", "max_number")
+        points = downlink.numbers.get(POINTS, 1.0)
+        if points * plan.layout.size > self.max_parameters:
+            asked = int(points) * plan.layout.size
+            raise self._beyond(f"answers about {points:g} points:", asked, "numbers", "max_parameters")
         for name, number in downlink.numbers.items():
             if abs(number) > self.max_number:
                 raise self._beyond(name, number, "", "max_number")

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Context, Message
 
 from flwr_fco.algorithms.contract import Disclosure, halves
-from flwr_fco.client_apps.disclosed import as_may_leave
+from flwr_fco.client_apps.disclosed import as_may_leave, check_folds
 from flwr_fco.client_apps.kept import KeptObjectives
 from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
 from flwr_fco.client_apps.table import find_solver
@@ -234,6 +234,7 @@ class TrainingHandler:
         passes_through = plan.layout.passed_through
         if passes_through:
             objective.load_buffers(downlink.pass_through)
+        check_folds(downlink, self.data.disclosure, context)
         uplink, after = self.limits.run(solver, downlink, objective, state, rng)
         # As in the compiled loops, a class that records no losses is not queried.
         if type(objective).take_training_loss is not Objective.take_training_loss:

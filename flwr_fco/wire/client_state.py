@@ -31,11 +31,17 @@ class Disclosed(NamedTuple):
         Weighted sums of the client's rows in them.
     columns : int
         Of the largest Hessian blocks in one of them.
+    folds : int
+        Number of folds of a cross-validation that it was about; 0 for none.
+    seed : int
+        From which its rows were dealt into these folds.
     """
 
     answers: int = 0
     sums: int = 0
     columns: int = 0
+    folds: int = 0
+    seed: int = 0
 
 
 def read_disclosed(context: Context) -> Disclosed:

@@ -9,6 +9,8 @@ ARRAYS, METRICS = "arrays", "metrics"
 PASS, NUMBER = "pass:", "number:"
 #: A method's number that says how many points its vectors hold, one after the other.
 POINTS = "points"
+#: Number of folds into which a client deals its rows.
+FOLDS = "folds"
 #: Prefix of the indices of a sparse vector; its values are stored under its own name.
 INDICES = "places:"
 #: Prefix of a vector sent by its non-zeros: all other entries are zero.

@@ -241,7 +241,7 @@ def newton_run(app, grid_type=InProcessGrid, rounds=4, **options):
 def test_gradients_columns_and_means_are_counted_over_the_rounds(grid_type):
     """30, 41 and 25 rows, 10 parameters; the means of the columns in the first round."""
     grid = newton_run(app_of(sites(), disclosure=Disclosure(hessian_share=100.0)), grid_type)
-    assert [read_disclosed(grid.contexts[node]) for node in (2, 3, 4)] == [(4, 4 * (10 + 1) + 1, 10)] * 3
+    assert [read_disclosed(grid.contexts[node])[:3] for node in (2, 3, 4)] == [(4, 4 * (10 + 1) + 1, 10)] * 3
 
 
 def test_questions_count_as_well():
@@ -257,7 +257,7 @@ def test_each_output_of_a_model_is_a_sum_of_its_own():
     sent = {"gradient": np.ones(9), "terms": np.ones(8), "block": np.ones(10)}
     uplink = Uplink(sent, None, 1)
     as_may_leave(uplink, Disclosure(hessian_share=1.0), context, ProximalNewton, objective)
-    assert read_disclosed(context) == (1, 3 * (1 + 4), 4)
+    assert read_disclosed(context)[:3] == (1, 3 * (1 + 4), 4)
 
 
 def test_a_server_that_asks_for_anything_never_gets_more_than_the_share():
@@ -336,7 +336,7 @@ def test_strategies_without_blocks_count_nothing_unless_there_is_a_share(caplog)
         grid = InProcessGrid(app_of(clients(), disclosure=limits), 4)
         with flower.identity(grid.run_id), flower.quiet(50):
             FedDualAvg(client_lr=0.01, fraction_evaluate=0.0).start(grid, start_arrays(), 3)
-        assert read_disclosed(grid.contexts[2]) == counted
+        assert read_disclosed(grid.contexts[2])[:3] == counted
 
 
 def test_limits_on_work_stand_beside_it():

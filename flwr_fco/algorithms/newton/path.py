@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import (
+    COLUMNS_LEFT,
     Algorithm,
     Client,
     Disclosure,
@@ -55,16 +56,18 @@ from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answe
 from flwr_fco.algorithms.newton.model import Penalty
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
 from flwr_fco.algorithms.newton.working_set import LEAST, SMALL
+from flwr_fco.core.clock import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers.base import with_strength
+from flwr_fco.wire.keys import FOLDS, POINTS
 from flwr_fco.wire.protocol import ReceivedVectors
 
 Matrix = NDArray[np.float64]
 
-#: A strength at which all that psi acts on is 0.
+#: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
 #: Relative excess of the largest strength over the one at which the first entry is not 0: there rounding would let it
 #: in.
@@ -155,8 +158,8 @@ class NewtonPath(CertifiedMethod):
         vectors, numbers, objective = downlink.vectors, downlink.numbers, client.objective
         told: Any = vectors.as_sent("primal") if isinstance(vectors, ReceivedVectors) else vectors["primal"]
         size = objective.layout.size
-        counts = [int(numbers[f"fold-{f}"]) for f in range(int(numbers["folds"]) + 1)]
-        if min(counts) < 0 or sum(counts) * size != told.size:
+        counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
+        if min(counts, default=-1) < 0 or sum(counts) * size != told.size:
             raise ProtocolError(f"the server tells {told.size // size} points, of folds with {counts} of them")
         left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
         points, first = _parted(told, size), bool(numbers["first"])
@@ -165,6 +168,7 @@ class NewtonPath(CertifiedMethod):
         answers: list[dict[str, Any]] = []
         for fold, count in enumerate(counts):
             about = [] if numbers["validate"] else points[len(answers) : len(answers) + count]
+            check_time(fold, "folds")
             own, shares[fold] = _outside(objective, left_out, fold, about, first)
             answers += own
         if numbers["validate"]:
@@ -216,7 +220,7 @@ class NewtonPath(CertifiedMethod):
         told: Any = NonZeros(np.concatenate(places), np.concatenate(values), len(asked) * d)
         counts = np.bincount([row % folds for row in asked], minlength=folds)
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
-        numbers |= {"folds": folds - 1.0, "points": float(len(asked))}
+        numbers |= {FOLDS: folds - 1.0, POINTS: float(len(asked))}
         numbers |= {"first": float(state.populations[0] < 0.0), "validate": float(validates)}
         return Downlink(problem.plan, {"primal": told}, numbers=numbers)
 
@@ -244,9 +248,16 @@ class NewtonPath(CertifiedMethod):
             )
         if state.stage == VALIDATING:
             losses = dense(uplink.vectors["held_out"])
-            if state.facts[0, 0] > 0.0 and not (losses >= 0.0).all():
-                raise ProtocolError(f"a loss on left-out rows is {losses.min():.3g}; expected none below 0")
+            least = 0.0 if state.facts[0, 0] > 0.0 else -_HUGE
+            if not ((losses >= least) & (losses <= _HUGE)).all():
+                absurd = losses.min() if losses.min() < least else losses.max()
+                raise ProtocolError(
+                    f"a loss on left-out rows is {absurd:.3g}; expected none below {least:g} or above {_HUGE:g}"
+                )
             return
+        if COLUMNS_LEFT in uplink.metrics:
+            # A site whose owner limits the columns refuses a path.
+            raise ProtocolError("it says how many columns of a Hessian it allows; sites that limit them refuse a path")
         for row, own in zip(_asked(state), self._parts(problem, state, uplink), strict=True):
             if shares[row % (folds + 1)] > 0.0:
                 self._rule().check(problem, _row(state, row), own)
@@ -534,6 +545,7 @@ def _held_out(
     losses = np.zeros(len(points))
     begin = 0
     for rows, count in zip(left_out, counts[1:], strict=True):
+        check_time(begin, "points on left-out rows")
         if rows.size:
             part = objective.subset(rows)[0]
             losses[begin : begin + count] = [part.value(w) for w, _ in points[begin : begin + count]]

@@ -2,10 +2,11 @@
 
 import copy
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from newton import objective_value, point, sites, solved
 from problems import app_of
 from sklearn.datasets import load_breast_cancer
@@ -13,7 +14,9 @@ from sklearn.datasets import load_breast_cancer
 from flwr_fco.algorithms.newton.path import errors_of, folds_of
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import Disclosure, client_app
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.client_apps.disclosed import check_folds
+from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, L2Squared
@@ -299,15 +302,31 @@ def test_a_lie_about_one_problem_is_named_and_the_round_is_skipped(lie):
     assert run_of(strategy).finished()
 
 
-def test_a_negative_loss_on_left_out_rows_does_not_count():
+def test_a_limit_of_columns_that_no_site_of_a_path_has_is_named():
+    objectives = sites("logistic", sizes=(60, 81, 50))
+
+    def limited(reply, number):
+        if number == 4:
+            (metrics,) = reply.content.metric_records.values()
+            metrics["columns-left"] = 0
+        return reply
+
+    strategy = FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), tolerance=1e-7, fraction_evaluate=0.0)
+    result = start_of(strategy, Counting(app_of(objectives), 3, limited), objectives)
+    assert any("sites that limit them refuse a path" in row.reason for row in result.left_out)
+    assert run_of(strategy).finished()
+
+
+@pytest.mark.parametrize("lie", [lambda own: own - 100.0, lambda own: 1e300 + own], ids=["below 0", "1e300"])
+def test_an_absurd_loss_on_left_out_rows_does_not_count(lie):
     objectives = sites("logistic", sizes=(60, 81, 50))
     make = lambda: FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), fraction_evaluate=0.0)  # noqa: E731
     honest = start_of(make(), InProcessGrid(app_of(objectives), 3), objectives)
     rounds = len(honest.train_metrics_clientapp)
-    grid = Counting(app_of(objectives), 3, changed("held_out", lambda own: own - 100.0, (rounds,)))
+    grid = Counting(app_of(objectives), 3, changed("held_out", lie, (rounds,)))
     result = start_of(make(), grid, objectives)
     assert len(result.train_metrics_clientapp) == rounds + 1
-    assert any("a loss on left-out rows is -" in row.reason for row in result.left_out)
+    assert any("a loss on left-out rows is" in row.reason for row in result.left_out)
     np.testing.assert_array_equal(point(result, objectives[0]), point(honest, objectives[0]))
 
 
@@ -430,3 +449,73 @@ def test_what_a_site_allows_of_each_fold_changes_nothing():
     limited = fit_path(FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0), app, **options)
     free = fit_path(FedNewton(regularizer=L1(1.0), fraction_evaluate=0.0), app_of(objectives), **options)
     assert [at.held_out for at in limited.points] == [at.held_out for at in free.points]
+
+
+# --- a server that a site's owner does not trust ----------------------------------------------------------------------
+
+
+class Captured(InProcessGrid):
+    """Keeps the server's second message to a site, to ask again with other numbers."""
+
+    message = None
+
+    def _deliver(self, message):
+        if (message.metadata.message_type, message.metadata.dst_node_id, message.metadata.group_id) == (
+            "train",
+            2,
+            "2",
+        ):
+            self.message = message
+        return super()._deliver(message)
+
+    def ask(self, **numbers):
+        content = self.message.content.copy()
+        fields = {**dict(content["fco"]), **{f"number:{name}": value for name, value in numbers.items()}}
+        content["fco"] = ConfigRecord(fields)
+        with flower.identity(self.run_id):
+            return self.client_app(flower.with_content(self.message, content), self.contexts[2]).content
+
+
+def asked(**options):
+    objectives = sites("logistic", sizes=(60, 81, 50))
+    strategy = FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), fraction_evaluate=0.0)
+    grid = Captured(app_of(objectives, **options), 3)
+    start_of(strategy, grid, objectives, 2)
+    return grid
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ({"folds": -1.0}, r"tells 4 points, of folds with \[\] of them"),
+        ({"folds": 0.5}, r"tells 4 points, of folds with \[1\] of them"),
+        ({"folds": 1e9}, "lacks the number 'fold-4'"),
+        ({"fold-0": -1.0}, r"of folds with \[-1, 1, 1, 1\]"),
+        ({"points": 1e15}, "tells 1000000000000000.0 points"),
+    ],
+)
+def test_numbers_of_points_that_are_none_are_refused_in_words(numbers, message):
+    with pytest.raises(ProtocolError, match=message):
+        asked().ask(**numbers)
+
+
+def test_a_site_answers_about_as_many_points_as_its_owner_allows():
+    with pytest.raises(ClientError, match=r"asks for answers about 4 points: 40 numbers; .* max_parameters=39"):
+        asked(limits=Limits(max_parameters=39))
+    assert asked(limits=Limits(max_parameters=40)).ask()
+
+
+def test_where_rows_are_limited_a_run_deals_them_into_folds_once():
+    """Each row is alone in some intersection of folds of several sizes."""
+    assert asked().ask(folds=2.0, **{"fold-0": 2.0})
+    grid = asked(disclosure=Disclosure(min_rows=10))
+    assert grid.ask()
+    with pytest.raises(ConfigurationError, match=r"asks for 2 folds \(seed=0\), and has asked for 3 \(seed=0\) before"):
+        grid.ask(folds=2.0, **{"fold-0": 2.0})
+    for seed in (0, 1):
+        downlink = SimpleNamespace(plan=SimpleNamespace(seed=seed), numbers={"folds": 3.0})
+        if seed:
+            with pytest.raises(ConfigurationError, match=r"asks for 3 folds \(seed=1\)"):
+                check_folds(downlink, Disclosure(min_class_rows=1), grid.contexts[2])
+        else:
+            check_folds(downlink, Disclosure(min_class_rows=1), grid.contexts[2])
