@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from functools import cache
 from io import BytesIO
 from pathlib import Path
 
@@ -26,11 +27,17 @@ def test_the_wheel_has_one_top_level_name(tmp_path):
     assert "flwr_fco/py.typed" in names
 
 
+@cache
+def fab(app):
+    """Return the files of an app's FAB; Flower reads the whole folder for it."""
+    return zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT / app)))
+
+
 @pytest.mark.parametrize(
     "app", [".", "examples/quickstart-sparse-logistic", "examples/one-line-sklearn", "examples/exact-logistic"]
 )
 def test_the_fab_holds_the_app_and_little_else(app):
-    names = zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT / app))).namelist()
+    names = fab(app).namelist()
     packages = {name.split("/")[0] for name in names if "/" in name} - {".info"}
     own = Path(app).name.replace("quickstart-", "").replace("-", "_")
     assert packages == ({"flwr_fco", "main_job"} if app == "." else {own})
@@ -38,7 +45,7 @@ def test_the_fab_holds_the_app_and_little_else(app):
 
 def test_the_package_in_its_fab_finds_its_names(tmp_path):
     """A FAB holds Python, TOML, Markdown, YAML and JSON only, so a list of names in a stub file would be missing."""
-    zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT))).extractall(tmp_path)
+    fab(".").extractall(tmp_path)
     code = "import flwr_fco; print(flwr_fco.__file__, len(dir(flwr_fco)) > len(flwr_fco.__all__) > 50)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(tmp_path / "flwr_fco" / "__init__.py"), "True"]
