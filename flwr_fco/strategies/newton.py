@@ -48,8 +48,9 @@ class FedNewton(
     tolerance : float, default 1e-8
         Duality gap, or residual, at which the run ends.
     hessian : {"block", "none"}, default "block"
-        ``"none"``: clients send no second derivatives; accelerated proximal gradient steps with restarts take the
-        place of Newton steps, with the same certificate, in some hundred rounds.
+        ``"none"``: clients send no second derivatives. Accelerated proximal gradient steps with restarts take the place
+        of Newton steps, with the same certificate, in some hundred rounds; with an l2 term alone (``L2Squared``)
+        steps of L-BFGS, in some tens.
     strengths : Strengths, optional
         Solve for a path of strengths of the regularizer, and its cross-validation, in the rounds of the hardest of
         them; the strength of `regularizer` is ignored. :func:`flwr_fco.fit_path` returns all models of it.

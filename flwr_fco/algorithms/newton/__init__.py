@@ -4,6 +4,7 @@
 :mod:`.method`            both halves of the method
 :mod:`.path`              all strengths of a path, and the folds of a cross-validation, in each message
 :mod:`.accelerated`       the same exchanges without a Hessian
+:mod:`.quasi_newton`      these for an l2 term
 :mod:`.model`             the quadratic model of a step, and its minimiser
 :mod:`.working_set`       the coordinates of a step
 :mod:`.terms`             what a duality gap takes of an exchange
@@ -14,5 +15,15 @@
 from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient, AcceleratedState
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
 from flwr_fco.algorithms.newton.path import NewtonPath, PathState
+from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton, QuasiNewtonState
 
-__all__ = ["AcceleratedGradient", "AcceleratedState", "NewtonPath", "NewtonState", "PathState", "ProximalNewton"]
+__all__ = [
+    "AcceleratedGradient",
+    "AcceleratedState",
+    "NewtonPath",
+    "NewtonState",
+    "PathState",
+    "ProximalNewton",
+    "QuasiNewton",
+    "QuasiNewtonState",
+]

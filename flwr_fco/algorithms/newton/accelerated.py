@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from logging import WARNING
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -53,9 +52,9 @@ from flwr_fco.algorithms.newton.exchange import (
     lower_bound,
     population_of,
     progress,
+    warn_of_change,
 )
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, constant_terms, evaluation_terms, short
-from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ProtocolError
 
@@ -190,10 +189,7 @@ class AcceleratedGradient(CertifiedMethod):
         """Return the state after a proximal gradient step from the point of the exchange."""
         who, psi, y, first = population_of(replies), problem.psi, state.trial, state.population < 0.0
         if not first and who != state.population:
-            log(
-                WARNING,
-                "Clients, or their numbers of examples, have changed: what is known of the objective begins anew",
-            )
+            warn_of_change()
             return _begun_anew(state)
         known = evaluated(psi, y, replies)
         if first:

@@ -194,6 +194,11 @@ def facts_of(replies: Replies) -> Vector:
     return np.array(facts[0], dtype=np.float64) if agreed else np.full(len(FACTS_OF_LOSS), -1.0)
 
 
+def warn_of_change() -> None:
+    """Warn that other clients answer than before, or with other weights."""
+    log(WARNING, "Clients, or their numbers of examples, have changed: what is known of the objective begins anew")
+
+
 def contradicts(objective: float, lower: float, tolerance: float) -> bool:
     """Whether an objective is below a lower bound of it, and warn: somebody's answers do not fit together.
 

@@ -21,7 +21,8 @@ Squares need no line search, because the model is the loss. The null model: if a
 intercept b and the gradient there are known from the first round; of two classes also the Hessian, which is that at
 b = 0 times 4 q (1 - q). Then the first step begins there.
 
-``hessian="none"`` asks for no block: accelerated proximal gradient steps (:mod:`.accelerated`).
+``hessian="none"`` asks for no block: accelerated proximal gradient steps (:mod:`.accelerated`), or those of L-BFGS if
+psi is an l2 term (:mod:`.quasi_newton`).
 
 A client may keep its block back, and say how many columns it allows. Then W has no more than the fewest columns that
 any client has ever allowed: of the coordinates that are needed, those that are farthest from optimal, in turn. Where
@@ -78,8 +79,10 @@ from flwr_fco.algorithms.newton.exchange import (
     order_of,
     population_of,
     progress,
+    warn_of_change,
 )
 from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
+from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
 from flwr_fco.algorithms.newton.terms import (
     FACTS_OF_LOSS,
     TERMS,
@@ -95,6 +98,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective
+from flwr_fco.regularizers import L2Squared
 from flwr_fco.wire.protocol import ReceivedVectors
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
@@ -215,8 +219,15 @@ class ProximalNewton(CertifiedMethod):
 
     @classmethod
     def for_options(cls, options: object) -> type[Algorithm]:
-        """Return the accelerated gradient method for ``hessian="none"``."""
-        return AcceleratedGradient if getattr(options, "hessian", "block") == "none" else cls
+        """Return a gradient method for ``hessian="none"``: L-BFGS if psi is an l2 term on all that it acts on."""
+        if getattr(options, "hessian", "block") == "block":
+            return cls
+        psi = getattr(options, "regularizer", None)
+        if not isinstance(psi, L2Squared) or psi.strength == 0.0:
+            return AcceleratedGradient
+        # Along what no term holds, separable classes would have no optimum, and small slopes.
+        everywhere = psi.weights is None or bool((np.asarray(psi.weights) > 0.0).all())
+        return QuasiNewton if everywhere else AcceleratedGradient
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -297,10 +308,7 @@ class ProximalNewton(CertifiedMethod):
         state, block = _with_limits(state, replies)
         who, first = population_of(replies), state.population < 0.0
         if not first and who != state.population:
-            log(
-                WARNING,
-                "Clients, or their numbers of examples, have changed: what is known of the objective begins anew",
-            )
+            warn_of_change()
             return _begun_anew(state)
         known = evaluated(problem.psi, state.trial, replies)
         if first:

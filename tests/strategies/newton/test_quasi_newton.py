@@ -1,0 +1,162 @@
+"""L-BFGS steps of FedNewton without Hessian blocks, for an l2 term: against Newton steps and closed forms."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord
+from newton import numbers, objective_value, point, sites, solved
+from problems import app_of
+from scipy.sparse import csr_array
+from threadpoolctl import threadpool_limits
+
+from flwr_fco.algorithms.newton import AcceleratedGradient, ProximalNewton, QuasiNewton
+from flwr_fco.callbacks import Checkpoint
+from flwr_fco.objectives import LeastSquares, Logistic
+from flwr_fco.regularizers import L1, L2Squared, Zero
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import Everyone, FedNewton, run_of
+from flwr_fco.wire import flower
+
+
+def method(psi, hessian="none"):
+    return ProximalNewton.for_options(FedNewton(regularizer=psi, hessian=hessian))
+
+
+def test_an_l2_term_on_all_coefficients_takes_quasi_newton_steps():
+    """Where nothing holds a coefficient, separable classes would have a small residual and no optimum."""
+    assert method(L2Squared(0.1)) is method(L2Squared(0.1, weights=[1.0, 2.0])) is QuasiNewton
+    for psi in (Zero(), L1(0.1), L2Squared(0.0), L2Squared(0.1, weights=[0.0, 1.0])):
+        assert method(psi) is AcceleratedGradient
+    assert method(L2Squared(0.1), "block") is ProximalNewton
+
+
+@pytest.mark.parametrize("strength", [1e-3, 0.1, 30.0])
+@pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
+def test_the_answer_of_newton_steps_with_a_gap_that_holds_on_the_way(kind, strength):
+    objectives, psi = sites(kind), L2Squared(strength)
+    exact, _ = solved(objectives, psi, tolerance=1e-12)
+    result, _ = solved(objectives, psi, hessian="none", rounds=200)
+    best, gaps, values = numbers(exact, "objective")[-1], numbers(result, "duality-gap"), numbers(result, "objective")
+    assert gaps[-1] <= 1e-8
+    assert all(gap >= value - best - 1e-12 for gap, value in zip(gaps, values, strict=True))
+    assert (np.diff(values) <= 1e-13).all()
+    np.testing.assert_allclose(point(result, objectives[0]), point(exact, objectives[0]), atol=3e-3)
+    assert objective_value(objectives, psi, point(result, objectives[0])) <= best + 1e-8
+
+
+def wide(p=5000, rows=40):
+    rng = np.random.default_rng(0)
+    features = [rng.normal(0.1 * m, 1.0, size=(rows, p)) for m in range(3)]
+    return [Logistic(own, own[:, 0] + rng.normal(size=rows) > 0.0) for own in features]
+
+
+def test_many_features_take_tens_of_rounds():
+    """Accelerated gradient steps take some hundred; the gap is that to a ridge in the span of the rows."""
+    objectives, psi = wide(), L2Squared(1 / 120)
+    result, _ = solved(objectives, psi, hessian="none", tolerance=1e-13, rounds=200)
+    assert numbers(result, "duality-gap")[-1] <= 1e-13
+    assert len(result.train_metrics_clientapp) <= 60
+    X, y = np.vstack([own.features for own in objectives]), np.concatenate([own.labels for own in objectives])
+    w = point(result, objectives[0])
+    slopes = (1.0 / (1.0 + np.exp(-(X @ w[:-1] + w[-1]))) - y) / len(y)
+    np.testing.assert_allclose(X.T @ slopes, -w[:-1] / 120, atol=1e-8)
+    assert abs(slopes.sum()) < 1e-8
+
+
+def test_a_ridge_has_its_closed_form():
+    objectives = sites("squares", intercept=False)
+    result, _ = solved(objectives, L2Squared(0.3), hessian="none", tolerance=1e-20, rounds=200)
+    X, y = np.vstack([own.features for own in objectives]), np.concatenate([own.targets for own in objectives])
+    expected = np.linalg.solve(X.T @ X / len(y) + 0.3 * np.eye(9), X.T @ y / len(y))
+    np.testing.assert_allclose(point(result, objectives[0]), expected, atol=1e-8)
+
+
+def test_sparse_features_give_the_answer_of_dense_ones():
+    rng = np.random.default_rng(1)
+    plain = sites("logistic", p=200)
+    dense = [own.with_features(own.features * (rng.random(own.features.shape) < 0.03)) for own in plain]
+    thin = [own.with_features(csr_array(own.features)) for own in dense]
+    ends = [solved(each, L2Squared(0.01), hessian="none", rounds=200)[0] for each in (dense, thin)]
+    assert numbers(ends[1], "duality-gap")[-1] <= 1e-8
+    np.testing.assert_allclose(*(numbers(end, "objective")[-1] for end in ends), rtol=1e-8)
+
+
+def state_of(strategy):
+    return [np.asarray(value).tobytes() for value in run_of(strategy).state]
+
+
+def test_over_messages_in_processes_and_with_threads_the_bits_are_the_same():
+    objectives, psi = wide(30_000, 20), L2Squared(0.01)
+    _, strategy = solved(objectives, psi, hessian="none", rounds=12)
+    _, workers = solved(objectives, psi, hessian="none", rounds=12, engine="processes", workers=2)
+    assert state_of(workers) == state_of(strategy)
+
+    class Messages(InProcessGrid):
+        exchange = None
+
+    other, grid = FedNewton(regularizer=psi, hessian="none", fraction_evaluate=0.0), Messages(app_of(objectives), 3)
+    start = {name: Array(np.zeros(shape)) for name, shape in objectives[0].layout.shapes.items()}
+    with flower.identity(grid.run_id), flower.quiet(50), threadpool_limits(limits=2, user_api="blas"):
+        other.start(grid, ArrayRecord(start), 12)
+    assert state_of(other) == state_of(strategy)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 7, 14])
+def test_a_resumed_run_ends_in_the_same_bits(tmp_path, stop):
+    objectives, psi, path = wide(300), L2Squared(0.01), tmp_path / "run.npz"
+    whole, strategy = solved(objectives, psi, hessian="none")
+    assert len(whole.train_metrics_clientapp) > 14
+    solved(objectives, psi, hessian="none", rounds=stop, callbacks=[Checkpoint(path)])
+    _, resumed = solved(objectives, psi, hessian="none", resume=path)
+    assert state_of(resumed) == state_of(strategy)
+
+
+def test_a_step_is_halved_where_a_whole_one_would_go_up():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(40, 1))
+    objectives = [Logistic(features, features[:, 0] + 0.3 * rng.normal(size=40) > 0.0)]
+    start = {"coefficients": np.array([-6.0]), "intercept": np.array([3.0])}
+    result, _ = solved(objectives, L2Squared(1e-4), hessian="none", start=start, rounds=100)
+    assert min(numbers(result, "step")) < 1.0
+    assert (np.diff(numbers(result, "objective")) <= 1e-14).all()
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+
+
+@pytest.mark.parametrize("kind", ["squares", "logistic"])
+def test_a_tolerance_below_rounding_ends_at_rounding(kind):
+    objectives, psi = sites(kind), L2Squared(0.1)
+    result, strategy = solved(objectives, psi, hessian="none", tolerance=1e-300, rounds=500)
+    assert len(result.train_metrics_clientapp) < 150
+    assert run_of(strategy).finished()
+    exact, _ = solved(objectives, psi, tolerance=1e-14)
+    np.testing.assert_allclose(numbers(result, "objective")[-1], numbers(exact, "objective")[-1], rtol=1e-14)
+
+
+def test_data_without_a_slope_end_at_once():
+    objectives = [LeastSquares(np.zeros((5, 3)), np.zeros(5)) for _ in range(2)]
+    result, _ = solved(objectives, L2Squared(0.1), hessian="none")
+    assert not point(result, objectives[0]).any()
+    assert len(result.train_metrics_clientapp) == 1
+
+
+def test_a_site_that_goes_away_leaves_the_answer_of_the_others():
+    objectives, psi = sites("logistic", sizes=(60, 81, 50)), L2Squared(0.01)
+
+    class Lossy(InProcessGrid):
+        exchange = None
+
+        def _deliver(self, message):
+            reply = super()._deliver(message)
+            gone = message.metadata.message_type == "train" and int(message.metadata.group_id) >= 4
+            return None if gone and message.metadata.dst_node_id == 2 else reply
+
+    strategy = FedNewton(
+        regularizer=psi, hessian="none", participation=Everyone(on_missing="reset"), fraction_evaluate=0.0
+    )
+    grid = Lossy(app_of(objectives), 3)
+    start = {name: Array(np.zeros(shape)) for name, shape in objectives[0].layout.shapes.items()}
+    with flower.identity(grid.run_id), flower.quiet(50):
+        result = strategy.start(grid, ArrayRecord(start), 100)
+    rest = objectives[1:]
+    exact, _ = solved(rest, psi)
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+    assert objective_value(rest, psi, point(result, rest[0])) <= numbers(exact, "objective")[-1] + 1e-8
