@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -232,12 +232,13 @@ class L2Squared(Weighted):
 
 @dataclass(frozen=True)
 class ElasticNet(Weighted):
-    """The elastic net: psi(w) = strength * sum_i weights_i (l1_ratio |w_i| + (1 - l1_ratio)/2 w_i^2).
+    """The elastic net: psi(w) = strength * sum_i weights_i (l1_ratio |u_i| + (1 - l1_ratio)/2 u_i^2), u = scales * w.
 
     The proximal map soft-thresholds, then shrinks::
 
         argmin_w step * psi(w) + 1/2 ||w - v||^2
-            = soft(v, step * strength * l1_ratio * weights) / (1 + step * strength * (1 - l1_ratio) * weights)
+            = soft(v, step * strength * l1_ratio * a) / (1 + step * strength * (1 - l1_ratio) * b),
+        a = weights * scales,    b = weights * scales^2
 
     Parameters
     ----------
@@ -247,6 +248,8 @@ class ElasticNet(Weighted):
         Between 0 (ridge) and 1 (lasso), as in scikit-learn.
     weights : array, optional
         Non-negative numbers that broadcast to the array; 1 by default.
+    scales : array, optional
+        Likewise. With the standard deviations of the features, psi is about the coefficients of standardised ones.
 
     Raises
     ------
@@ -264,10 +267,19 @@ class ElasticNet(Weighted):
     strength: float = field(metadata=NON_NEGATIVE)
     l1_ratio: float = field(default=0.5, metadata=RATIO)
     weights: Array | None = field(default=None, metadata=WEIGHTS)
+    scales: Array | None = field(default=None, metadata=WEIGHTS)
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise unless weights and scales broadcast to the array."""
+        super().check_shape(name, shape)
+        if self.scales is not None:
+            broadcastable(self, "scales", self.scales.shape, name, shape)
 
     def value(self, w: Array) -> float:
-        """Return strength * sum_i weights_i (l1_ratio |w_i| + (1 - l1_ratio)/2 w_i^2)."""
+        """Return strength * sum_i weights_i (l1_ratio |u_i| + (1 - l1_ratio)/2 u_i^2)."""
         flat = w.reshape(-1)
+        if self.scales is not None:
+            flat = flat * flat_weights(self.scales, w.shape)
         weights = None if self.weights is None else flat_weights(self.weights, w.shape)
         absolute = kernels.absolute_sum(flat) if weights is None else kernels.weighted_absolute_sum(flat, weights)
         square = kernels.square_sum(flat) if weights is None else kernels.weighted_square_sum(flat, weights)
@@ -280,29 +292,43 @@ class ElasticNet(Weighted):
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         threshold = amount(step, self.strength * self.l1_ratio)
         shrinkage = amount(step, self.strength * (1.0 - self.l1_ratio))
-        if self.weights is None:
+        if self.scales is not None:
+            thresholds, shrinkages = (flat_weights(np.asarray(own), shape) for own in self._scaled())
+            kernels.soft_scale_weighted(v, threshold, 0.0, thresholds, out)
+            out /= 1.0 + shrinkage * shrinkages
+        elif self.weights is None:
             kernels.soft_scale(v, threshold, 1.0 / (1.0 + shrinkage), out)
         else:
             kernels.soft_scale_weighted(v, threshold, shrinkage, flat_weights(self.weights, shape), out)
 
     def subgradient(self, w: Array) -> Array:
-        """Return strength * weights * (l1_ratio * sign(w) + (1 - l1_ratio) * w), with sign(0) = 0."""
-        result: Array = np.sign(w) * w.dtype.type(self.l1_ratio) + w * w.dtype.type(1.0 - self.l1_ratio)
+        """Return strength * weights * scales * (l1_ratio * sign(w) + (1 - l1_ratio) * u), with sign(0) = 0."""
+        u = w if self.scales is None else (w * self.scales).astype(w.dtype)
+        result: Array = np.sign(w) * w.dtype.type(self.l1_ratio) + u * w.dtype.type(1.0 - self.l1_ratio)
+        if self.scales is not None:
+            result *= self.scales
         result *= self.strength if self.weights is None else self.strength * self.weights
         return result
 
     def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return max_i |g_i| / (l1_ratio * weights_i), the smallest strength for which 0 is optimal."""
+        """Return max_i |g_i| / (l1_ratio * weights_i * scales_i), the smallest strength for which 0 is optimal."""
         if self.l1_ratio == 0.0:
             raise ConfigurationError(
                 "ElasticNet(l1_ratio=0.0) is a ridge: no strength makes its solution 0. Use an l1_ratio > 0."
             )
-        return threshold_max(gradient_at_zero, self.weights) / self.l1_ratio
+        return (
+            threshold_max(gradient_at_zero, self.weights if self.scales is None else self._scaled()[0]) / self.l1_ratio
+        )
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
         """Return the thresholds and curvatures."""
-        weights = 1.0 if self.weights is None else self.weights
+        thresholds, shrinkages = self._scaled()
         return SeparableTerms(
-            threshold=self.strength * self.l1_ratio * weights,
-            shrinkage=self.strength * (1.0 - self.l1_ratio) * weights,
+            threshold=self.strength * self.l1_ratio * thresholds,
+            shrinkage=self.strength * (1.0 - self.l1_ratio) * shrinkages,
         )
+
+    def _scaled(self) -> tuple[Any, Any]:
+        """Return weights * scales, and weights * scales^2."""
+        weights = 1.0 if self.weights is None else self.weights
+        return (weights, weights) if self.scales is None else (weights * self.scales, weights * self.scales**2)

@@ -90,6 +90,8 @@ EXAMPLES = [
     (ElasticNet(0.4, 0.0), (6,)),
     (ElasticNet(0.4, 1.0), (6,)),
     (ElasticNet(0.4, 0.3, weights=WEIGHTS), (6,)),
+    (ElasticNet(0.4, 0.3, scales=2.0 * WEIGHTS + 0.1), (6,)),
+    (ElasticNet(0.4, 0.3, weights=WEIGHTS[:3], scales=WEIGHTS[:3] + 0.5), (2, 3)),
     (L1Ball(1.0), (6,)),
     (L1Ball(1.0), (1,)),
     (L1Ball(2.0, weights=WEIGHTS), (6,)),

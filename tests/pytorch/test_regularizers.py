@@ -49,6 +49,7 @@ CASES = [
     L2Squared(0.7, weights=WEIGHTS),
     ElasticNet(0.7, 0.3),
     ElasticNet(0.7, 0.3, weights=WEIGHTS),
+    ElasticNet(0.7, 0.3, weights=WEIGHTS, scales=2.0 * WEIGHTS),
     ElasticNet(0.7, 0.0),
     Box(-0.5, 0.8),
     Box(0.3, 0.8),

@@ -350,3 +350,18 @@ def test_values_are_right_where_squares_leave_the_range_of_floats(weights):
     for psi in (L1(0.0, weights=weights), L2Squared(0.0, weights=weights), ElasticNet(0.0, 0.3, weights=weights)):
         assert psi.value(np.array([1.7e308, 1.7e308])) == 0.0
     assert np.isnan(L2Squared(1.0, weights=weights).value(np.array([np.nan, 1.0])))
+
+
+def test_an_elastic_net_of_scales_is_that_of_the_scaled_coefficients():
+    """Against a minimisation in u = scales * w, where the term is the plain one."""
+    rng = np.random.default_rng(0)
+    scales, weights, v = rng.uniform(0.1, 5.0, 6), rng.uniform(0.1, 2.0, 6), 3.0 * rng.standard_normal(6)
+    psi, plain = ElasticNet(0.7, 0.3, weights, scales), ElasticNet(0.7, 0.3, weights)
+    assert psi.value(v) == pytest.approx(plain.value(scales * v), rel=1e-14)
+    best = psi.prox(v, 0.5)
+    for j in range(6):
+        # On each coordinate: a step of 0.5 scales^2 in u.
+        own = ElasticNet(0.7, 0.3, weights[j : j + 1]).prox(scales[j : j + 1] * v[j : j + 1], 0.5 * scales[j] ** 2)
+        assert best[j] == pytest.approx(own[0] / scales[j], rel=1e-13)
+    assert psi.strength_max(v) == pytest.approx(plain.strength_max(v / scales), rel=1e-14)
+    np.testing.assert_allclose(psi.subgradient(v), scales * plain.subgradient(scales * v), rtol=1e-13)
