@@ -465,7 +465,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             reasons = [f"partition {row.partition_id}: {row.reason}" for row in asking.left_out]
             raise ConfigurationError(
                 f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
-                f"{reasons}"
+                f"{'; '.join(reasons)}"
             )
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         total = math.fsum(answer.examples for answer in answers)

@@ -59,9 +59,9 @@ def check_objective(
     gradient; :meth:`value_and_gradient` agrees with both; metrics are Python numbers; the point is not changed. The
     number of batches is as requested, also with two per step, and equal generators give equal batches. If batches are
     row numbers, an epoch contains every row once, including the last partial batch, and the gradients of its batches,
-    weighted by batch size, average to the full gradient, but are not all equal to it. If they are known: Hessian products agree with differences of
-    the gradient, values and gradients along a line agree with those at its points, and the bounds on the curvature
-    hold. The objective's own buffers can be loaded, and unknown ones are refused.
+    weighted by batch size, average to the full gradient, but are not all equal to it. If they are known: Hessian
+    products agree with differences of the gradient, values and gradients along a line agree with those at its points,
+    and the bounds on the curvature hold. The objective's own buffers can be loaded, and unknown ones are refused.
 
     With ``smooth = False`` the gradient only needs to be a subgradient: no value, near or far, is below its line (plus
     half the strong convexity times the squared distance), and the objective has neither a Lipschitz constant nor a
