@@ -634,7 +634,7 @@ def _refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
     ConfigurationError
         If there would be a third class that no client has beside the other two.
     """
-    held = {site: set(np.unique(own).tolist()) for site, own in labels.items()}
+    held = {site: set(own.tolist()) for site, own in labels.items()}
     if set[Any]().union(*held.values()) == {-1, 0, 1} and not any({-1, 0} <= own for own in held.values()):
         first, second = (next(site for site, own in held.items() if label in own) for label in (0, -1))
         raise ConfigurationError(

@@ -191,9 +191,9 @@ def test_deviations_are_numpys_but_of_columns_that_have_no_unit(rows, dtype, mon
     monkeypatch.setattr("flwr_fco.objectives.design.WIDENED", 2 * rows)
     rng = np.random.default_rng(0)
     matrix = rng.standard_normal((rows, 7)) * 10.0 ** np.arange(-3, 4) + 1e3
-    # Mostly zeros; one of two values besides 0; indicators of 0 and of other values; a constant.
+    # Mostly zeros; one of -1, 0 and 1; indicators of 0 and of other values; a constant.
     matrix[rows // 4 :, 1] = 0.0
-    matrix[:, 3] = rng.permutation(rows) % 3
+    matrix[:, 3] = rng.permutation(rows) % 3 - 1
     matrix[:, 4] = rng.permutation(rows) % 2
     matrix[:, 5] = np.where(np.arange(rows) % 2, 5.0, -3.0)
     matrix[:, 6] = 4.0

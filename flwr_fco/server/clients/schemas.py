@@ -99,9 +99,10 @@ class Schemas:
             return
         self._silent.add(node)
         said = [other for other, number in self._said.values() if digests_of(number)[0]]
-        usual = [other for other in (*said, *others) if other != node][:1]
-        names = self._asked(grid, 0, [node] if self.own[0] else [node, *usual])
-        theirs = self.own[0] or (names.get(usual[0]) if usual else None)
+        usual = [other for other in (*said, *others) if other != node][:_SHOWN]
+        names = self._asked(grid, 0, [node] if self.own[0] else dict.fromkeys([node, *usual]))
+        usual = [other for other in usual if names.get(other) is not None][:1]
+        theirs = self.own[0] or (names[usual[0]] if usual else None)
         if names.get(node) is not None and theirs is not None and names[node] != theirs:
             raise ConfigurationError(self._refusal(0, [node], names, usual, theirs))
 
@@ -118,7 +119,7 @@ class Schemas:
             advice = f"Take the same columns in the same order at every site, {columns}"
         return f"the sites' data do not fit together: {'; '.join(shown)}{more}. {advice}"
 
-    def _asked(self, grid: Grid | None, place: int, nodes: Sequence[Node]) -> dict[Node, Names]:
+    def _asked(self, grid: Grid | None, place: int, nodes: Iterable[Node]) -> dict[Node, Names]:
         """Return the names of those nodes that say the same as before, if they have said something."""
         if grid is None:
             return {}

@@ -9,7 +9,7 @@ from together import together
 
 from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.core.schema import names_of, schema_number
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import L1
 from flwr_fco.server.clients.schemas import Schemas
@@ -130,6 +130,8 @@ def test_names_change_no_bit_and_arrays_are_taken_on_trust_beside_frames(way):
 def test_labels_of_one_class_fit_where_they_can():
     """All 1 may be of either coding; all 0 is 0 and 1."""
     run(averaging(), losses(code=np.ones_like), 1)
+    signed = [Logistic(f.features, 2 * f.labels - 1) for f in losses()]
+    run(averaging(), [*signed[:3], Logistic(signed[3].features, np.ones(20))], 1)
     objectives = losses(code=np.zeros_like)
     objectives[0] = Logistic(objectives[0].features, 2 * objectives[0].labels - 1)
     with pytest.raises(ConfigurationError, match=r"'-1', '1'"):
@@ -235,6 +237,28 @@ def test_a_liar_who_stops_a_run_is_named(number, names):
         run(averaging(), losses(), 2, mods=[lying(number, names)])
     assert len(str(caught.value)) < 500
     assert "\n" not in str(caught.value)
+
+
+def test_long_and_many_names_are_cut_in_the_error():
+    def change(table):
+        more = pd.DataFrame(0.5, table.index, [f"{j}\n" * 1000 for j in range(100)])
+        return more.iloc[:, : len(NAMES)]
+
+    with pytest.raises(ConfigurationError, match=r"partition 2\) lacks 'age', .* \(6 in all\) and has '0") as caught:
+        run(averaging(), losses(change), 1)
+    assert len(str(caught.value)) < 1000
+    assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_is_lacking_is_named_beside_sites_without_names():
+    objectives = losses(lambda table: table.drop(columns="bmi"))
+    objectives[0] = Logistic(objectives[0].features, objectives[0].labels)
+    with pytest.raises(ConfigurationError, match=r"partition 2\) lacks 'bmi', compared with .*partition 1"):
+        run(averaging(), objectives, 1)
+    # Of arrays no name is known.
+    arrays = [Logistic(f.features, f.labels) for f in objectives]
+    with pytest.raises(ClientError, match=r"partition 2\) raised .*the server's model is"):
+        run(averaging(), arrays, 1)
 
 
 def test_a_liar_who_is_the_first_site_is_still_the_one_that_is_named():
