@@ -1,7 +1,7 @@
 """Objectives F_m: a client's loss, its stochastic gradients and its metrics."""
 
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.objectives.base import Batch, Line, Objective
+from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
 from flwr_fco.objectives.design import Design, LinearData
 from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
@@ -19,6 +19,7 @@ __all__ = [
     "Batch",
     "BilinearSaddle",
     "Design",
+    "DualTerms",
     "FunctionSaddle",
     "Hinge",
     "Layout",
