@@ -11,6 +11,7 @@ from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE, ClientHalf
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.design import LinearData
 from flwr_fco.wire.client_state import Disclosed, read_disclosed, store_disclosed
 from flwr_fco.wire.protocol import Uplink
 
@@ -95,5 +96,5 @@ def count(vectors: int, disclosure: Disclosure, context: Context, objective: Obj
 
 
 def _outputs(objective: Objective) -> int:
-    data = objective.linear_data()
-    return 1 if data is None else data.num_outputs
+    data = objective.dual_terms()
+    return data.num_outputs if isinstance(data, LinearData) else int(getattr(objective, "num_outputs", 1))

@@ -163,8 +163,9 @@ class LinearModel(Objective):
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         other = self.with_features(type(self.design)(self.design.matrix[rows]))
-        for name in {"_targets", "targets", "labels", "_weights", "_offset"} & vars(self).keys():
-            setattr(other, name, getattr(self, name)[rows])
+        for name in ("_targets", "targets", "labels", "_weights", "_offset"):
+            if vars(self).get(name) is not None:
+                setattr(other, name, getattr(self, name)[rows])
         share = rows.size / self.num_examples
         if other._weights is not None:
             mean = float(other._weights.mean())

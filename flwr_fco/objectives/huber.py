@@ -14,7 +14,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
 from flwr_fco.objectives.design import Design
 
-_BEYOND = 0.1
+#: That of a Newton step.
+_BEYOND = 0.001
 
 
 class Huber(LinearModel):
@@ -62,7 +63,7 @@ class Huber(LinearModel):
     (5.0, array([-3.]))
     """
 
-    #: What a Newton step takes as the curvature of a row beyond delta, relative to that of the parabola above the loss.
+    #: Curvature of a row beyond delta, relative to that of the parabola above the loss.
     _beyond = 0.0
 
     _compiled = False
@@ -108,9 +109,10 @@ class Huber(LinearModel):
         )
 
     def newton_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
-        """Return the Hessian's block with a tenth of delta / |r| for rows beyond delta, where the Hessian is 0.
+        """Return the Hessian's block with a little of delta / |r| for rows beyond delta, where the Hessian is 0.
 
-        With all of it the model would be above the loss everywhere, and steps from afar ten times shorter.
+        With all of it the model is the parabola above the loss, whose steps are never too long, but do not become
+        Newton's. A thousandth gives steps from afar a length, which the line search then finds.
         """
         curved = copy.copy(self)
         curved._beyond = _BEYOND

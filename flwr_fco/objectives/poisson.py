@@ -86,10 +86,11 @@ class Poisson(LinearModel):
         return DualTerms("Poisson", l2=self.l2, link="poisson")
 
     def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:
-        from scipy.special import xlogy
-
         rates, beyond = _rates(scores)
-        return np.asarray(rates * (1.0 + beyond) - targets * (1.0 + scores) + xlogy(targets, targets))
+        # y (exp(r) - 1 - r) with r = log(mu / y), whose terms are no larger than the loss is.
+        apart = np.minimum(scores, _LARGEST) - np.log(np.where(targets > 0.0, targets, 1.0))
+        losses = np.where(targets > 0.0, targets * (np.expm1(apart) - apart), rates)
+        return np.asarray(losses + beyond * (rates - targets))
 
     def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
         total = float(self._losses(scores, targets).sum())

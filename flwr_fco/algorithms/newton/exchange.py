@@ -311,7 +311,7 @@ class CertifiedMethod(Algorithm):
             "terms": 0,
             "smoothness": 0,
             "square": 0,
-            "references": 2 * int(bool(dense(sent.get("references", np.zeros(0))).any())),
+            "references": _rows_of(sent),
             "block": order_of(sent["block"].size) if "block" in sent else 0,
         }
         return {name: own.get(name, 1) for name in sent}
@@ -331,6 +331,12 @@ class CertifiedMethod(Algorithm):
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the line about when the run ends."""
         return [("Ends", f"at a duality gap of {self.tolerance:g}, of the data of all clients")]
+
+
+def _rows_of(sent: Mapping[str, Any]) -> int:
+    """Return how many references are sent; 0 if their place is empty."""
+    found = dense(sent.get("references", np.zeros(0)))
+    return found.size // (dense(sent["gradient"]).size + 1) if found.any() else 0
 
 
 def order_of(triangle: int) -> int:
