@@ -306,9 +306,9 @@ class CoxRegression(LinearModel):
         return weight * float(apart.max()) + self.l2
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
-        """Return that of all rows, times the most by which a batch may weigh its events."""
-        full = self.lipschitz(norm) - self.l2
-        weight = float(self._shares[self._dead].sum())
-        if batch_size is None or batch_size >= self.num_examples or weight == 0.0:
-            return full + self.l2
-        return full / weight * float(self._shares.max()) * self.num_examples + self.l2
+        """Raise a :class:`ConfigurationError`: rates from :meth:`lipschitz` would be hundreds of times too small.
+
+        That bound holds where nearly all hazard is that of two rows far apart. ``client_lr="auto"`` measures the
+        curvature at the start instead.
+        """
+        self._does_not_know("a useful constant of its batches", "give the rates by hand, or client_lr='auto'")

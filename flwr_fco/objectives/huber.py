@@ -15,7 +15,7 @@ from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
 from flwr_fco.objectives.design import Design
 
 #: That of a Newton step.
-_BEYOND = 0.001
+_BEYOND = 0.01
 
 
 class Huber(LinearModel):
@@ -112,7 +112,7 @@ class Huber(LinearModel):
         """Return the Hessian's block with a little of delta / |r| for rows beyond delta, where the Hessian is 0.
 
         With all of it the model is the parabola above the loss, whose steps are never too long, but do not become
-        Newton's. A thousandth gives steps from afar a length, which the line search then finds.
+        Newton's. A hundredth gives steps from afar a length, which the line search then finds.
         """
         curved = copy.copy(self)
         curved._beyond = _BEYOND
