@@ -30,13 +30,16 @@ if TYPE_CHECKING:
     )
     from flwr_fco.objectives import (
         BilinearSaddle as BilinearSaddle,
+        CoxRegression as CoxRegression,
         FunctionSaddle as FunctionSaddle,
         Hinge as Hinge,
+        Huber as Huber,
         LeastSquares as LeastSquares,
         Logistic as Logistic,
         MatrixGame as MatrixGame,
         MultinomialLogistic as MultinomialLogistic,
         Objective as Objective,
+        Poisson as Poisson,
         QuadraticSaddle as QuadraticSaddle,
         SaddleObjective as SaddleObjective,
         TraceRegression as TraceRegression,

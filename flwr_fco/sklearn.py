@@ -47,7 +47,6 @@ from flwr_fco.core.schema import DEVIATIONS, Names, digests_of, names_of
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
-from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import Design, is_sparse
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
@@ -159,6 +158,11 @@ class _Parts(NamedTuple):
     weighted: bool
     rows: list[NDArray[np.int64]] | None
 
+    @property
+    def rows_of_clients(self) -> tuple[list[Any], list[NDArray[Any]], list[Any]]:
+        """The arguments of each client's loss, whose weights are None if none were given."""
+        return self.features, self.y, list(self.weights) if self.weighted else [None] * len(self.y)
+
 
 def _aligned(X: Any, y: Any, sample_weight: Any) -> list[Any]:
     """Return the clients' features, with columns in the first frame's order; nothing is pooled.
@@ -216,47 +220,6 @@ def _columns(features: Any) -> list[str]:
     """Return the names of a frame's columns; an empty list for an array or if a name is not a string."""
     names = list(getattr(features, "columns", []))
     return names if all(isinstance(name, str) for name in names) else []
-
-
-class _Weighted(Objective):
-    """sum_i v_i loss_i / sum_i v_i + l2/2 ||W||^2: a linear model with example weights, on full batches."""
-
-    def __init__(self, plain: Logistic | MultinomialLogistic | LeastSquares, weights: Vector) -> None:
-        self.layout, self.num_examples, self._plain = plain.layout, plain.num_examples, plain
-        self._shares = weights / weights.sum()
-
-    def value(self, w: Vector) -> float:
-        plain, scores = self._plain, self._scores(w)
-        if isinstance(plain, LeastSquares):
-            losses = plain.scale * (scores - plain.targets) ** 2
-        elif isinstance(plain, Logistic):
-            losses = np.logaddexp(0.0, -plain._targets * scores)
-        else:
-            losses = np.logaddexp.reduce(scores, axis=1) - scores[np.arange(len(scores)), plain.labels]
-        return float(self._shares @ losses) + plain._l2_value(w)
-
-    def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
-        plain, slopes = self._plain, self._scores(w)
-        plain._slopes(slopes, plain._targets, 1.0)
-        slopes *= self._shares.reshape(-1, *([1] * (slopes.ndim - 1)))
-        out = plain._zeros(out)
-        plain.design.add_rows(slopes, out)
-        if plain.l2 != 0.0:
-            out[: plain._num_coefficients] += plain.l2 * w[: plain._num_coefficients]
-        return out
-
-    def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
-        return self._plain._block(w, indices, self._shares)
-
-    def subset(self, rows: NDArray[np.int64]) -> tuple[Objective, float]:
-        return _Weighted(self._plain.subset(rows)[0], self._shares[rows]), float(self._shares[rows].sum())
-
-    def lipschitz(self, norm: str = "l2") -> float:
-        # The weighted Hessian is at most the plain one times the largest share.
-        return self._plain.lipschitz(norm) * float(self._shares.max()) * self.num_examples
-
-    def _scores(self, w: Vector) -> NDArray[np.float64]:
-        return np.array(self._plain.design.predict(w, num_outputs=self._plain.num_outputs))
 
 
 class Summary(str):
@@ -411,8 +374,6 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
         self._factors = _factors(self.penalty_factor, getattr(self, "feature_names_in_", ()), d)
-        if split.weighted:
-            objectives = [_Weighted(*pair) for pair in zip(objectives, split.weights, strict=True)]  # type: ignore[arg-type]
         if not isinstance(self.cv, int | Strengths | None):
             fold = _fold_of_rows(self.cv, split.rows)
             for objective, rows in zip(objectives, split.rows or [], strict=True):
@@ -785,8 +746,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With `sample_weight` or a factor of 0 there is no gap: it ends at a proximal gradient step that
-        short.
+        smaller one. With a factor of 0 there is no gap: it ends at a proximal gradient step that short.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
@@ -805,8 +765,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
-        factor of 0.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with a factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -861,8 +820,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
             coefficients, intercept = self._run_over(X, features, 1, penalty)
         else:
             parts = self._parts(X, y, sample_weight, groups, y_numeric=True)
-            pairs = zip(parts.features, parts.y, strict=True)
-            objectives = [self._objective(own, targets) for own, targets in pairs]
+            objectives = [self._objective(*own) for own in zip(*parts.rows_of_clients, strict=True)]
             coefficients, intercept = self._run(objectives, parts, 1, penalty)
         self.coef_, self.intercept_ = coefficients[:, 0], float(intercept[0])
         return self
@@ -884,8 +842,9 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         """
         return self._app(load, features, disclosure)
 
-    def _objective(self, X: Any, y: NDArray[Any]) -> Objective:
-        return LeastSquares(X, y.astype(np.float64), scale=0.5, intercept=self.fit_intercept)
+    def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
+        targets = y.astype(np.float64)
+        return LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
@@ -908,8 +867,7 @@ class FederatedLasso(FederatedElasticNet):
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With `sample_weight` or a factor of 0 there is no gap: it ends at a proximal gradient step that
-        short.
+        smaller one. With a factor of 0 there is no gap: it ends at a proximal gradient step that short.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
@@ -928,8 +886,7 @@ class FederatedLasso(FederatedElasticNet):
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
-        factor of 0.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with a factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -969,8 +926,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With `sample_weight` or a factor of 0 there is no gap: it ends at a proximal gradient step that
-        short.
+        smaller one. With a factor of 0 there is no gap: it ends at a proximal gradient step that short.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
@@ -991,8 +947,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with `sample_weight` or a
-        factor of 0.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN with a factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -1066,7 +1021,8 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         if parts is None:
             coefficients, intercept = self._run_over(X, features, outputs, penalty)
         else:
-            objectives = [self._objective(*own, self.classes_) for own in zip(parts.features, parts.y, strict=True)]
+            clients = zip(*parts.rows_of_clients, strict=True)
+            objectives = [self._objective(own, labels, self.classes_, weights) for own, labels, weights in clients]
             coefficients, intercept = self._run(objectives, parts, outputs, penalty)
         # With a column for each class, what is not penalised is unique only up to a common constant.
         if outputs > 1 and self._factors is not None:
@@ -1100,16 +1056,18 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         """
         return self._app(load, features, disclosure, np.unique(np.asarray(classes)))
 
-    def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any]) -> Objective:
+    def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None) -> Objective:
         if not np.isin(y, classes).all():
             # Not the labels themselves, which are the site's data: the error goes to the server.
             raise ConfigurationError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
         codes = np.searchsorted(classes, y)
         made: Objective
         if classes.size == 2:
-            made = Logistic(X, codes, intercept=self.fit_intercept)
+            made = Logistic(X, codes, intercept=self.fit_intercept, sample_weight=weights)
         else:
-            made = MultinomialLogistic(X, codes, num_classes=classes.size, intercept=self.fit_intercept)
+            made = MultinomialLogistic(
+                X, codes, num_classes=classes.size, intercept=self.fit_intercept, sample_weight=weights
+            )
         made.class_names = _class_names(classes)
         return made
 

@@ -6,7 +6,8 @@ a generator that yields :class:`Request` and receives the answers, so the client
 
 For Phi(w) = sum_m p_m F_m(w) + psi(w) with losses of linear predictions, Fenchel duality gives
 Phi(w) - min Phi <= Phi(w) + mean f*(u) + psi*(-X'u) for any slopes u. The slopes at w are used, corrected so that they
-sum to 0 over the examples if psi does not act on the intercept, and scaled until psi* is finite. psi* is known
+sum to 0 over the examples if psi does not act on the intercept, and scaled until psi* is finite. Of other convex losses
+mixtures of gradients are dual points (:func:`flwr_fco.certificates.dual.convex_bound`). psi* is known
 
 - for any convex psi if the losses have an l2 term, through psi's proximal map;
 - for sums over coordinates (l1, squared l2, elastic net, boxes, l1 in a box), balls and the simplex
@@ -26,11 +27,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flwr_fco.certificates.dual import conjugate_at, free_intercept, largest_scaling, only_norms, why_none
+from flwr_fco.certificates.dual import (
+    conjugate_at,
+    convex_bound,
+    free_intercept,
+    largest_scaling,
+    only_norms,
+    why_none,
+)
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import NoAnswerError
 from flwr_fco.regularizers import BoundRegularizer
-from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES, Answer
+from flwr_fco.wire.questions import BALANCE, CONVEX, ENTROPY, FACTS, LINKS, SLOPES, Answer
 
 _NOBODY = "no client answered, so nothing is known about this point"
 _FACTS = ("loss", "link", "outputs", "intercept", "l2", "factor", "slope")
@@ -145,6 +153,8 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     corrections: dict[str, float] = {}
     outputs = int(facts["outputs"])
     free = free_intercept(facts, psi, w)
+    if link in CONVEX:
+        return (yield from _convex(psi, w, objective, l2, outputs if facts["intercept"] else 0, free))
     if free and link == "identity":
         corrections["centre"] = _mean(answers, "slope")
     elif free:
@@ -173,6 +183,22 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
         conjugates = _mean(answers, "entropy")
     gap = objective + conjugates + conjugate_at(psi, scaling * dual, l2, count)
     return Certificate("duality-gap", max(float(gap), 0.0), objective)
+
+
+def _convex(psi: BoundRegularizer, w: Vector, objective: float, l2: float, outputs: int, free: bool) -> Asking:
+    numbers = {"stage": float(SLOPES)}
+    answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape})
+    slopes = _mean_vector(answers, "gradient")
+    conjugates = _mean(answers, "linear"), _mean(answers, "quadratic")
+    references = None
+    if free:
+        shape = max(2, outputs), w.size + 1
+        answers = yield Request("duality", {"stage": float(BALANCE)}, (), {"references": shape})
+        references = _mean_vector(answers, "references")
+    lower, _ = convex_bound(psi, slopes, conjugates, l2, outputs, references)
+    if lower == -math.inf:
+        return (yield from _residual(psi, w, objective, "the loss has no minimum in the intercept"))
+    return Certificate("duality-gap", max(objective - lower, 0.0), objective)
 
 
 def _residual(psi: BoundRegularizer, w: Vector, objective: float, reason: str) -> Asking:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -13,6 +14,9 @@ from flwr_fco.regularizers import BoundRegularizer, Regularizer
 from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.wire.questions import LINKS
 
+_CONVEX = LINKS.index("convex")
+#: Residual of a mixture that is to be 0, relative to what it balances, and rounding error of its parts.
+_UNBALANCED, _ROUNDING = 1e-9, 1e-14
 #: Factor that keeps a scaled dual vector within the domain of psi* despite rounding.
 _INWARDS = 1.0 - 1e-15
 
@@ -32,7 +36,8 @@ def why_none(told: Sequence[Mapping[str, float]], psi: BoundRegularizer, w: Vect
     facts = told[0]
     for name in ("link", "outputs", "intercept", "l2", "factor"):
         if any(own[name] != facts[name] for own in told):
-            return f"the clients' losses differ in their {name}"
+            told_of = "kind" if name == "link" or facts["link"] >= _CONVEX else name
+            return f"the clients' losses differ in their {told_of}"
     if not 0.0 < facts["link"] < len(LINKS) or facts["link"] != int(facts["link"]) or not facts["factor"] > 0.0:
         return "the conjugate of the clients' loss is not known"
     if not 1.0 <= facts["outputs"] <= w.size or facts["l2"] < 0.0:
@@ -99,6 +104,57 @@ def largest_scaling(psi: BoundRegularizer, dual: Vector, l2: float) -> float:
             largest = regularizer.strength_max(dual[block].reshape(shape))
             limits.append(getattr(regularizer, "strength", 0.0) / largest if largest > 0.0 else math.inf)
     return min(limits)
+
+
+def convex_bound(
+    psi: BoundRegularizer,
+    slopes: Vector,
+    conjugates: tuple[float, float],
+    l2: float,
+    outputs: int,
+    references: NDArray[np.float64] | None,
+) -> tuple[float, Vector]:
+    """Return a lower bound of the optimum of a convex loss, and the dual point that it is the value of.
+
+    Parameters
+    ----------
+    psi : BoundRegularizer
+        The regularizer.
+    slopes : ndarray of float64, shape (d,)
+        The gradient u of the pooled loss without its l2 term.
+    conjugates : tuple of float
+        The conjugate at u, and at 0 at most.
+    l2 : float
+        Strength of the l2 term.
+    outputs : int
+        Number of intercepts; 0 without one.
+    references : ndarray of float64, shape (k, d + 1), optional
+        Further dual points with their conjugates (:func:`flwr_fco.objectives.duality.references`), if psi leaves the
+        intercepts alone: the mixture with them is 0 there.
+    """
+    count, (own, at_zero), total = slopes.size - outputs, conjugates, 1.0
+    if references is not None:
+        share = _balance(references[:, count:-1], slopes[count:])
+        if share is None:
+            return -math.inf, np.zeros(slopes.size)
+        slopes, own = slopes + share @ references[:, :-1], own + float(share @ references[:, -1])
+        total += float(share.sum())
+        slopes[count:] = 0.0
+    scaling = min(1.0 / total, largest_scaling(psi, -slopes, l2))
+    value = scaling * own + (1.0 - scaling * total) * at_zero
+    return -value - conjugate_at(psi, -scaling * slopes, l2, count), scaling * slopes
+
+
+def _balance(rows: NDArray[np.float64], slopes: Vector) -> Vector | None:
+    """Return weights >= 0 of the rows with which they sum to minus the slopes; None if there are none."""
+    size = float(np.linalg.norm(slopes))
+    if size == 0.0:
+        return np.zeros(len(rows))
+    from scipy.optimize import nnls
+
+    found, residual = nnls(rows.T, -slopes / size)
+    most = _UNBALANCED + _ROUNDING * float(np.abs(rows).max()) / size
+    return np.asarray(size * found) if residual <= most else None
 
 
 def conjugate_at(psi: BoundRegularizer, u: Vector, l2: float, count: int) -> float:

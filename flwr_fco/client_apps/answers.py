@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.clock import timed
-from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import DEVIATIONS
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.curvature import probed_curvature
 from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.wire.questions import Answer, Question
 
@@ -22,11 +21,6 @@ from flwr_fco.wire.questions import Answer, Question
 AnswerFunction = Callable[[Question, Objective], Answer]
 
 _ANSWERS: dict[str, AnswerFunction] = {}
-
-#: Iterations of the power method that estimates an unknown constant.
-PROBES = 12
-#: Length of the finite differences that replace products with the Hessian, relative to 1 + ||w||.
-_PROBE_LENGTH = 1e-4
 
 
 def answer(kind: str) -> Callable[[AnswerFunction], AnswerFunction]:
@@ -122,7 +116,7 @@ def smoothness(question: Question, objective: Objective) -> Answer:
     try:
         constants["l2"] = float(objective.batch_lipschitz(batch, "l2"))
     except ConfigurationError:
-        constants["l2"] = _probed_curvature(objective, question.vectors["primal"])
+        constants["l2"] = probed_curvature(objective, question.vectors["primal"])
         constants["probed"] = 1.0
     try:
         # No entry of a Hessian is larger than its largest eigenvalue.
@@ -134,18 +128,3 @@ def smoothness(question: Question, objective: Objective) -> Answer:
     except ConfigurationError:
         constants["convexity"] = 0.0
     return Answer(constants)
-
-
-def _probed_curvature(objective: Objective, w: Vector) -> float:
-    """Return the largest ||g(w + s v) - g(w)|| / s found by a power iteration from a fixed direction."""
-    length = _PROBE_LENGTH * (1.0 + float(np.linalg.norm(w)))
-    direction = np.random.default_rng(0).standard_normal(w.size)
-    largest, start = 0.0, np.array(objective.gradient(w))
-    for _ in timed(range(PROBES)):
-        direction /= float(np.linalg.norm(direction))
-        direction = (objective.gradient(w + length * direction) - start) / length
-        size = float(np.linalg.norm(direction))
-        largest = max(largest, size)
-        if size == 0.0:
-            break
-    return largest

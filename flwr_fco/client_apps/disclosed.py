@@ -12,6 +12,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.design import LinearData
 from flwr_fco.wire.client_state import read_disclosed, store_disclosed
 from flwr_fco.wire.keys import FOLDS
 from flwr_fco.wire.protocol import Downlink, Uplink
@@ -131,5 +132,5 @@ def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) ->
 
 
 def _outputs(objective: Objective) -> int:
-    data = objective.linear_data()
-    return 1 if data is None else data.num_outputs
+    data = objective.dual_terms()
+    return data.num_outputs if isinstance(data, LinearData) else int(getattr(objective, "num_outputs", 1))

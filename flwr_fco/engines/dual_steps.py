@@ -164,7 +164,7 @@ def compiled_epoch(
     int
         The number of steps.
     """
-    design, link, targets, _, l2, factor, _ = data
+    design, link, targets, _, l2, factor, *_ = data
     steps: int = dual_averaging(
         link == "logistic", design.matrix, targets, order, batch_size, *retrieval, elapsed, client_lr, factor, l2,
         shift, dual,

@@ -30,7 +30,6 @@ from flwr_fco.mirror_maps.grouped import GroupedCoordinates, Groups, groups_of
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
 from flwr_fco.objectives.design import SparseDesign
-from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.wire.protocol import Downlink, Plan, ReceivedVectors
 
 Indices = NDArray[np.integer[Any]]
@@ -273,7 +272,7 @@ def shard_of(plan: Plan, objective: Objective) -> Shard | None:
 def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
     design = objective.design
     assert isinstance(design, SparseDesign)
-    # A subclass with its own gradients has no linear data, because the coordinates they read are unknown.
+    # A subclass with its own gradients has no dual terms, because the coordinates they read are unknown.
     outputs, reason = objective.num_outputs, ""
     groups = groups_of(plan.h, plan.psi)
     columns = design.columns.astype(np.int64)
@@ -284,8 +283,10 @@ def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
     coordinates: Any = plan.h.at(plan.psi, indices)
     if groups is not None and _DENSE * indices.size <= objective.layout.size:
         coordinates = GroupedCoordinates.of(plan.h, plan.psi, indices)
-    if objective.linear_data() is None and type(objective) is not Hinge:
+    if objective.dual_terms() is None or type(objective).batches is not LinearModel.batches:
         reason = f"{type(objective).__name__} has gradients or batches of its own"
+    elif not objective._separable:
+        reason = f"a batch of {type(objective).__name__} concerns all rows"
     elif objective.l2 != 0.0:
         reason = "l2 moves every coefficient in every step; a squared l2 term of psi (ElasticNet) does not"
     elif coordinates is None and groups is not None:

@@ -1,11 +1,14 @@
 """Objectives F_m: a client's loss, its stochastic gradients and its metrics."""
 
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.objectives.base import Batch, Line, Objective
+from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
+from flwr_fco.objectives.cox import CoxRegression
 from flwr_fco.objectives.design import Design, LinearData
 from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.objectives.huber import Huber
 from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
 from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
+from flwr_fco.objectives.poisson import Poisson
 from flwr_fco.objectives.saddle import (
     BilinearSaddle,
     FunctionSaddle,
@@ -18,9 +21,12 @@ from flwr_fco.objectives.saddle import (
 __all__ = [
     "Batch",
     "BilinearSaddle",
+    "CoxRegression",
     "Design",
+    "DualTerms",
     "FunctionSaddle",
     "Hinge",
+    "Huber",
     "Layout",
     "LeastSquares",
     "Line",
@@ -29,6 +35,7 @@ __all__ = [
     "MatrixGame",
     "MultinomialLogistic",
     "Objective",
+    "Poisson",
     "QuadraticSaddle",
     "SaddleObjective",
     "TraceRegression",

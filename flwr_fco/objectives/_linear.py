@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.base import Batch, Line, Objective
+from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
 from flwr_fco.objectives.design import CHUNK, Design, LinearData, SparseDesign, check_finite
 
 #: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
@@ -26,15 +26,21 @@ Scores = NDArray[np.float64]
 
 
 class LinearModel(Objective):
-    """An objective mean_i loss(x_i' W + b; y_i) + l2/2 ||W||^2.
+    """An objective mean_i a_i loss(x_i' W + b + o_i; y_i) + l2/2 ||W||^2, with weights a_i of mean 1 and offsets o_i.
 
-    Subclasses set `_link`, `_curvature` and `_targets` and implement the four private methods on scores. Scores are the
-    predictions x_i' W + b: one number per example, or one row if there are several outputs.
+    Subclasses set `_curvature` and `_targets`, and `_link` if there are compiled loops for the loss, and implement the
+    private methods on scores. Scores are the predictions x_i' W + b + o_i: one number per example, or one row if there
+    are several outputs. A batch's mean is over a_i loss_i too, so that the batches of an epoch average to the whole.
     """
 
-    _link: ClassVar[Literal["identity", "logistic", "softmax"]]
+    _link: ClassVar[Literal["identity", "logistic", "softmax", "hinge"] | None] = None
+    #: Whether the loss is a square, whose second derivative is the same everywhere.
+    _quadratic: ClassVar[bool] = False
     #: Bounds on the loss's second derivative with respect to the scores: in the matrix norm, and for each entry.
     _curvature: tuple[float, float]
+    #: a, and o in the shape of the scores; None for ones and zeros.
+    _weights: Vector | None = None
+    _offset: Scores | None = None
     #: Factor of the loss.
     _factor: float = 1.0
     #: y, in the form that the kernels require.
@@ -69,18 +75,59 @@ class LinearModel(Objective):
         attrgetter("_num_examples"), _refuse_number, doc="The number of rows."
     )
 
+    def _set_rows(self, sample_weight: ArrayLike | None, offset: ArrayLike | None) -> None:
+        """Check and store the weights and offsets of the rows."""
+        n, outputs = self.num_examples, self._num_outputs
+        if sample_weight is not None:
+            weights = as_targets("sample_weight", sample_weight, n)
+            if not (weights > 0.0).all():
+                row = int(np.argmin(weights))
+                raise ConfigurationError(
+                    f"sample_weight[{row}] is {weights[row]:g}; expected numbers > 0. Leave out rows that do not count"
+                )
+            self._weights = weights / weights.mean()
+        if offset is not None:
+            self._offset = as_targets("offset", offset, n, outputs)
+
     @abstractmethod
-    def _mean_loss(self, scores: Scores) -> float:
-        """Return the mean loss over all examples."""
+    def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:
+        """Return each example's loss."""
 
     @abstractmethod
     def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
         """Replace scores with weight times the derivatives of their losses; return the sum of the losses."""
 
     @abstractmethod
-    def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
+    def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
         """Return weight times the losses' second derivatives times a change in the scores."""
 
+    def _mean_loss(self, scores: Scores) -> float:
+        """Return the mean loss over all examples."""
+        return self._mean(self._losses(scores, self._targets))
+
+    def _mean(self, each: NDArray[Any]) -> float:
+        """Return the mean of a number of each example, by the weights."""
+        return float(each.mean() if self._weights is None else self._weights @ each / self.num_examples)
+
+    def _weighted_slopes(self, scores: Scores, rows: Any, weight: float) -> float:
+        """Replace the scores of some rows, all if None, as :meth:`_slopes` does, times the rows' weights."""
+        targets = self._targets if rows is None else self._targets[rows]
+        if self._weights is None:
+            return self._slopes(scores, targets, weight)
+        weights = self._weights if rows is None else self._weights[rows]
+        total = float(weights @ self._losses(scores, targets))
+        self._slopes(scores, targets, weight)
+        scores *= weights.reshape(-1, *[1] * (scores.ndim - 1))
+        return total
+
+    def _shifted(self, scores: Scores, rows: Any = None) -> Scores:
+        """Return the scores of some rows, all if None, with their offsets."""
+        if self._offset is None:
+            return scores
+        return scores + (self._offset if rows is None else self._offset[rows])
+
+    #: Whether the loss is a sum over rows, so that a batch concerns only the features of its rows.
+    _separable: ClassVar[bool] = True
     #: Whether `_add_compiled` is there for dense features.
     _compiled: ClassVar[bool] = True
 
@@ -90,11 +137,12 @@ class LinearModel(Objective):
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
-        if self._compiled and not isinstance(self.design, SparseDesign):
+        plain = self._weights is None and self._offset is None
+        if self._compiled and plain and not isinstance(self.design, SparseDesign):
             self._add_compiled(w, self.design.rows if batch is None else batch, scale, out)
             return
-        scores = self.design.predict(w, batch, self._num_outputs)
-        self._slopes(scores, self._targets if batch is None else self._targets[batch], scale / scores.shape[0])
+        scores = self._shifted(self.design.predict(w, batch, self._num_outputs), batch)
+        self._weighted_slopes(scores, batch, scale / scores.shape[0])
         if self.l2 != 0.0:
             size = self._num_coefficients
             out[:size] += (scale * self.l2) * w[:size]
@@ -115,9 +163,14 @@ class LinearModel(Objective):
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         other = self.with_features(type(self.design)(self.design.matrix[rows]))
-        for name in {"_targets", "targets", "labels"} & vars(self).keys():
-            setattr(other, name, getattr(self, name)[rows])
-        return other, rows.size / self.num_examples
+        for name in ("_targets", "targets", "labels", "_weights", "_offset"):
+            if vars(self).get(name) is not None:
+                setattr(other, name, getattr(self, name)[rows])
+        share = rows.size / self.num_examples
+        if other._weights is not None:
+            mean = float(other._weights.mean())
+            other._weights, share = other._weights / mean, share * mean
+        return other, share
 
     @property
     def features(self) -> NDArray[Any]:
@@ -125,9 +178,23 @@ class LinearModel(Objective):
         return self.design.matrix  # type: ignore[no-any-return]
 
     def linear_data(self) -> LinearData | None:
-        return LinearData(
-            self.design, self._link, self._targets, self.intercept, self.l2, self._factor, self._num_outputs
-        )
+        # The compiled loops know neither weights nor offsets.
+        return self._data() if self._weights is None and self._offset is None else None
+
+    @property
+    def _kind(self) -> str:
+        """The loss and its parameters, for :class:`DualTerms`."""
+        return f"{type(self).__name__} with offsets"
+
+    def dual_terms(self) -> LinearData | DualTerms | None:
+        data = self._data() if self._offset is None else None
+        return DualTerms(self._kind, l2=self.l2) if data is None else data
+
+    def _data(self) -> LinearData | None:
+        if self._link is None:
+            return None
+        parts = self.design, self._link, self._targets, self.intercept, self.l2, self._factor, self._num_outputs
+        return LinearData(*parts, weights=self._weights)
 
     def value(self, w: Vector) -> float:
         """Return F_m(w), the mean over all examples plus the l2 term."""
@@ -160,8 +227,9 @@ class LinearModel(Objective):
             scores = block @ matrix
             if self.intercept:
                 scores += offsets
-            targets = self._targets[part if batch is None else batch[part]]
-            total += self._slopes(scores, targets, 1.0 / count)
+            rows = part if batch is None else batch[part]
+            scores = self._shifted(scores, rows)
+            total += self._weighted_slopes(scores, rows, 1.0 / count)
             gradient += block.T @ scores
             if self.intercept:
                 offsets_gradient += scores.sum(axis=0)
@@ -177,14 +245,16 @@ class LinearModel(Objective):
         matrix, offsets = self._split(w)
         direction, offsets_direction = self._split(v)
         result, offsets_result = self._split(product)
-        for _, block in self.design.blocks():
+        for part, block in self.design.blocks():
             change = block @ direction
             # The curvature of a square is constant.
-            scores = change if self._link == "identity" else block @ matrix
+            scores = change if self._quadratic else block @ matrix
             if self.intercept:
                 change += offsets_direction
-                scores += 0.0 if self._link == "identity" else offsets
-            bent = self._bend(scores, change, 1.0 / self.num_examples)
+                scores += 0.0 if self._quadratic else offsets
+            bent = self._bend(self._shifted(scores, part), self._targets[part], change, 1.0 / self.num_examples)
+            if self._weights is not None:
+                bent *= self._weights[part].reshape(-1, *[1] * (bent.ndim - 1))
             result += block.T @ bent
             if self.intercept:
                 offsets_result += bent.sum(axis=0)
@@ -197,11 +267,10 @@ class LinearModel(Objective):
 
         A is the matrix of these columns; an intercept's is 1. Costs n k^2 operations, and memory for k columns.
         """
-        return self._block(w, indices, np.full(self.num_examples, 1.0 / self.num_examples))
-
-    def _block(self, w: Vector, indices: NDArray[np.int64], shares: Vector) -> Vector:
-        """Return the Hessian's block with other weights of the examples than 1/n each."""
         self._check(w)
+        shares = np.full(self.num_examples, 1.0 / self.num_examples)
+        if self._weights is not None:
+            shares *= self._weights
         outputs = self._num_outputs
         column, output = np.divmod(indices, outputs)
         hessian = np.zeros((indices.size, indices.size))
@@ -211,11 +280,12 @@ class LinearModel(Objective):
             scores = block @ matrix
             if self.intercept:
                 scores += offsets
+            scores = self._shifted(scores, part)
             features = [_columns(block, column[place]) for place in places]
             for c, right in enumerate(places):
                 change = np.zeros_like(scores)
                 change.reshape(-1, outputs)[:, c] = 1.0
-                bent = self._bend(scores, change, 1.0).reshape(-1, outputs)
+                bent = self._bend(scores, self._targets[part], change, 1.0).reshape(-1, outputs)
                 if outputs > 1:
                     # Rows of a softmax's Hessian sum to 0; p (1 - p) is 0 where p rounds to 1, the others are not.
                     bent[:, c] = -np.delete(bent, c, axis=1).sum(axis=1)
@@ -238,7 +308,8 @@ class LinearModel(Objective):
         """
         self._check(w)
         self._check(direction)
-        return _LinearLine(self, w, self.design.predict(w, num_outputs=self._num_outputs), direction)
+        scores = self._shifted(self.design.predict(w, num_outputs=self._num_outputs))
+        return _LinearLine(self, w, scores, direction)
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return the Lipschitz constant of the gradient over the client's examples; see :meth:`Objective.lipschitz`.
@@ -256,7 +327,7 @@ class LinearModel(Objective):
         """
         spectral, entrywise = self._curvature
         if norm == "l1":
-            largest = entrywise * float(self.design.mean_squares().max()) + self.l2
+            largest = entrywise * float(self.design.mean_squares(self._weights).max()) + self.l2
             return max(largest, entrywise) if self.intercept else largest
         if norm == "l2":
             return self._largest_eigenvalue(spectral)
@@ -293,13 +364,14 @@ class LinearModel(Objective):
         if b == n:
             return full
         spectral, entrywise = self._curvature
+        # The weight of a row is a factor of its loss.
+        heaviest = 1.0 if self._weights is None else float(self._weights.max())
         if norm == "l2":
-            largest = float(self.design.row_squares().max()) + self.intercept
+            squares = self.design.row_squares() + self.intercept
+            largest = float((squares if self._weights is None else self._weights * squares).max())
+            single = spectral * largest + self.l2
         else:
-            largest = self.design.largest_square()
-        single = spectral * largest + self.l2
-        if norm == "l1":
-            single = entrywise * max(largest, float(self.intercept)) + self.l2
+            single = entrywise * heaviest * max(self.design.largest_square(), float(self.intercept)) + self.l2
         return (n * (b - 1) * full + (n - b) * max(single, full)) / (b * (n - 1))
 
     def strong_convexity(self) -> float:
@@ -309,7 +381,7 @@ class LinearModel(Objective):
         a lower bound, the contribution of l2. The curvature of other losses vanishes far from 0, so for them it is l2,
         or 0 with an intercept, on which l2 does not act.
         """
-        if self._link != "identity":
+        if not self._quadratic:
             return 0.0 if self.intercept else self.l2
         n, d = self.design.shape
         order = d + self.intercept
@@ -328,14 +400,21 @@ class LinearModel(Objective):
 
     def _column_means(self) -> Vector:
         sums = np.zeros(self.design.shape[1])
-        for _, block in self.design.blocks():
-            sums += block.sum(axis=0)
+        for part, block in self.design.blocks():
+            sums += block.sum(axis=0) if self._weights is None else self._weights[part] @ block
         return sums / self.num_examples
 
     def _hessian_bound(self, curvature: float) -> NDArray[np.float64]:
         """Return curvature * A'A / n + l2 I, which is the Hessian if the curvature is constant."""
         d = self.design.shape[1]
-        hessian = self.design.gram(self.intercept)
+        if self._weights is None:
+            hessian = self.design.gram(self.intercept)
+        else:
+            everything = np.arange(d + self.intercept)
+            hessian = np.zeros((everything.size, everything.size))
+            for part, block in self.design.blocks():
+                columns = _columns(block, everything)
+                hessian += _product(columns, self._weights[part], columns)
         hessian *= curvature / self.num_examples
         hessian[np.arange(d), np.arange(d)] += self.l2
         return hessian
@@ -344,7 +423,10 @@ class LinearModel(Objective):
         n, d = self.design.shape
         order = d + self.intercept
         if n < order and n <= LARGEST_GRAM:
-            return float(curvature / n * _top(self.design.gram_of_rows(self.intercept)) + self.l2)
+            gram = self.design.gram_of_rows(self.intercept)
+            if self._weights is not None:
+                gram *= np.sqrt(np.outer(self._weights, self._weights))
+            return float(curvature / n * _top(gram) + self.l2)
         if order <= LARGEST_GRAM:
             return _top(self._hessian_bound(curvature))
 
@@ -355,7 +437,8 @@ class LinearModel(Objective):
             product = np.zeros(order)
             vector = np.ascontiguousarray(v.reshape(-1))
             product[: self.design.shape[1]] = self.l2 * vector[: self.design.shape[1]]
-            self.design.add_rows(curvature / n * self.design.predict(vector), product)
+            scores = curvature / n * self.design.predict(vector)
+            self.design.add_rows(scores if self._weights is None else self._weights * scores, product)
             return product
 
         operator = LinearOperator((order, order), matvec=multiply, dtype=np.float64)
@@ -366,7 +449,7 @@ class LinearModel(Objective):
     def _scores(self, w: Vector) -> Scores:
         """Return the scores of all examples."""
         self._check(w)
-        return self.design.predict(w, num_outputs=self._num_outputs, size=CHUNK)
+        return self._shifted(self.design.predict(w, num_outputs=self._num_outputs, size=CHUNK))
 
     def _split(self, w: Vector) -> tuple[NDArray[np.float64], Vector]:
         """Return views of the coefficients, a matrix if there are several outputs, and of the intercepts."""
@@ -402,7 +485,7 @@ class _LinearLine(Line):
     def _slopes(self, step: float) -> tuple[float, Scores]:
         """Return the mean loss and its derivatives with respect to the scores."""
         scores = self.scores + step * self.change
-        total = self.model._slopes(scores, self.model._targets, 1.0 / self.model.num_examples)
+        total = self.model._weighted_slopes(scores, None, 1.0 / self.model.num_examples)
         return total / self.model.num_examples, scores
 
     def __call__(self, step: float) -> tuple[float, float]:
@@ -427,10 +510,20 @@ class _LinearLine(Line):
 class TwoClassModel(LinearModel):
     """A linear model of labels 0 and 1, or -1 and +1; `_targets` are the signs."""
 
-    def _set_examples(self, features: ArrayLike, labels: ArrayLike, *, intercept: bool, l2: float) -> None:
-        """Check and store the features and labels."""
+    def _set_examples(
+        self,
+        features: ArrayLike,
+        labels: ArrayLike,
+        *,
+        intercept: bool,
+        l2: float,
+        sample_weight: ArrayLike | None,
+        offset: ArrayLike | None,
+    ) -> None:
+        """Check and store the features, labels, weights and offsets."""
         design = Design.of(features)
         self._set_data(design, design.shape[1:], intercept=intercept, l2=l2)
+        self._set_rows(sample_weight, offset)
         self.labels = as_labels("labels", labels, self.num_examples)
         values = np.unique(self.labels)
         if np.isin(values, (0, 1)).all():
@@ -464,7 +557,7 @@ class TwoClassModel(LinearModel):
         """Return ``loss``, :meth:`value`, and ``accuracy``, the share of examples that :meth:`predict` gets right."""
         scores = self.margins(w)
         loss = self._mean_loss(scores) + self._l2_value(w)
-        return {"loss": loss, "accuracy": float(((scores > 0.0) == (self._targets > 0.0)).mean())}
+        return {"loss": loss, "accuracy": self._mean((scores > 0.0) == (self._targets > 0.0))}
 
 
 @lru_cache(maxsize=64)
@@ -476,9 +569,9 @@ def _layout_of(coefficients: tuple[int, ...], num_intercepts: int) -> Layout:
     return Layout.from_arrays(arrays, apply_to="coefficients")
 
 
-def as_targets(name: str, targets: ArrayLike, num_examples: int) -> Vector:
-    """Return the targets as a float64 vector with one finite number per example."""
-    array = as_labels(name, targets, num_examples)
+def as_targets(name: str, targets: ArrayLike, num_examples: int, outputs: int = 1) -> NDArray[np.float64]:
+    """Return the targets as float64 with one finite number per example, and per output if there are several."""
+    array = as_labels(name, targets, num_examples, outputs)
     if array.dtype.kind not in "fiub":
         raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers")
     # Kernels treat a read-only array as another type, but selected rows of it are not read-only.
@@ -487,12 +580,13 @@ def as_targets(name: str, targets: ArrayLike, num_examples: int) -> Vector:
     return array
 
 
-def as_labels(name: str, labels: ArrayLike, num_examples: int) -> NDArray[Any]:
-    """Return the labels as a vector with one entry per example."""
+def as_labels(name: str, labels: ArrayLike, num_examples: int, outputs: int = 1) -> NDArray[Any]:
+    """Return the labels as a vector with one entry per example; a row each if there are several outputs."""
     array = np.asarray(labels)
-    if array.shape != (num_examples,):
+    expected = (num_examples,) if outputs == 1 else (num_examples, outputs)
+    if array.shape != expected:
         raise ConfigurationError(
-            f"{name} have shape {array.shape}, but there are {num_examples} examples; expected ({num_examples},)"
+            f"{name} have shape {array.shape}, but there are {num_examples} examples; expected {expected}"
         )
     return array
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import chain, repeat
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,44 @@ _DERIVED = {
     "value_and_gradient": ("value", "gradient", "add_gradient"),
     "hessian_product": ("gradient", "add_gradient", "value_and_gradient"),
     "hessian_block": ("gradient", "add_gradient", "value_and_gradient"),
+    "newton_block": ("gradient", "add_gradient", "value_and_gradient", "hessian_block"),
     "along": ("value", "gradient", "add_gradient", "value_and_gradient"),
     "subset": ("value", "gradient", "add_gradient", "value_and_gradient"),
     "linear_data": ("value", "gradient", "add_gradient", "value_and_gradient", "batches"),
+    "dual_terms": ("value", "gradient", "add_gradient", "value_and_gradient"),
 }
+
+
+class DualTerms(NamedTuple):
+    """What a convex loss G + l2/2 ||W||^2 says of itself, so that its clients' answers bound the optimum.
+
+    Where G is convex and its values are at least `least`, gradients r_k = grad G(w_k) and the numbers
+    c_k = <r_k, w_k> - G(w_k) bound it: a mixture sum mu_k r_k with sum mu_k <= 1 is a dual point, whose conjugate is at
+    most sum mu_k c_k - (1 - sum mu_k) least. Nobody checks that G is convex but
+    :func:`flwr_fco.testing.check_objective`, at random points: of another loss the gap would be wrong.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the loss with its parameters. Clients whose losses have other names get no common gap.
+    least : float, default 0.0
+        A number that no value of G is below.
+    l2 : float, default 0.0
+        Strength of the ridge term, which acts on all but the intercept: the last array of the layout, if its name is
+        ``intercept``.
+    link : {"convex", "poisson", "cox"}, default "convex"
+        What the server may know of G besides.
+
+    Examples
+    --------
+    >>> DualTerms("Huber 1.35").least
+    0.0
+    """
+
+    kind: str
+    least: float = 0.0
+    l2: float = 0.0
+    link: Literal["convex", "poisson", "cox"] = "convex"
 
 
 class Line(ABC):
@@ -75,11 +109,11 @@ class Objective(ABC):
 
     Overrides take precedence over inherited shortcuts. If a subclass overrides :meth:`gradient`, the faster methods
     that it inherits without overriding them (:meth:`add_gradient`, :meth:`value_and_gradient`,
-    :meth:`hessian_product`, :meth:`hessian_block`, :meth:`along`, :meth:`subset`, :meth:`linear_data`) are replaced
-    with this class's defaults, which use the new gradient, return None or raise an error. If it overrides only
-    :meth:`add_gradient`, :meth:`gradient` is derived from it. Overriding :meth:`value`, :meth:`value_and_gradient` or
-    :meth:`batches` replaces the methods built on them in the same way; inherited :meth:`metrics` report the new value
-    as the loss.
+    :meth:`hessian_product`, :meth:`hessian_block`, :meth:`along`, :meth:`subset`, :meth:`linear_data`,
+    :meth:`dual_terms`) are replaced with this class's defaults, which use the new gradient, return None or raise an
+    error. If it overrides only :meth:`add_gradient`, :meth:`gradient` is derived from it. Overriding :meth:`value`,
+    :meth:`value_and_gradient` or :meth:`batches` replaces the methods built on them in the same way; inherited
+    :meth:`metrics` report the new value as the loss.
     Bounds (:meth:`lipschitz`, :meth:`strong_convexity`) are kept: override them if the curvature changes.
 
     Attributes
@@ -237,6 +271,15 @@ class Objective(ABC):
         """
         return None
 
+    def dual_terms(self) -> LinearData | DualTerms | None:
+        """Return what bounds of the optimum are made of: an objective that returns it has duality gaps.
+
+        A convex loss needs no more than to say so, as :class:`DualTerms`: the rest follows from values and gradients.
+        Losses of linear predictions with the links of :class:`LinearData` return these data, which give closer bounds.
+        None if the loss need not be convex; certificates are then residuals. The default is :meth:`linear_data`.
+        """
+        return self.linear_data()
+
     def lipschitz(self, norm: str = "l2") -> float:
         """Return a Lipschitz constant of the gradient.
 
@@ -312,6 +355,20 @@ class Objective(ABC):
             If it is not known.
         """
         self._does_not_know("its Hessian", "choose a method that takes gradients only, such as FedDAGT")
+
+    def newton_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
+        """Return the matrix of a Newton step, in the form of :meth:`hessian_block`, which it is by default.
+
+        A loss whose Hessian is 0 in places, where a Newton step has no length, returns a larger matrix here.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+            The point.
+        indices : ndarray of int64, shape (k,)
+            Ascending coordinates of the flat vector.
+        """
+        return self.hessian_block(w, indices)
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Objective, float]:
         """Return the loss of some of the examples, and their share of this loss's weight.

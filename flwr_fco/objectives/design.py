@@ -241,8 +241,10 @@ class Design:
                 "them, to unit variance for example"
             )
 
-    def mean_squares(self) -> Vector:
-        """Return the mean square of each column, shape (d,)."""
+    def mean_squares(self, weights: Vector | None = None) -> Vector:
+        """Return the mean square of each column, shape (d,), by weights of the rows, shape (n,), of mean 1."""
+        if weights is not None:
+            return np.asarray(sum(weights[part] @ block**2 for part, block in self.blocks()) / self.shape[0])
         return np.asarray(np.einsum("ij,ij->j", self.matrix, self.matrix, dtype=np.float64) / self.shape[0])
 
     def deviations(self) -> Vector:
@@ -406,8 +408,9 @@ class SparseDesign(Design):
         self._check_products(gram)
         return gram
 
-    def mean_squares(self) -> Vector:
-        return np.asarray(np.bincount(self.matrix.indices, self._squares, self.shape[1]) / self.shape[0])
+    def mean_squares(self, weights: Vector | None = None) -> Vector:
+        squares = self._squares if weights is None else self._squares * np.repeat(weights, np.diff(self.starts))
+        return np.asarray(np.bincount(self.matrix.indices, squares, self.shape[1]) / self.shape[0])
 
     def _deviations(self) -> Vector:
         n, d = self.shape
@@ -437,14 +440,15 @@ class SparseDesign(Design):
 
 
 class LinearData(NamedTuple):
-    """The data of an objective with linear predictions: factor * mean_i loss(x_i' W + b; y_i) + l2/2 ||W||^2.
+    """The data of an objective with linear predictions: factor * mean_i a_i loss(x_i' W + b; y_i) + l2/2 ||W||^2.
 
     Parameters
     ----------
     design : Design
         The x_i.
-    link : {"identity", "logistic", "softmax"}
-        The loss of a prediction m: 1/2 (m - y)^2, log(1 + exp(-y m)), or the cross entropy of softmax(m).
+    link : {"identity", "logistic", "softmax", "hinge"}
+        The loss of a prediction m: 1/2 (m - y)^2, log(1 + exp(-y m)), the cross entropy of softmax(m), or
+        max(0, 1 - y m).
     targets : ndarray, shape (n,)
         The y_i: numbers, signs -1.0 and +1.0, or classes as int64.
     intercept : bool
@@ -455,6 +459,8 @@ class LinearData(NamedTuple):
         Factor of the mean loss.
     num_outputs : int, default 1
         Number of columns of W.
+    weights : ndarray of float64, shape (n,), optional
+        The a_i, of mean 1; None if all are 1.
     """
 
     design: Design
@@ -464,6 +470,7 @@ class LinearData(NamedTuple):
     l2: float
     factor: float = 1.0
     num_outputs: int = 1
+    weights: Vector | None = None
 
 
 def is_sparse(features: Any) -> bool:

@@ -14,23 +14,33 @@ softmax
 hinge      -s a, a = 1 below the margin, else 0  none: it has no intercept             -a
 =========  ====================================  ====================================  =================================
 
+Rows with weights a_i of mean 1 have slopes a_i u_i and the conjugates a_i f_i*(u_i): all means are by the weights.
+
+Of any other convex loss G (:class:`~flwr_fco.objectives.DualTerms`) the gradient u at w is a dual point with the
+conjugate <u, w> - G(w), and 0 is one with the conjugate -inf G. The correction for a free intercept is a mixture with
+further gradients, the :func:`references`: those at 0 with an intercept so large that they point to its other side.
+
 The server's questions come in stages, because each stage needs the previous stage's totals over all clients: ``FACTS``,
 ``BALANCE``, ``SLOPES``, ``ENTROPY``. The server's part is in :mod:`flwr_fco.certificates`.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.clock import timed
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.base import DualTerms, Objective
 from flwr_fco.objectives.design import LinearData
-from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
+
+#: Intercepts that are tried until one is large enough.
+_LENGTHS = 4.0 ** np.arange(25)
 
 
 def duality_terms(
@@ -49,12 +59,14 @@ def duality_terms(
     Returns
     -------
     dict of str to float
-        FACTS: ``loss``, ``link``, ``outputs``, ``intercept``, ``l2``, ``factor``, ``slope`` (the mean slope). SLOPES:
-        ``linear``, ``quadratic``: the mean conjugate at slopes scaled by a is a linear + a^2 quadratic (identity,
-        hinge). ENTROPY: ``entropy``, the mean conjugate at slopes scaled by ``scaling``.
+        FACTS: ``loss``, ``link``, ``outputs``, ``intercept``, ``l2``, ``factor`` (of another convex loss a digest of
+        its kind), ``slope`` (the mean slope). SLOPES: ``linear``, ``quadratic``: the mean conjugate at slopes scaled by
+        a is a linear + a^2 quadratic (identity, hinge), at most a linear + (1 - a) quadratic (other convex losses).
+        ENTROPY: ``entropy``, the mean conjugate at slopes scaled by ``scaling``.
     dict of str to ndarray
-        BALANCE: ``predicted``, ``present`` of shape (classes,): mean probabilities and shares of the labels. SLOPES:
-        ``gradient`` of shape (layout.size,): X'u / n, with the mean of the slopes as the intercept's entry.
+        BALANCE: ``predicted``, ``present`` of shape (classes,): mean probabilities and shares of the labels; of another
+        convex loss ``references``, see there. SLOPES: ``gradient`` of shape (layout.size,): X'u / n, with the mean of
+        the slopes as the intercept's entry.
 
     Raises
     ------
@@ -68,10 +80,12 @@ def duality_terms(
     >>> duality_terms(objective, np.zeros(2), {"stage": SLOPES})[1]["gradient"]
     array([-3.5, -1.5])
     """
-    data, stage = _data_of(objective), int(numbers["stage"])
+    data, stage = objective.dual_terms(), int(numbers["stage"])
     if stage == FACTS:
         return _facts(objective, data, w), {}
-    if data is None or stage not in (BALANCE, SLOPES, ENTROPY):
+    if isinstance(data, DualTerms) and stage in (BALANCE, SLOPES):
+        return _of_convex(data, objective, w) if stage == SLOPES else ({}, {"references": references(objective)})
+    if not isinstance(data, LinearData) or stage not in (BALANCE, SLOPES, ENTROPY):
         raise ConfigurationError(f"{type(objective).__name__} has no duality gap to take part in (stage {stage})")
     if data.link in ("identity", "hinge"):
         return _of_scalars(data, objective, w, numbers.get("centre", 0.0))
@@ -86,33 +100,96 @@ def duality_terms(
         if mix > 0.0:
             q = (1.0 - mix) * q + mix * np.maximum(common, 0.0)
     if stage == BALANCE:
-        return {}, {"predicted": q.mean(axis=0), "present": truth.mean(axis=0)}
+        return {}, {"predicted": _mean(data, q), "present": _mean(data, truth)}
     if stage == ENTROPY:
         q = truth + numbers["scaling"] * (q - truth)
         # Rounding may leave negative values.
         np.maximum(q, 0.0, out=q)
         from scipy.special import xlogy
 
-        return {"entropy": float(xlogy(q, q).sum(axis=1).mean())}, {}
+        return {"entropy": float(_mean(data, xlogy(q, q).sum(axis=1)))}, {}
     slopes = q - truth
     # With two classes one column is enough: the other is its negative.
     return _sums(data, objective, slopes[:, 1] if data.link == "logistic" else slopes, 0.0, 0.0)
 
 
-def _data_of(objective: Objective) -> LinearData | None:
-    if type(objective) is Hinge:
-        return LinearData(objective.design, "hinge", objective.signs, False, objective.l2)
-    return objective.linear_data()
+def references(objective: Objective) -> NDArray[np.float64]:
+    """Return gradients of a convex loss at 0 with large intercepts of either sign, or of each of several in turn.
+
+    Some mixture of them with any other gradient is 0 in the intercepts, unless the loss has no minimum in these.
+
+    Returns
+    -------
+    ndarray of float64, shape (k, layout.size + 1)
+        The gradients, each with its conjugate value; 2 for one intercept, k for k of them. 0 if the objective is no
+        other convex loss or has no intercept.
+
+    Examples
+    --------
+    >>> from flwr_fco.objectives import Logistic
+    >>> objective = Logistic(np.ones((2, 1)), np.array([0, 1]), offset=np.zeros(2))
+    >>> references(objective)[:, 1].round(1)
+    array([ 0.2, -0.2])
+    """
+    size, count = objective.layout.size, num_intercepts(objective.layout)
+    rows = np.zeros((num_references(objective.layout), size + 1))
+    if not isinstance(objective.dual_terms(), DualTerms):
+        return rows
+    # One intercept is to be too large, then too small; of several one is to be too large, and the others too small.
+    wanted = np.array([[1.0], [-1.0]]) if count == 1 else 2.0 * np.eye(count) - 1.0
+    for row, sides in zip(rows, wanted, strict=True):
+        point = np.zeros(size)
+        for length in timed(_LENGTHS):
+            point[size - count :] = length * (sides if count == 1 else sides > 0.0)
+            value, row[:-1] = objective.value_and_gradient(point)
+            row[-1] = row[:-1] @ point - value
+            if (row[size - count : size] * sides >= 0.0).all():
+                break
+    return rows
 
 
-def _facts(objective: Objective, data: LinearData | None, w: Vector) -> dict[str, float]:
+def num_intercepts(layout: Layout) -> int:
+    """Return the size of the layout's last array if it is the intercept, else 0."""
+    last = layout.optimized[-1]
+    return last.size if last.name == "intercept" and last.block.stop == layout.size else 0
+
+
+def num_references(layout: Layout) -> int:
+    """Return the number of :func:`references` that intercepts need."""
+    count = num_intercepts(layout)
+    return max(2, count) if count else 0
+
+
+def _of_convex(
+    terms: DualTerms, objective: Objective, w: Vector
+) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
+    value, gradient = objective.value_and_gradient(w)
+    count = w.size - num_intercepts(objective.layout)
+    ridge = terms.l2 * w[:count]
+    conjugate = float(gradient @ w) - value - 0.5 * float(ridge @ w[:count])
+    gradient = gradient.copy()
+    gradient[:count] -= ridge
+    return {"linear": conjugate, "quadratic": -terms.least}, {"gradient": gradient}
+
+
+def _mean(data: LinearData, each: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mean of rows by their weights."""
+    return np.asarray(each.mean(axis=0) if data.weights is None else data.weights @ each / len(each))
+
+
+def _facts(objective: Objective, data: LinearData | DualTerms | None, w: Vector) -> dict[str, float]:
     facts = dict.fromkeys(("link", "outputs", "intercept", "l2", "factor", "slope"), 0.0)
     facts["loss"] = float(objective.value(w))
-    if data is not None:
+    if isinstance(data, DualTerms):
+        count = num_intercepts(objective.layout)
+        facts["link"], facts["outputs"] = float(LINKS.index(data.link)), float(max(1, count))
+        facts["intercept"], facts["l2"] = float(count > 0), float(data.l2)
+        facts["factor"] = float(1 + int.from_bytes(hashlib.sha256(data.kind.encode()).digest()[:6], "big"))
+    elif data is not None:
         facts["link"], facts["outputs"] = float(LINKS.index(data.link)), float(data.num_outputs)
         facts["intercept"], facts["l2"], facts["factor"] = float(data.intercept), data.l2, data.factor
         if data.link == "identity":
-            facts["slope"] = float(data.factor * (data.design.predict(w) - data.targets).mean())
+            facts["slope"] = float(data.factor * _mean(data, data.design.predict(w) - data.targets))
     return facts
 
 
@@ -122,9 +199,10 @@ def _of_scalars(
     scores = data.design.predict(w)
     if data.link == "hinge":
         active = (data.targets * scores < 1.0).astype(np.float64)
-        return _sums(data, objective, -data.targets * active, -float(active.mean()), 0.0)
+        return _sums(data, objective, -data.targets * active, -float(_mean(data, active)), 0.0)
     slopes = data.factor * (scores - data.targets) - centre
-    linear, quadratic = slopes @ data.targets, slopes @ slopes / (2.0 * data.factor)
+    own = slopes if data.weights is None else data.weights * slopes
+    linear, quadratic = own @ data.targets, own @ slopes / (2.0 * data.factor)
     return _sums(data, objective, slopes, float(linear) / slopes.size, float(quadratic) / slopes.size)
 
 
@@ -132,6 +210,8 @@ def _sums(
     data: LinearData, objective: Objective, slopes: NDArray[np.float64], linear: float, quadratic: float
 ) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
     gradient = np.zeros(objective.layout.size)
+    if data.weights is not None:
+        slopes = (slopes.T * data.weights).T
     data.design.add_rows(slopes / slopes.shape[0], gradient)
     return {"linear": linear, "quadratic": quadratic}, {"gradient": gradient}
 

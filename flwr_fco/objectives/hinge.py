@@ -30,6 +30,12 @@ class Hinge(TwoClassModel):
         0 and 1, or -1 and +1; one class alone is fine.
     l2 : float, default 0.0
         Strength of the ridge term.
+    sample_weight : array-like, shape (n,), optional
+        Weight > 0 of each row in the mean; 1 by default. Only their ratios matter: a client counts by its rows in the
+        pooled mean, so where they have other mean weights give the strategy ``weighting={partition: sum of weights}``.
+    offset : array-like, shape (n,), optional
+        Added to each prediction x_i' w + b, with a coefficient that is not fitted; 0 by default.
+        With either, there is no ``engine="dual-ascent"``.
 
     Attributes
     ----------
@@ -42,7 +48,7 @@ class Hinge(TwoClassModel):
     ------
     ConfigurationError
         If shapes do not match, there is no example, a feature is not finite, a label is neither 0/1 nor -1/+1, or
-        `l2` is negative.
+        `l2` or a weight is out of range.
 
     Examples
     --------
@@ -53,6 +59,7 @@ class Hinge(TwoClassModel):
     """
 
     smooth: ClassVar[bool] = False
+    _link = "hinge"
 
     # The inherited versions are valid only for smooth losses, and the compiled loops do not support this one.
     _compiled: ClassVar[bool] = False
@@ -60,16 +67,24 @@ class Hinge(TwoClassModel):
     hessian_product = Objective.hessian_product
     hessian_block = Objective.hessian_block
 
-    def __init__(self, features: ArrayLike, labels: ArrayLike, *, l2: float = 0.0) -> None:
-        self._set_examples(features, labels, intercept=False, l2=l2)
+    def __init__(
+        self,
+        features: ArrayLike,
+        labels: ArrayLike,
+        *,
+        l2: float = 0.0,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+    ) -> None:
+        self._set_examples(features, labels, intercept=False, l2=l2, sample_weight=sample_weight, offset=offset)
 
     @property
     def signs(self) -> Vector:
         """-1.0 or +1.0 for each example."""
         return self._targets
 
-    def _mean_loss(self, scores: Scores) -> float:
-        return float(np.maximum(0.0, 1.0 - self._targets * scores).mean())
+    def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:
+        return np.maximum(0.0, 1.0 - targets * scores)
 
     def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
         losses = 1.0 - targets * scores
@@ -77,7 +92,7 @@ class Hinge(TwoClassModel):
         scores[:] = np.where(active, -weight * targets, 0.0)
         return float(losses[active].sum())
 
-    def _bend(self, scores: Scores, change: Scores, weight: float) -> NoReturn:
+    def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> NoReturn:
         self._does_not_know("its Hessian", "which does not exist everywhere")
 
     def lipschitz(self, norm: str = "l2") -> float:

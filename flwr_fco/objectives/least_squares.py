@@ -19,23 +19,35 @@ class _SquaredLoss(LinearModel):
     """scale * mean (prediction - target)^2 + l2/2 ||coefficients||^2."""
 
     _link = "identity"
+    _quadratic = True
     targets: Vector
     scale: float
 
-    def _set_targets(self, targets: ArrayLike, scale: float) -> None:
+    def _set_targets(
+        self, targets: ArrayLike, scale: float, sample_weight: ArrayLike | None, offset: ArrayLike | None
+    ) -> None:
         if not (math.isfinite(scale) and scale > 0.0):
             raise ConfigurationError(
                 f"scale={scale!r}; expected a positive number: 1.0 for mean squares, 0.5 for scikit-learn's convention"
             )
         self.scale = float(scale)
         self.targets = self._targets = as_targets("targets", targets, self.num_examples)
+        self._set_rows(sample_weight, offset)
+        if self._offset is not None:
+            # The loss is that of other targets, and its compiled loops are theirs.
+            self._targets, self._offset = self.targets - self._offset, None
         self._factor = 2.0 * self.scale
         # One number for both norms, because the second derivative of the quadratic loss is constant.
         self._curvature = (self._factor, self._factor)
 
+    def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:
+        return np.asarray(self.scale * (scores - targets) ** 2)
+
     def _mean_loss(self, scores: Scores) -> float:
-        residuals = scores - self.targets
-        return self.scale * float(residuals @ residuals) / self.num_examples
+        return self.scale * self._sum_of_squares(scores - self._targets) / self.num_examples
+
+    def _sum_of_squares(self, residuals: Vector) -> float:
+        return float((residuals if self._weights is None else self._weights * residuals) @ residuals)
 
     def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
         scores -= targets
@@ -43,26 +55,25 @@ class _SquaredLoss(LinearModel):
         scores *= weight * self._factor
         return total
 
-    def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
+    def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
         return (weight * self._factor) * change
 
     def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
         factor, shrinkage = self._factor * scale, self.l2 * scale
-        add_least_squares_gradient(self.design.matrix, self.targets, rows, w, factor, shrinkage, out)
+        add_least_squares_gradient(self.design.matrix, self._targets, rows, w, factor, shrinkage, out)
 
     def predict(self, w: Vector) -> Vector:
         """Return the predictions for the client's examples."""
-        return self._scores(w)
+        return np.asarray(self._scores(w) + (self.targets - self._targets))
 
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return ``loss``, :meth:`value`, the mean squared residual ``mse`` (no `scale` or `l2`), and R^2 as ``r2``.
 
-        R^2 is as in scikit-learn: for constant targets 1.0 if the predictions are exact, otherwise 0.0.
+        R^2 is as in scikit-learn: for constant targets 1.0 if the predictions are exact, otherwise 0.0. Means are by
+        the sample weights.
         """
-        residuals = self.predict(w) - self.targets
-        squares = float(residuals @ residuals)
-        centred = self.targets - self.targets.mean()
-        total = float(centred @ centred)
+        squares = self._sum_of_squares(self._scores(w) - self._targets)
+        total = self._sum_of_squares(self.targets - self._mean(self.targets))
         r2 = 1.0 - squares / total if total > 0.0 else float(squares == 0.0)
         mse = squares / self.num_examples
         return {"loss": self.scale * mse + self._l2_value(w), "mse": mse, "r2": r2}
@@ -84,6 +95,11 @@ class LeastSquares(_SquaredLoss):
         Whether to fit an intercept b, on which the regularizer and `l2` do not act.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercept.
+    sample_weight : array-like, shape (n,), optional
+        Weight > 0 of each row in the mean; 1 by default. Only their ratios matter: a client counts by its rows in the
+        pooled mean, so where they have other mean weights give the strategy ``weighting={partition: sum of weights}``.
+    offset : array-like, shape (n,), optional
+        Added to each prediction x_i' w + b, with a coefficient that is not fitted; 0 by default.
 
     Attributes
     ----------
@@ -93,7 +109,8 @@ class LeastSquares(_SquaredLoss):
     Raises
     ------
     ConfigurationError
-        If shapes do not match, there is no example, a number is not finite, or `scale` or `l2` is out of range.
+        If shapes do not match, there is no example, a number is not finite, or `scale`, `l2` or a weight is out of
+        range.
 
     Notes
     -----
@@ -118,10 +135,12 @@ class LeastSquares(_SquaredLoss):
         scale: float = 1.0,
         intercept: bool = True,
         l2: float = 0.0,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
     ) -> None:
         design = Design.of(features)
         self._set_data(design, design.shape[1:], intercept=intercept, l2=l2)
-        self._set_targets(targets, scale)
+        self._set_targets(targets, scale, sample_weight, offset)
 
 
 class TraceRegression(_SquaredLoss):
@@ -140,6 +159,11 @@ class TraceRegression(_SquaredLoss):
         Whether to fit an intercept b, on which the regularizer and `l2` do not act.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercept.
+    sample_weight : array-like, shape (n,), optional
+        Weight > 0 of each row in the mean; 1 by default. Only their ratios matter: a client counts by its rows in the
+        pooled mean, so where they have other mean weights give the strategy ``weighting={partition: sum of weights}``.
+    offset : array-like, shape (n,), optional
+        Added to each prediction x_i' w + b, with a coefficient that is not fitted; 0 by default.
 
     Attributes
     ----------
@@ -151,7 +175,8 @@ class TraceRegression(_SquaredLoss):
     Raises
     ------
     ConfigurationError
-        If shapes do not match, there is no example, a number is not finite, or `scale` or `l2` is out of range.
+        If shapes do not match, there is no example, a number is not finite, or `scale`, `l2` or a weight is out of
+        range.
 
     Notes
     -----
@@ -177,7 +202,9 @@ class TraceRegression(_SquaredLoss):
         scale: float = 1.0,
         intercept: bool = True,
         l2: float = 0.0,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
     ) -> None:
         design = Design.of(matrices, "matrices", 3)
         self._set_data(design, np.shape(matrices)[1:], intercept=intercept, l2=l2)
-        self._set_targets(targets, scale)
+        self._set_targets(targets, scale, sample_weight, offset)

@@ -33,6 +33,11 @@ class Logistic(TwoClassModel):
         Whether to fit an intercept b, on which the regularizer and `l2` do not act.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercept.
+    sample_weight : array-like, shape (n,), optional
+        Weight > 0 of each row in the mean; 1 by default. Only their ratios matter: a client counts by its rows in the
+        pooled mean, so where they have other mean weights give the strategy ``weighting={partition: sum of weights}``.
+    offset : array-like, shape (n,), optional
+        Added to each prediction x_i' w + b, with a coefficient that is not fitted; 0 by default.
 
     Attributes
     ----------
@@ -43,7 +48,7 @@ class Logistic(TwoClassModel):
     ------
     ConfigurationError
         If shapes do not match, there is no example, a feature is not finite, a label is neither 0/1 nor -1/+1, or
-        `l2` is negative.
+        `l2` or a weight is out of range.
 
     Notes
     -----
@@ -61,16 +66,25 @@ class Logistic(TwoClassModel):
     _link = "logistic"
     _curvature = (0.25, 0.25)
 
-    def __init__(self, features: ArrayLike, labels: ArrayLike, *, intercept: bool = True, l2: float = 0.0) -> None:
-        self._set_examples(features, labels, intercept=intercept, l2=l2)
+    def __init__(
+        self,
+        features: ArrayLike,
+        labels: ArrayLike,
+        *,
+        intercept: bool = True,
+        l2: float = 0.0,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
+    ) -> None:
+        self._set_examples(features, labels, intercept=intercept, l2=l2, sample_weight=sample_weight, offset=offset)
 
-    def _mean_loss(self, scores: Scores) -> float:
-        return float(np.logaddexp(0.0, -self._targets * scores).mean())
+    def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:
+        return np.asarray(np.logaddexp(0.0, -targets * scores))
 
     def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
         return float(logistic_slopes(scores, targets, weight))
 
-    def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
+    def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
         from scipy.special import expit
 
         return np.asarray(weight * expit(scores) * expit(-scores) * change)
@@ -98,6 +112,11 @@ class MultinomialLogistic(LinearModel):
         Whether to fit an intercept b, on which the regularizer and `l2` do not act.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercepts.
+    sample_weight : array-like, shape (n,), optional
+        Weight > 0 of each row in the mean; 1 by default. Only their ratios matter: a client counts by its rows in the
+        pooled mean, so where they have other mean weights give the strategy ``weighting={partition: sum of weights}``.
+    offset : array-like, shape (n, num_classes), optional
+        Added to the predictions W' x_i + b, with coefficients that are not fitted; 0 by default.
 
     Attributes
     ----------
@@ -108,7 +127,7 @@ class MultinomialLogistic(LinearModel):
     ------
     ConfigurationError
         If shapes do not match, there is no example, a feature is not finite, a label is not one of the classes, a
-        class is missing and `num_classes` was not given, or `l2` is negative.
+        class is missing and `num_classes` was not given, or `l2` or a weight is out of range.
 
     Notes
     -----
@@ -136,6 +155,8 @@ class MultinomialLogistic(LinearModel):
         num_classes: int | None = None,
         intercept: bool = True,
         l2: float = 0.0,
+        sample_weight: ArrayLike | None = None,
+        offset: ArrayLike | None = None,
     ) -> None:
         design = Design.of(features)
         classes = as_labels("labels", labels, design.shape[0])
@@ -143,15 +164,16 @@ class MultinomialLogistic(LinearModel):
         shape = (design.shape[1], self.num_classes)
         self._set_data(design, shape, intercept=intercept, l2=l2, num_outputs=self.num_classes)
         self.labels = self._targets = np.require(classes, np.int64, ["C", "W"])
+        self._set_rows(sample_weight, offset)
 
-    def _mean_loss(self, scores: Scores) -> float:
+    def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:
         # SciPy's logsumexp takes more than twice as long for a client's hundred examples.
-        return float((np.logaddexp.reduce(scores, axis=1) - scores[self.design.rows, self.labels]).mean())
+        return np.asarray(np.logaddexp.reduce(scores, axis=1) - scores[np.arange(targets.size), targets])
 
     def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
         return float(softmax_slopes(scores, targets, weight))
 
-    def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
+    def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
         from scipy.special import softmax
 
         chances = softmax(scores, axis=1)
@@ -175,7 +197,7 @@ class MultinomialLogistic(LinearModel):
         scores = self.margins(w)
         return {
             "loss": self._mean_loss(scores) + self._l2_value(w),
-            "accuracy": float((scores.argmax(axis=1) == self.labels).mean()),
+            "accuracy": self._mean(scores.argmax(axis=1) == self.labels),
         }
 
 

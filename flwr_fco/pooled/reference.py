@@ -214,7 +214,10 @@ def sklearn_solution(
     n = features.shape[0]
     # Scale the sample weights to mean 1, as scikit-learn expects.
     sample_weights = np.concatenate(
-        [np.full(c.num_examples, n * p / c.num_examples) for p, c in zip(shares, clients, strict=True)]
+        [
+            np.full(c.num_examples, n * p / c.num_examples) * (1.0 if c._weights is None else c._weights)
+            for p, c in zip(shares, clients, strict=True)
+        ]
     )
     share, total = strength / (strength + ridge), strength + ridge
     if isinstance(first, LeastSquares | TraceRegression):
@@ -225,7 +228,7 @@ def sklearn_solution(
             tol=tol,
             max_iter=max_iterations,
         )
-        targets = np.concatenate([c.targets for c in clients if isinstance(c, LeastSquares | TraceRegression)])
+        targets = np.concatenate([c._targets for c in clients if isinstance(c, LeastSquares | TraceRegression)])
         model.fit(features, targets, sample_weight=sample_weights)
         coefficients = np.asarray(model.coef_)
     else:
@@ -257,6 +260,8 @@ def _alike(objectives: Sequence[Objective]) -> list[Any]:
             "centralized_solution() takes any."
         )
     clients = [objective for objective in objectives if isinstance(objective, type(first))]
+    if any(client._offset is not None for client in clients):
+        raise ConfigurationError("scikit-learn's logistic regression has no offset. centralized_solution() takes any.")
     for option in ("l2", "intercept", "scale"):
         values = {getattr(client, option, None) for client in clients}
         if len(values) > 1:

@@ -9,7 +9,8 @@ import numpy as np
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.base import DualTerms, Objective
+from flwr_fco.objectives.duality import num_intercepts
 from flwr_fco.objectives.saddle import SaddleObjective
 from flwr_fco.work import FirstOrder
 
@@ -61,7 +62,8 @@ def check_objective(
     row numbers, an epoch contains every row once, including the last partial batch, and the gradients of its batches,
     weighted by batch size, average to the full gradient, but are not all equal to it. If they are known: Hessian
     products agree with differences of the gradient, values and gradients along a line agree with those at its points,
-    and the bounds on the curvature hold. The objective's own buffers can be loaded, and unknown ones are refused.
+    and the bounds on the curvature hold. The objective's own buffers can be loaded, and unknown ones are refused. With
+    :class:`DualTerms` the loss is convex, and nowhere less than `least`.
 
     With ``smooth = False`` the gradient only needs to be a subgradient: no value, near or far, is below its line (plus
     half the strong convexity times the squared distance), and the objective has neither a Lipschitz constant nor a
@@ -107,6 +109,7 @@ def check_objective(
         require(np.array_equal(w, before), "value, gradient, add_gradient or metrics changed the point w in place")
     _check_rows_count(objective, points, rng)
     _check_curvature(objective, rng)
+    _check_dual_terms(objective, rng, tolerances)
 
 
 def require(condition: bool, message: str) -> None:
@@ -442,6 +445,34 @@ def _check_curvature(objective: Objective, rng: np.random.Generator) -> None:
         require(
             convexity is None or curvature >= convexity * (1.0 - 1e-6) - 1e-9,
             f"strong_convexity()={convexity}, but between two points the curvature is {curvature:.6g}",
+        )
+
+
+def _check_dual_terms(objective: Objective, rng: np.random.Generator, tolerances: _Tolerances) -> None:
+    """Compare values, near and far, with tangents and with the least value: a gap is made of both."""
+    terms = objective.dual_terms()
+    if not isinstance(terms, DualTerms):
+        return
+    size = objective.layout.size
+    ridge = np.full(size, terms.l2)
+    ridge[size - num_intercepts(objective.layout) :] = 0.0
+
+    def loss(w: Vector) -> float:
+        return objective.value(w) - 0.5 * float(ridge @ w**2)
+
+    for distance in np.geomspace(1e-2, 1e2, _PAIRS):
+        w, v = distance * rng.normal(size=(2, size)) / np.sqrt(size)
+        value, gradient = objective.value_and_gradient(w)
+        tangent = loss(w) + float((gradient - ridge * w) @ (v - w))
+        noise = tolerances.noise * (1.0 + abs(value) + abs(tangent) + abs(objective.value(v)))
+        require(
+            loss(v) >= tangent - noise,
+            f"the loss is {loss(v):.8g} at a point where its tangent from another one is {tangent:.8g}: it is not "
+            "convex, or has another l2 term than dual_terms() says, and its duality gap would be wrong",
+        )
+        require(
+            loss(v) >= terms.least - noise,
+            f"the loss is {loss(v):.8g}, and dual_terms() says least={terms.least:.8g}: its duality gap would be wrong",
         )
 
 

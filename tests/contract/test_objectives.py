@@ -4,15 +4,20 @@ import inspect
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from together import together
 
 import flwr_fco.objectives
 from flwr_fco.objectives import (
+    CoxRegression,
+    DualTerms,
     Hinge,
+    Huber,
     LeastSquares,
     Logistic,
     MultinomialLogistic,
     Objective,
+    Poisson,
     SaddleObjective,
     TraceRegression,
 )
@@ -51,11 +56,34 @@ def _hinge(n=23, d=7, dtype=np.float64, intercept=True, **options):
     return Hinge(features, rng.integers(0, 2, n), **options)
 
 
+def _huber(n=23, d=7, dtype=np.float64, **options):
+    features, rng = _data(n, d, dtype)
+    return Huber(features, 2.0 * rng.normal(size=n), **options)
+
+
+def _poisson(n=23, d=7, dtype=np.float64, **options):
+    features, rng = _data(n, d, dtype)
+    return Poisson(features, rng.poisson(2.0, size=n), **options)
+
+
+def _cox(n=23, d=7, dtype=np.float64, intercept=True, **options):
+    """With ties; `intercept` chooses strata, entries and weights instead."""
+    features, rng = _data(n, d, dtype)
+    times, more = 1.0 + rng.integers(0, 8, n), {}
+    if intercept:
+        more = {"entry": times - rng.integers(1, 6, n), "strata": rng.integers(0, 2, n)}
+        more |= {"sample_weight": rng.uniform(0.2, 3.0, n), "ties": "breslow"}
+    return CoxRegression(features, times, rng.random(n) < 0.7, **more, **options)
+
+
 FACTORIES = {
+    CoxRegression: _cox,
     Hinge: _hinge,
+    Huber: _huber,
     LeastSquares: _least_squares,
     Logistic: _logistic,
     MultinomialLogistic: _multinomial,
+    Poisson: _poisson,
     TraceRegression: _trace,
 }
 
@@ -77,6 +105,20 @@ def test_keeps_the_contract(cls, intercept, l2, dtype, n):
     check_objective(FACTORIES[cls](n=n, intercept=intercept, l2=l2, dtype=dtype))
 
 
+@together("cls", [cls for cls in FACTORIES if cls is not CoxRegression])
+@together("sparse", [False, True])
+@together("given", [("sample_weight",), ("offset",), ("sample_weight", "offset")])
+def test_weights_and_offsets_keep_the_contract(cls, sparse, given):
+    rng, plain = np.random.default_rng(1), FACTORIES[cls]()
+    shape = (23, 4) if cls is MultinomialLogistic else 23
+    both = {"sample_weight": rng.uniform(0.2, 3.0, 23), "offset": rng.normal(size=shape)}
+    check_objective(FACTORIES[cls](l2=0.3, **{name: both[name] for name in given}))
+    if sparse and cls is not TraceRegression:
+        labels = getattr(plain, "labels", getattr(plain, "targets", None))
+        more = {"num_classes": 4} if cls is MultinomialLogistic else {}
+        check_objective(cls(csr_array(plain.features), labels, **more, **{name: both[name] for name in given}))
+
+
 def test_scale_keeps_the_contract():
     check_objective(_least_squares(scale=0.5, l2=0.1))
     check_objective(_trace(scale=3.0))
@@ -85,6 +127,7 @@ def test_scale_keeps_the_contract():
 def test_more_rows_than_a_kernel_takes_at_a_time_keep_the_contract():
     check_objective(_multinomial(n=201))
     check_objective(_logistic(n=201))
+    check_objective(_cox(n=201))
 
 
 class _Broken(Objective):
@@ -121,6 +164,9 @@ class _Broken(Objective):
 
     def strong_convexity(self):
         return self.inner.strong_convexity()
+
+    def dual_terms(self):
+        return DualTerms("squares", l2=self.inner.l2)
 
 
 def test_the_unbroken_copy_passes():
@@ -239,6 +285,8 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ("lipschitz", lambda self, norm="l2": 0.3 * self.inner.lipschitz(norm), "lipschitz"),
         ("strong_convexity", lambda self: 2.0 * self.inner.lipschitz(), "strong_convexity"),
         ("strong_convexity", lambda self: -1.0, "strong_convexity"),
+        ("dual_terms", lambda self: DualTerms("squares", least=1.0, l2=0.3), "says least=1"),
+        ("dual_terms", lambda self: DualTerms("squares", l2=9.0), "not convex, or has another l2"),
         ("batches", _drops_last, "last partial"),
         ("batches", _draws_with_replacement, "exactly once"),
         ("batches", _ignores_per_step, "per_step=2"),

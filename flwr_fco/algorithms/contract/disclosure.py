@@ -11,6 +11,7 @@ import numpy as np
 
 from flwr_fco.algorithms.contract.choices import AT_LEAST_ONE, Choice
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 
 
@@ -92,7 +93,8 @@ class Disclosure(Choice):
             self.check_classes(np.unique(labels, return_counts=True)[1].tolist(), what)
             return
         data = objective.linear_data()
-        if data is None or data.link != "identity":
+        numbers = isinstance(objective, LinearModel) or (data is not None and data.link == "identity")
+        if not numbers:
             raise ConfigurationError(
                 f"the server asks for {what}; this site's owner sets min_class_rows={self.min_class_rows}, and its "
                 f"{type(objective).__name__} does not say which class each row has: give it an attribute `labels`, or "

@@ -43,20 +43,31 @@ from flwr_fco.algorithms.newton.exchange import (
     CertifiedMethod,
     check_columns,
     check_facts,
+    check_references,
     check_terms,
     contradicts,
     evaluated,
     facts_of,
     feasible_start,
+    first_shapes,
     handed_out,
     lower_bound,
     population_of,
     progress,
     warn_of_change,
 )
-from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, constant_terms, evaluation_terms, short
+from flwr_fco.algorithms.newton.terms import (
+    FACTS_OF_LOSS,
+    TERMS,
+    evaluation_terms,
+    first_terms,
+    reference_size,
+    short,
+)
 from flwr_fco.core.sparse import dense
-from flwr_fco.errors import ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.curvature import probed_curvature
 
 #: By what L falls in an exchange, at most, and exchanges without a better point until it doubles.
 _FALL, _PATIENCE = 0.9, 30
@@ -81,6 +92,8 @@ class AcceleratedState(NamedTuple):
         A'1/n and A'y/n of the pooled data.
     facts : ndarray of float64, shape (5,)
         What the clients' losses agree on; -1 each if they do not.
+    references : ndarray of float64
+        Further dual points of losses that need them for their intercepts.
     objective, lower, residual : float
         Of the best point, as in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
     momentum : float
@@ -105,6 +118,7 @@ class AcceleratedState(NamedTuple):
     columns: Vector
     targets: Vector
     facts: Vector
+    references: Vector
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
     residual: float = UNKNOWN
@@ -141,10 +155,10 @@ class AcceleratedGradient(CertifiedMethod):
         w, objective = downlink.vectors["primal"], client.objective
         _, gradient = objective.value_and_gradient(w)
         first = bool(downlink.numbers["first"])
-        sent = short(objective, {"gradient": gradient, **(constant_terms(objective, w) if first else {})})
+        sent = short(objective, {"gradient": gradient}) | (first_terms(objective, w) if first else {})
         sent["terms"] = evaluation_terms(objective, w)
         if first or downlink.numbers.get("smoothness"):
-            sent["smoothness"] = np.array([objective.lipschitz()])
+            sent["smoothness"] = np.array([_smoothness(objective, w)])
         return sent, Moved(gradient, None, 1)
 
     def init(self, problem: Problem, primal: Vector) -> AcceleratedState:
@@ -152,7 +166,8 @@ class AcceleratedGradient(CertifiedMethod):
         start = feasible_start(problem, primal)
         nothing = np.zeros(primal.size)
         facts = np.full(len(FACTS_OF_LOSS), -1.0)
-        return AcceleratedState(start, start, start, start, nothing, nothing, nothing, facts)
+        references = np.zeros(reference_size(problem.layout))
+        return AcceleratedState(start, start, start, start, nothing, nothing, nothing, facts, references)
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return nothing that clients must know."""
@@ -170,7 +185,7 @@ class AcceleratedGradient(CertifiedMethod):
         d = state.trial.size
         shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "terms": (len(TERMS),)}
         if state.population < 0.0:
-            shapes |= {"columns": (d,), "smoothness": (1,), **({"targets": (d,)} if state.trial.any() else {})}
+            shapes |= {"smoothness": (1,), **first_shapes(state)}
         elif state.largest < 0.0:
             shapes |= {"smoothness": (1,)}
         return shapes
@@ -182,6 +197,8 @@ class AcceleratedGradient(CertifiedMethod):
         check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
         if "columns" in vectors:
             check_columns(vectors["columns"], vectors["terms"])
+        if "references" in vectors:
+            check_references(vectors["references"], vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
         if "smoothness" in vectors and not vectors["smoothness"][0] >= 0.0:
             raise ProtocolError(f"its smoothness is {vectors['smoothness'][0]:.3g}; expected a number >= 0")
 
@@ -195,7 +212,9 @@ class AcceleratedGradient(CertifiedMethod):
         if first:
             columns = replies.sum("columns")
             targets = replies.sum("targets") if y.any() else known.targets_at_zero(columns)
-            state = state._replace(columns=columns, targets=targets, facts=facts_of(replies), population=who)
+            references = replies.sum("references") if state.references.size else state.references
+            state = state._replace(columns=columns, targets=targets, references=references)
+            state = state._replace(facts=facts_of(replies), population=who)
         begins = first or state.largest < 0.0
         if begins:
             largest = float(replies.sum("smoothness")[0])
@@ -216,6 +235,14 @@ class AcceleratedGradient(CertifiedMethod):
     def metrics(self, problem: Problem, state: AcceleratedState) -> dict[str, float | int]:
         """Return the objective, and the duality gap or else the residual."""
         return {**progress(state), "smoothness": state.smoothness}
+
+
+def _smoothness(objective: Objective, w: Vector) -> float:
+    """Return the gradient's Lipschitz constant; of a loss without one its curvature at the point."""
+    try:
+        return objective.lipschitz()
+    except ConfigurationError:
+        return probed_curvature(objective, w)
 
 
 def _followed(state: AcceleratedState, y: Vector, gradient: Vector) -> float:

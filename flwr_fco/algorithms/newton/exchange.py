@@ -16,9 +16,9 @@ from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
-from flwr_fco.errors import ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.regularizers.base import BoundRegularizer
-from flwr_fco.wire.questions import LINKS
+from flwr_fco.wire.questions import CONVEX, LINKS
 
 #: As large a number as a state may hold where nothing is known yet.
 UNKNOWN = 1e300
@@ -58,6 +58,10 @@ class Known(Protocol):
         """What the clients' losses agree on, in the order of :data:`FACTS_OF_LOSS`; -1 each if they do not."""
 
     @property
+    def references(self) -> Vector:
+        """Weighted mean of the clients' references, in one vector."""
+
+    @property
     def stalled(self) -> float:
         """1.0 if no step decreases the objective by more than its rounding error."""
 
@@ -71,7 +75,13 @@ def population_of(replies: Replies) -> float:
 def evaluated(psi: BoundRegularizer, w: Vector, replies: Replies) -> Evaluated:
     """Return the weighted means of an exchange about the point w."""
     each = [(uplink.vectors["terms"], uplink.weight) for uplink in replies]
-    return Evaluated.of(psi, w, replies.sum("gradient"), [terms for terms, _ in each], [weight for _, weight in each])
+    known = Evaluated.of(psi, w, replies.sum("gradient"), [terms for terms, _ in each], [weight for _, weight in each])
+    if known.link == "cox" and known.loss == 0.0 and not known.gradient.any():
+        raise ConfigurationError(
+            "no client has an event while somebody else of its stratum is at risk, so there is nothing to learn from; "
+            "check what `events` and `strata` hold"
+        )
+    return known
 
 
 def handed_out(layout: Layout, w: Vector) -> Vector:
@@ -124,9 +134,9 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector, tolerance: float) ->
     if told["l2"] < 0.0 or not told["factor"] > 0.0:
         raise ProtocolError(f"its loss has l2={told['l2']:g} and factor={told['factor']:g}; expected >= 0 and > 0")
     loss, linear, quadratic = told["loss"], told["linear"], told["quadratic"]
-    if loss < 0.0:
+    if loss < 0.0 and link not in CONVEX:
         raise ProtocolError(f"its loss is {loss:.6g}; expected a number >= 0")
-    if quadratic < 0.0:
+    if quadratic < 0.0 and link not in CONVEX:
         raise ProtocolError(f"its mean square is {quadratic:.6g}; expected a number >= 0")
     most = math.log(max(2.0, outputs)) * (1.0 + _ROUNDING)
     if link in ("logistic", "softmax") and not -most <= linear <= 0.0:
@@ -134,8 +144,12 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector, tolerance: float) ->
     count = w.size - int(outputs) * int(told["intercept"])
     ridge = told["l2"] * float(w[:count] @ w[:count])
     pairs = gradient * w
+    if link in CONVEX:
+        if loss - 0.5 * ridge + quadratic < -_ROUNDING * (abs(loss) + ridge + abs(quadratic)) - tolerance:
+            raise ProtocolError(f"its loss is {loss:.6g}, and it says that none is below {-quadratic:.6g}")
+        quadratic = 0.0
     difference = loss + 0.5 * ridge + linear + quadratic - float(pairs.sum())
-    size = loss + ridge + abs(linear) + quadratic + float(np.abs(pairs).sum())
+    size = abs(loss) + ridge + abs(linear) + quadratic + float(np.abs(pairs).sum())
     most = _ROUNDING * size + tolerance
     if not abs(difference) <= most:
         raise ProtocolError(
@@ -146,7 +160,7 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector, tolerance: float) ->
         raise ProtocolError(
             f"its loss is {loss:.6g} with a mean square of {quadratic:.6g}; expected the same of squares"
         )
-    if told["intercept"]:
+    if told["intercept"] and link not in CONVEX:
         # The mean of slopes is at most the root of their mean square, and slopes of chances are at most 1.
         slope, limit = float(np.abs(gradient[count:]).max()), 1.0
         if link == "identity":
@@ -158,12 +172,16 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector, tolerance: float) ->
 def check_columns(columns: Vector, terms: Vector, square: float = math.inf) -> None:
     """Check the means of a client's columns, of which an intercept's is 1, and the largest of their mean squares.
 
+    Of a convex loss of another kind no bound depends on them.
+
     Raises
     ------
     ProtocolError
         If the intercept's is another number, or the square of a mean is above the largest mean square.
     """
     told = dict(zip(TERMS, terms.tolist(), strict=True))
+    if told["link"] >= LINKS.index(CONVEX[0]):
+        return
     own, ones = np.split(columns, [columns.size - int(told["outputs"] * told["intercept"])])
     if np.abs(ones - 1.0).max(initial=0.0) > _ROUNDING:
         raise ProtocolError(f"the mean of its intercept's column is {ones[0]:.6g}; expected 1")
@@ -173,6 +191,26 @@ def check_columns(columns: Vector, terms: Vector, square: float = math.inf) -> N
             f"the largest mean square of its columns is {square:.6g}, and the square of a mean {largest:.6g}; expected "
             "no less"
         )
+
+
+def check_references(references: Vector, terms: Vector, gradient: Vector, w: Vector, tolerance: float) -> None:
+    """Check further dual points of a client: by Fenchel's inequality their conjugates are at least <u, w> - loss.
+
+    Raises
+    ------
+    ProtocolError
+        If a conjugate is less.
+    """
+    told = dict(zip(TERMS, terms.tolist(), strict=True))
+    if told["link"] < LINKS.index(CONVEX[0]):
+        return
+    rows = references.reshape(-1, w.size + 1)
+    count = w.size - int(told["outputs"] * told["intercept"])
+    pairs, loss = rows[:, :-1] * w, told["loss"] - 0.5 * told["l2"] * float(w[:count] @ w[:count])
+    least = pairs.sum(axis=1) - loss
+    sizes = np.abs(pairs).sum(axis=1) + abs(told["loss"]) + np.abs(rows[:, -1])
+    if (rows[:, -1] < least - _ROUNDING * sizes - tolerance).any():
+        raise ProtocolError("a conjugate of its references is below what its loss at the point allows")
 
 
 def check_facts(state: Known, terms: Vector) -> None:
@@ -220,7 +258,7 @@ def lower_bound(state: Known, known: Evaluated, psi: BoundRegularizer, columns: 
     """Return the largest lower bound so far; an exchange gives one if the clients' losses are of one kind."""
     if known.reason or state.facts[0] < 0.0:
         return state.lower
-    return max(state.lower, known.lower_bound(psi, columns, targets))
+    return max(state.lower, known.lower_bound(psi, columns, targets, state.references))
 
 
 def progress(state: Known) -> dict[str, float | int]:
@@ -278,6 +316,7 @@ class CertifiedMethod(Algorithm):
             "terms": 0,
             "smoothness": 0,
             "square": 0,
+            "references": _rows_of(sent),
             "block": order_of(sent["block"].size) if "block" in sent else 0,
         }
         return {name: own.get(name, 1) for name in sent}
@@ -299,9 +338,23 @@ class CertifiedMethod(Algorithm):
         return [("Ends", f"at a duality gap of {self.tolerance:g}, of the data of all clients")]
 
 
+def _rows_of(sent: Mapping[str, Any]) -> int:
+    """Return how many references are sent; 0 if their place is empty."""
+    found = dense(sent.get("references", np.zeros(0)))
+    return found.size // (dense(sent["gradient"]).size + 1) if found.any() else 0
+
+
 def order_of(triangle: int) -> int:
     """Return the order of a matrix whose upper triangle has this many entries."""
     return math.isqrt(2 * triangle)
+
+
+def first_shapes(state: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of :func:`~flwr_fco.algorithms.newton.terms.first_terms`."""
+    shapes: dict[str, tuple[int, ...]] = {"columns": state.trial.shape}
+    if state.trial.any():
+        shapes["targets"] = state.trial.shape
+    return shapes | ({"references": state.references.shape} if state.references.size else {})
 
 
 def feasible_start(problem: Problem, primal: Vector) -> Vector:

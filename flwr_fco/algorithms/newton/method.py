@@ -69,12 +69,14 @@ from flwr_fco.algorithms.newton.exchange import (
     CertifiedMethod,
     check_columns,
     check_facts,
+    check_references,
     check_terms,
     contradicts,
     distance,
     evaluated,
     facts_of,
     feasible_start,
+    first_shapes,
     handed_out,
     order_of,
     population_of,
@@ -87,9 +89,10 @@ from flwr_fco.algorithms.newton.terms import (
     FACTS_OF_LOSS,
     TERMS,
     Evaluated,
-    constant_terms,
     evaluation_terms,
+    first_terms,
     largest_square,
+    reference_size,
     short,
 )
 from flwr_fco.algorithms.newton.working_set import LEAST, SMALL, whole_groups, working_set
@@ -100,6 +103,7 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L2Squared
 from flwr_fco.wire.protocol import ReceivedVectors
+from flwr_fco.wire.questions import CONVEX
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
 _SUFFICIENT, _SHORTEST, _SHORTENED = 1e-4, 1e-60, 1e-9
@@ -136,6 +140,8 @@ class NewtonState(NamedTuple):
         What the clients' losses agree on; -1 each if they do not.
     proved : ndarray of float64, shape (d,)
         1.0 for each coefficient that is proved zero in every optimum.
+    references : ndarray of float64
+        Further dual points of losses that need them for their intercepts.
     square : float
         The weighted mean of each client's largest mean square of a column.
     objective : float
@@ -174,6 +180,7 @@ class NewtonState(NamedTuple):
     asked: Vector
     gradient: Vector
     proved: Vector
+    references: Vector
     square: float = 0.0
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
@@ -255,8 +262,8 @@ class ProximalNewton(CertifiedMethod):
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
         facts = np.full(len(FACTS_OF_LOSS), -1.0)
         on = whole_groups(mask, penalty).astype(np.float64)
-        zeros = np.zeros(primal.size)
-        return NewtonState(start, start, on, zeros, zeros, facts, zeros, zeros, zeros, zeros)
+        zeros, references = np.zeros(primal.size), np.zeros(reference_size(problem.layout))
+        return NewtonState(start, start, on, zeros, zeros, facts, zeros, zeros, zeros, zeros, references)
 
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
@@ -277,7 +284,7 @@ class ProximalNewton(CertifiedMethod):
         d, k = state.trial.size, _set_of(state).size
         shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "block": (k * (k + 1) // 2,), "terms": (len(TERMS),)}
         if state.population < 0.0:
-            shapes |= {"columns": (d,), "square": (1,), **({"targets": (d,)} if state.trial.any() else {})}
+            shapes |= {"square": (1,), **first_shapes(state)}
         return shapes
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
@@ -290,6 +297,8 @@ class ProximalNewton(CertifiedMethod):
         check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
         if "columns" in vectors:
             check_columns(vectors["columns"], vectors["terms"], float(vectors["square"][0]))
+        if "references" in vectors:
+            check_references(vectors["references"], vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
         block = _unpacked(vectors["block"])
         diagonal = np.diag(block)
         if (diagonal < 0.0).any():
@@ -315,9 +324,9 @@ class ProximalNewton(CertifiedMethod):
             columns = replies.sum("columns")
             targets = replies.sum("targets") if state.trial.any() else known.targets_at_zero(columns)
             square = float(replies.sum("square")[0])
-            state = state._replace(
-                columns=columns, targets=targets, square=square, facts=facts_of(replies), population=who
-            )
+            references = replies.sum("references") if state.references.size else state.references
+            state = state._replace(columns=columns, targets=targets, references=references, square=square)
+            state = state._replace(facts=facts_of(replies), population=who)
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
@@ -352,7 +361,7 @@ class ProximalNewton(CertifiedMethod):
         if known.reason or state.facts[0] < 0.0:
             return state.lower, state.proved
         psi, columns = problem.psi, state.columns
-        lower, slopes = known.dual(psi, columns, state.targets)
+        lower, slopes = known.dual(psi, columns, state.targets, state.references)
         proved = known.zeros(psi, objective, lower, slopes, columns, state.square)
         return max(state.lower, lower), np.maximum(state.proved, proved)
 
@@ -493,8 +502,8 @@ def answer(objective: Objective, w: Vector, on: NDArray[np.int64], first: bool) 
     """Return what a client says of its loss at a point: derivatives and terms, at first also what never changes."""
     _, gradient = objective.value_and_gradient(w)
     check_time(1, "of two passes over the data")
-    long = {"gradient": gradient, **(constant_terms(objective, w) if first else {})}
-    sent = short(objective, long) | {"block": objective.hessian_block(w, on), "terms": evaluation_terms(objective, w)}
+    sent = short(objective, {"gradient": gradient}) | (first_terms(objective, w) if first else {})
+    sent |= {"block": objective.newton_block(w, on), "terms": evaluation_terms(objective, w)}
     return sent | {"square": largest_square(objective)} if first else sent
 
 
@@ -575,5 +584,17 @@ def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Ve
         x[-1], bend = math.log(share / (1.0 - share)), 4.0 * share * (1.0 - share)
         ridge = (1.0 - bend) * known.facts["l2"] * (on < size - 1)
         return x, share * state.columns - targets, bend * block + np.diag(ridge)
+    if known.link == "poisson":
+        if not targets[-1] > 0.0:
+            raise ConfigurationError(
+                "no client has an event, and the intercept is not regularized: the loss has no minimum. Make psi act "
+                "on the intercept: arrays=Arrays(apply_to=...)"
+            )
+        ratio = float(targets[-1] / state.columns[-1])
+        x[-1] = math.log(ratio)
+        ridge = (1.0 - ratio) * known.facts["l2"] * (on < size - 1)
+        return x, ratio * state.columns - targets, ratio * block + np.diag(ridge)
+    if known.link in CONVEX:
+        return x, known.gradient.copy(), block
     x[-1] = targets[-1]
     return x, known.facts["factor"] * (targets[-1] * state.columns - targets), block

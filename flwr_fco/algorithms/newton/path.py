@@ -54,7 +54,7 @@ from flwr_fco.algorithms.newton.exchange import (
 )
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
 from flwr_fco.algorithms.newton.model import Penalty
-from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
+from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, reference_size
 from flwr_fco.algorithms.newton.working_set import LEAST, SMALL
 from flwr_fco.core.clock import check_time
 from flwr_fco.core.logs import log
@@ -64,6 +64,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.wire.keys import FOLDS, POINTS
 from flwr_fco.wire.protocol import ReceivedVectors
+from flwr_fco.wire.questions import CONVEX, LINKS
 
 Matrix = NDArray[np.float64]
 
@@ -81,7 +82,18 @@ _SIZES = (0, 10)
 #: The numbers of a problem's state.
 _NUMBERS = ("objective", "lower", "residual", "slope", "step", "curvature", "stalled")
 #: What an exchange writes into.
-_WRITTEN = ("status", "points", "trials", "masks", "numbers", "columns", "targets", "facts", "populations")
+_WRITTEN = (
+    "status",
+    "points",
+    "trials",
+    "masks",
+    "numbers",
+    "columns",
+    "targets",
+    "facts",
+    "references",
+    "populations",
+)
 
 
 class PathState(NamedTuple):
@@ -103,6 +115,8 @@ class PathState(NamedTuple):
         Its vectors, which all strengths of a fold share.
     facts : ndarray of float64, shape (folds + 1, 5)
         What the clients' losses agree on.
+    references : ndarray of float64, shape (folds + 1, size)
+        As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
     populations : ndarray of float64, shape (folds + 1,)
         A digest of the clients and their weights; -1 before the first round.
     held_out : ndarray of float64, shape (3, L)
@@ -122,6 +136,7 @@ class PathState(NamedTuple):
     columns: Matrix
     targets: Matrix
     facts: Matrix
+    references: Matrix
     populations: Vector
     held_out: Matrix
     stage: float = NULL
@@ -200,6 +215,7 @@ class NewtonPath(CertifiedMethod):
             nothing,
             nothing,
             np.full((folds, len(FACTS_OF_LOSS)), -1.0),
+            np.zeros((folds, own.references.size)),
             np.full(folds, -1.0),
             np.full((3, strengths), -1.0),
         )
@@ -248,7 +264,7 @@ class NewtonPath(CertifiedMethod):
             )
         if state.stage == VALIDATING:
             losses = dense(uplink.vectors["held_out"])
-            least = 0.0 if state.facts[0, 0] > 0.0 else -_HUGE
+            least = 0.0 if 0.0 < state.facts[0, 0] < LINKS.index(CONVEX[0]) else -_HUGE
             if not ((losses >= least) & (losses <= _HUGE)).all():
                 absurd = losses.min() if losses.min() < least else losses.max()
                 raise ProtocolError(
@@ -287,7 +303,7 @@ class NewtonPath(CertifiedMethod):
             _keep(changed, row, own, CLOSED if done or state.status[row] == CLOSED else OPEN)
             if state.stage == NULL:
                 changed.columns[row], changed.targets[row], changed.facts[row] = own.columns, own.targets, own.facts
-                changed.populations[row] = own.population
+                changed.references[row], changed.populations[row] = own.references, own.population
         state = changed._replace(round=state.round + 1)
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
             gradient = exchanges[0].sum("gradient")
@@ -482,7 +498,7 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
     """Return the rows of each fold of a client; of labels each has the same shares, up to a row."""
     if not folds:
         return []
-    rows, data = objective.num_examples, objective.linear_data()
+    rows, labels = objective.num_examples, getattr(objective, "labels", None)
     if objective.folds is not None:
         given = np.asarray(objective.folds)
         if given.shape != (rows,) or not np.isin(given, range(folds)).all():
@@ -493,8 +509,8 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
         return [np.flatnonzero(given == fold) for fold in range(folds)]
     rng = np.random.default_rng((seed, rows))
     order = rng.permutation(rows)
-    if data is not None and data.link != "identity":
-        order = order[np.argsort(data.targets[order], kind="stable")]
+    if labels is not None:
+        order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
     # Of few rows not always the same folds are empty.
     turn = (np.arange(rows) + rng.integers(folds)) % folds
     return [np.sort(order[turn == fold]) for fold in range(folds)]
@@ -513,7 +529,7 @@ def _outside(
     """
     rows, share = left_out[fold - 1] if fold else np.zeros(0, dtype=np.int64), 1.0
     if rows.size == objective.num_examples:
-        return [_nothing(w, on.size, first) for w, on in points], 0.0
+        return [_nothing(objective, w, on.size, first) for w, on in points], 0.0
     if rows.size:
         objective, share = objective.subset(np.setdiff1d(np.arange(objective.num_examples), rows))
     return [answer(objective, w, on, first) for w, on in points], share
@@ -553,12 +569,14 @@ def _held_out(
     return losses
 
 
-def _nothing(w: Vector, size: int, first: bool) -> dict[str, Any]:
+def _nothing(objective: Objective, w: Vector, size: int, first: bool) -> dict[str, Any]:
     """Return the answer of a client without a row."""
     nothing = np.zeros(w.size)
     constants = {"columns": nothing, "square": np.zeros(1)} if first else {}
     if first and w.any():
         constants["targets"] = nothing
+    if first and reference_size(objective.layout):
+        constants["references"] = np.zeros(reference_size(objective.layout))
     return {"gradient": nothing, "block": np.zeros(size * (size + 1) // 2), "terms": np.zeros(len(TERMS)), **constants}
 
 
@@ -621,6 +639,7 @@ def _row(state: PathState, row: int) -> NewtonState:
         state.columns[fold],
         state.targets[fold],
         state.facts[fold],
+        references=state.references[fold],
         population=float(state.populations[fold]),
         round=state.round,
         **unused,

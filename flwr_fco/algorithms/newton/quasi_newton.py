@@ -38,7 +38,7 @@ from flwr_fco.algorithms.newton.exchange import (
     population_of,
     warn_of_change,
 )
-from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS
+from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, reference_size
 
 #: Pairs that are kept, the fraction of the predicted decrease that a step must reach, and exchanges without a smaller
 #: gap after which rounding decides.
@@ -66,6 +66,8 @@ class QuasiNewtonState(NamedTuple):
         A'1/n and A'y/n of the pooled data.
     facts : ndarray of float64, shape (5,)
         What the clients' losses agree on; -1 each if they do not.
+    references : ndarray of float64
+        Further dual points of losses that need them for their intercepts.
     objective, lower, residual : float
         Of the best point, as in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
     step : float
@@ -91,6 +93,7 @@ class QuasiNewtonState(NamedTuple):
     columns: Vector
     targets: Vector
     facts: Vector
+    references: Vector
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
     residual: float = UNKNOWN
@@ -124,7 +127,8 @@ class QuasiNewton(AcceleratedGradient):
         """Return the state before round 1."""
         start, nothing = feasible_start(problem, primal), np.zeros(primal.size)
         pairs, facts = np.zeros((_PAIRS, primal.size)), np.full(len(FACTS_OF_LOSS), -1.0)
-        return QuasiNewtonState(start, start, nothing, nothing, pairs, pairs, nothing, nothing, facts)
+        references = np.zeros(reference_size(problem.layout))
+        return QuasiNewtonState(start, start, nothing, nothing, pairs, pairs, nothing, nothing, facts, references)
 
     def aggregate(  # type: ignore[override]
         self, problem: Problem, state: QuasiNewtonState, replies: Replies
@@ -136,10 +140,11 @@ class QuasiNewton(AcceleratedGradient):
             return _begun_anew(state)
         known = evaluated(psi, y, replies)
         if first:
+            references = replies.sum("references") if state.references.size else state.references
             columns = replies.sum("columns")
             targets = replies.sum("targets") if y.any() else known.targets_at_zero(columns)
-            facts, smoothness = facts_of(replies), float(replies.sum("smoothness")[0])
-            state = state._replace(columns=columns, targets=targets, facts=facts, population=who, smoothness=smoothness)
+            state = state._replace(columns=columns, targets=targets, references=references, facts=facts_of(replies))
+            state = state._replace(population=who, smoothness=float(replies.sum("smoothness")[0]))
         objective = known.loss + psi.value(y)
         lower = lower_bound(state, known, psi, state.columns, state.targets)
         if contradicts(min(objective, state.objective), lower, self.tolerance):

@@ -6,7 +6,9 @@ facts about the loss that must agree between clients::
     mean f_i*(sigma u_i) <= sigma linear + sigma^2 quadratic
 
 with equality for squares; for chances (logistic, softmax) ``linear`` is the mean of sum q log q, and the bound follows
-from convexity, because f_i*(0) = 0.
+from convexity, because f_i*(0) = 0. Of any other convex loss they are the conjugates at the gradient and at 0, and the
+mixture that makes the dual point feasible is with references (:func:`flwr_fco.objectives.duality.references`) that each
+client sends once.
 
 A dual point must sum to 0 over the examples if psi leaves the intercept alone. For squares the mean slope is taken off.
 For chances it is a mixture of the slopes with those of a constant prediction c,
@@ -38,20 +40,29 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.certificates.dual import conjugate_at, free_intercept, largest_scaling, only_norms, why_none
-from flwr_fco.core.layout import Vector
+from flwr_fco.certificates.dual import (
+    conjugate_at,
+    convex_bound,
+    free_intercept,
+    largest_scaling,
+    only_norms,
+    why_none,
+)
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.design import SparseDesign
-from flwr_fco.objectives.duality import duality_terms
+from flwr_fco.objectives.base import DualTerms, Objective
+from flwr_fco.objectives.design import LinearData, SparseDesign
+from flwr_fco.objectives.duality import duality_terms, num_intercepts, num_references, references
 from flwr_fco.regularizers.base import BoundRegularizer
-from flwr_fco.wire.questions import ENTROPY, FACTS, LINKS, SLOPES
+from flwr_fco.wire.questions import CONVEX, ENTROPY, FACTS, LINKS, SLOPES
 
 #: Rounding errors of a gap and of a mean square, relative to their terms.
 _GAP, _SQUARE = 1e-11, 1e-9
 #: A share of examples that is 0 up to rounding.
 _NOBODY = 1e-13
+#: An intercept with which no events are expected.
+_NO_EVENTS = -1e6
 #: Numbers of an evaluation, in their order.
 TERMS = ("loss", "linear", "quadratic", "link", "outputs", "intercept", "l2", "factor")
 #: Those in which clients must agree.
@@ -71,7 +82,7 @@ def evaluation_terms(objective: Objective, w: Vector) -> Vector:
     numbers, _ = duality_terms(objective, w, {"stage": FACTS})
     numbers = {"linear": 0.0, "quadratic": 0.0, **numbers}
     link = LINKS[int(numbers["link"])]
-    if link == "identity":
+    if link == "identity" or link in CONVEX:
         numbers |= duality_terms(objective, w, {"stage": SLOPES})[0]
     elif link in ("logistic", "softmax"):
         numbers["linear"] = duality_terms(objective, w, {"stage": ENTROPY, "scaling": 1.0})[0]["entropy"]
@@ -82,26 +93,34 @@ def constant_terms(objective: Objective, w: Vector) -> dict[str, Vector]:
     """Return the gradients of predictions that are the same for all examples: A'1/n and A'y/n, of shape (d,) each.
 
     A has a column of ones for the intercept; with several outputs, each has its own y. At w = 0 the gradient is one of
-    these already, so A'y/n is left out (:meth:`Evaluated.targets_at_zero`).
+    these already, so A'y/n is left out (:meth:`Evaluated.targets_at_zero`). Counts have rates instead of 1/n, those at
+    w = 0; of other convex losses nothing is known, and both are 0.
     """
-    data, size = objective.linear_data(), objective.layout.size
+    data, size = objective.dual_terms(), objective.layout.size
     columns, targets = np.zeros(size), np.zeros(size)
-    if data is not None:
+    if isinstance(data, DualTerms) and data.link == "poisson" and num_intercepts(objective.layout):
+        nobody = np.zeros(size)
+        nobody[-1] = _NO_EVENTS
+        columns = objective.gradient(np.zeros(size)) - objective.gradient(nobody)
+    elif isinstance(data, LinearData):
         n, outputs = data.design.shape[0], data.num_outputs
         y = data.targets
         if data.link == "logistic":
             y = 0.5 * (1.0 + data.targets)
         elif data.link == "softmax":
             y = np.eye(outputs)[data.targets]
-        data.design.add_rows(np.full(np.shape(y), 1.0 / n), columns)
-        data.design.add_rows(np.asarray(y, dtype=np.float64) / n, targets)
+        shares: Any = 1.0 / n if data.weights is None else (data.weights / n).reshape(-1, *[1] * (np.ndim(y) - 1))
+        data.design.add_rows(np.broadcast_to(shares, np.shape(y)).copy(), columns)
+        data.design.add_rows(np.asarray(y, dtype=np.float64) * shares, targets)
     return {"columns": columns, "targets": targets} if w.any() else {"columns": columns}
 
 
 def largest_square(objective: Objective) -> Vector:
     """Return the largest mean square of a client's columns, shape (1,); 0 if its loss is not one of predictions."""
-    data = objective.linear_data()
-    return np.array([0.0 if data is None else data.design.mean_squares().max(initial=0.0)])
+    data = objective.dual_terms()
+    if not isinstance(data, LinearData):
+        return np.zeros(1)
+    return np.array([data.design.mean_squares(data.weights).max(initial=0.0)])
 
 
 def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
@@ -109,8 +128,8 @@ def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
 
     Elsewhere they are 0, because the loss does not depend on these coordinates.
     """
-    data = objective.linear_data()
-    if data is None or not isinstance(data.design, SparseDesign) or data.l2 != 0.0:
+    data = objective.dual_terms()
+    if not isinstance(data, LinearData) or not isinstance(data.design, SparseDesign) or data.l2 != 0.0:
         return dict(vectors)
     size, outputs = objective.layout.size, data.num_outputs
     columns = data.design.columns.astype(np.int64)[:, None] * outputs + np.arange(outputs)
@@ -118,6 +137,21 @@ def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
     if not is_shorter(on.size, size):
         return dict(vectors)
     return {name: SparseVector(on, vector[on], size) for name, vector in vectors.items()}
+
+
+def first_terms(objective: Objective, w: Vector) -> dict[str, Any]:
+    """Return :func:`constant_terms`, and the references that intercepts need, in one vector."""
+    found: dict[str, Any] = short(objective, constant_terms(objective, w))
+    if num_references(objective.layout):
+        rows = references(objective).reshape(-1)
+        nothing = SparseVector(np.zeros(0, np.int32), np.zeros(0), rows.size)
+        found["references"] = rows if rows.any() else nothing
+    return found
+
+
+def reference_size(layout: Layout) -> int:
+    """Return the length of the references in :func:`first_terms`; 0 if there are none."""
+    return num_references(layout) * (layout.size + 1)
 
 
 class Evaluated(NamedTuple):
@@ -185,6 +219,8 @@ class Evaluated(NamedTuple):
             return np.asarray(-self.gradient / self.facts["factor"])
         if self.link in ("logistic", "softmax"):
             return np.asarray(columns / max(2, self.outputs) - self.gradient)
+        if self.link == "poisson":
+            return np.asarray(columns - self.gradient)
         return np.zeros(columns.size)
 
     def has_free_intercept(self, psi: BoundRegularizer) -> bool:
@@ -209,7 +245,9 @@ class Evaluated(NamedTuple):
             )
         return np.asarray(shares)
 
-    def lower_bound(self, psi: BoundRegularizer, columns: Vector, targets: Vector) -> float:
+    def lower_bound(
+        self, psi: BoundRegularizer, columns: Vector, targets: Vector, references: Vector | None = None
+    ) -> float:
         """Return a number that no value of the pooled objective is below.
 
         Parameters
@@ -218,16 +256,24 @@ class Evaluated(NamedTuple):
             The regularizer, for which :attr:`reason` is empty.
         columns, targets : ndarray of float64, shape (d,)
             Weighted means of :func:`constant_terms`.
+        references : ndarray of float64, shape (:func:`reference_size`,), optional
+            Weighted mean of those of :func:`first_terms`.
         """
-        return self.dual(psi, columns, targets)[0]
+        return self.dual(psi, columns, targets, references)[0]
 
-    def dual(self, psi: BoundRegularizer, columns: Vector, targets: Vector) -> tuple[float, Vector]:
+    def dual(
+        self, psi: BoundRegularizer, columns: Vector, targets: Vector, references: Vector | None = None
+    ) -> tuple[float, Vector]:
         """Return :meth:`lower_bound`, and the gradient A'u/n of the dual point that it is the value of, shape (d,)."""
         outputs, l2, factor = self.outputs, self.facts["l2"], self.facts["factor"]
         count = self.w.size - outputs if self.facts["intercept"] else self.w.size
         slopes = self.gradient.copy()
         slopes[:count] -= l2 * self.w[:count]
         linear, quadratic, cap, own = self.linear, self.quadratic, 1.0, 0.0
+        if self.link in CONVEX:
+            free = references is not None and references.size and self.has_free_intercept(psi)
+            rows = references.reshape(-1, self.w.size + 1) if references is not None and free else None
+            return convex_bound(psi, slopes, (linear, quadratic), l2, self.w.size - count, rows)
         if self.has_free_intercept(psi):
             mean = slopes[count:].copy()
             if self.link == "identity":

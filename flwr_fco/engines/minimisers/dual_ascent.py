@@ -58,6 +58,11 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
         raise ConfigurationError(
             f"engine='dual-ascent' is for the hinge loss, not for {type(objective).__name__}. {instead}"
         )
+    if objective._weights is not None or objective._offset is not None:
+        raise ConfigurationError(
+            "engine='dual-ascent' knows neither sample_weight nor offset of Hinge; leave them out, or take a method "
+            "whose clients take (sub)gradient steps, such as LocalSGD"
+        )
     modulus = objective.l2 + problem.penalty
     if not modulus > 0.0:
         raise ConfigurationError(

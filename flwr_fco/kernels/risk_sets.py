@@ -1,0 +1,127 @@
+"""Sums over risk sets: of those who are under observation when somebody has an event.
+
+Rows are visited stratum by stratum, from the last time to the first, so that a risk set is the one before it with more
+rows, less those that have not entered yet. All exponentials are relative to the largest score so far, which keeps sums
+of any scores from over- and underflow; where so little is left after rows are taken out that rounding would show, the
+sum is done anew.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+#: What is left of a sum after subtractions, relative to its largest value, below which it is done anew.
+_LEFT = 1e-3
+
+
+@njit(cache=True)
+def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops):  # type: ignore[no-untyped-def]
+    """Write sum_j weights_j exp(scores_j - top) (1, values_j) over each risk set.
+
+    Parameters
+    ----------
+    scores, weights, entry : ndarray of float64, shape (n,)
+        Of each row; it is at risk after its entry.
+    values : ndarray of float64, shape (n, k)
+        What is summed.
+    order : ndarray of int64, shape (2, n)
+        Rows by stratum and descending time; and by stratum and descending entry.
+    spans : ndarray of int64, shape (G, 5)
+        Of each risk set: the first row of its stratum in the order of times, the rows that it has more than the one
+        before it (begin and end), and those in the order of entries that have not entered (begin and end).
+    times : ndarray of float64, shape (G,)
+        When the event is.
+    sums : ndarray of float64, shape (G, 1 + k)
+        Written.
+    tops : ndarray of float64, shape (G,)
+        Written: the largest score of a stratum so far.
+    """
+    k = values.shape[1]
+    running = np.zeros(1 + k)
+    top, peak = -np.inf, 0.0
+    for g in range(times.shape[0]):
+        first, begin, end, late, stop = spans[g]
+        if begin == first:
+            running[:] = 0.0
+            top, peak = -np.inf, 0.0
+        for place in range(begin, end):
+            j = order[0, place]
+            if scores[j] > top:
+                running *= math.exp(top - scores[j])
+                peak *= math.exp(top - scores[j])
+                top = scores[j]
+            share = weights[j] * math.exp(scores[j] - top)
+            running[0] += share
+            for c in range(k):
+                running[1 + c] += share * values[j, c]
+        peak = max(peak, running[0])
+        for place in range(late, stop):
+            j = order[1, place]
+            share = weights[j] * math.exp(scores[j] - top)
+            running[0] -= share
+            for c in range(k):
+                running[1 + c] -= share * values[j, c]
+        if stop > late and running[0] < _LEFT * peak:
+            running[:] = 0.0
+            top = -np.inf
+            for place in range(first, end):
+                j = order[0, place]
+                if entry[j] < times[g]:
+                    top = max(top, scores[j])
+            for place in range(first, end):
+                j = order[0, place]
+                if entry[j] < times[g]:
+                    share = weights[j] * math.exp(scores[j] - top)
+                    running[0] += share
+                    for c in range(k):
+                        running[1 + c] += share * values[j, c]
+            peak = running[0]
+        sums[g] = running
+        tops[g] = top
+
+
+@njit(cache=True)
+def spread(scores, shares, tops, order, spans, entry, times, out):  # type: ignore[no-untyped-def]
+    """Write sum_g shares_g exp(scores_j - top_g) over the risk sets that each row is in: the adjoint of the sums.
+
+    Parameters
+    ----------
+    scores, order, spans, entry, times, tops
+        As in :func:`risk_sums`.
+    shares : ndarray of float64, shape (G,)
+        Of each risk set; of any sign.
+    out : ndarray of float64, shape (n,)
+        Written; 0 for a row that is in no risk set.
+    """
+    n, count = scores.shape[0], times.shape[0]
+    out[:] = 0.0
+    # What had been summed when a row entered, and on which scale; sums of the sizes say how much of them is left.
+    entered = np.zeros((n, 2))
+    scale, total, size, last = -np.inf, 0.0, 0.0, count
+    scales = np.full(n, -np.inf)
+    for g in range(count - 1, -1, -1):
+        first, begin, end, late, stop = spans[g]
+        if -tops[g] > scale:
+            factor = math.exp(scale + tops[g])
+            total *= factor
+            size *= factor
+            scale = -tops[g]
+        share = shares[g] * math.exp(-tops[g] - scale)
+        total += share
+        size += abs(share)
+        for place in range(late, stop):
+            j = order[1, place]
+            entered[j, 0], entered[j, 1], scales[j] = total, size, scale
+        for place in range(begin, end):
+            j = order[0, place]
+            past = math.exp(scales[j] - scale) if scales[j] > -np.inf else 0.0
+            left = size - past * entered[j, 1]
+            if past == 0.0 or left >= _LEFT * size:
+                out[j] = math.exp(scores[j] + scale) * (total - past * entered[j, 0])
+                continue
+            for other in range(g, last):
+                if entry[j] < times[other]:
+                    out[j] += shares[other] * math.exp(scores[j] - tops[other])
+        if begin == first:
+            scale, total, size, last = -np.inf, 0.0, 0.0, g

@@ -1,0 +1,446 @@
+"""Cox regression against the definition, CVXPY and other packages; counts and Huber's loss against scikit-learn."""
+
+import numpy as np
+import pytest
+from newton import numbers, objective_value, point, solved
+from problems import app_of
+from scipy.sparse import csr_array
+
+from flwr_fco.callbacks import EarlyStopping
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, Poisson
+from flwr_fco.pooled import centralized_solution, certify
+from flwr_fco.regularizers import L1, L2Squared, Zero
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDAGT, FedDualAvg, Steps, Strengths
+
+
+def partial_likelihood(eta, times, events, ties="efron", entry=None, strata=None, weights=None):
+    """The negative log partial likelihood over the sum of the weights, term by term."""
+    n = len(eta)
+    v = np.ones(n) if weights is None else weights
+    entry = np.full(n, -np.inf) if entry is None else entry
+    strata = np.zeros(n) if strata is None else strata
+    total = 0.0
+    for stratum in np.unique(strata):
+        for t in np.unique(times[(events == 1) & (strata == stratum)]):
+            dead = (times == t) & (events == 1) & (strata == stratum)
+            risk = np.exp(eta[(times >= t) & (entry < t) & (strata == stratum)])
+            risk = (v[(times >= t) & (entry < t) & (strata == stratum)] * risk).sum()
+            own, d = (v * np.exp(eta))[dead].sum(), dead.sum()
+            gone = np.arange(d) / d * own if ties == "efron" else np.zeros(d)
+            total += v[dead].mean() * np.log(risk - gone).sum() - (v * eta)[dead].sum()
+    return total / v.sum()
+
+
+def rows_of(seed, n, p=6):
+    """Rows with ties, censoring, late entries and strata, whose scale and baseline differ between sites."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(0.2 * seed, 1.0 + 0.3 * seed, size=(n, p))
+    hazard = np.exp(0.8 * X[:, 0] - 0.5 * X[:, 1])
+    times, ends = np.ceil(rng.exponential((1 + seed) * 6.0 / hazard)), np.ceil(rng.exponential(12.0, n))
+    entry = np.maximum(np.minimum(times, ends) - rng.integers(1, 12, n), 0.0)
+    return {
+        "features": X,
+        "times": np.minimum(times, ends),
+        "events": (times <= ends).astype(int),
+        "entry": entry,
+        "strata": rng.integers(0, 2, n),
+        "sample_weight": rng.uniform(0.2, 3.0, n),
+    }
+
+
+def hospitals(**options):
+    """Six sites like those of a registry: one without an event, one with one row."""
+    sites = [rows_of(seed, n) for seed, n in enumerate((150, 80, 40, 25, 1, 30))]
+    sites[5]["events"][:] = 0
+    names = ("features", "times", "events", *options.pop("more", ()))
+    return [CoxRegression(**{name: site[name] for name in names}, **options) for site in sites]
+
+
+def pooled(more=(), **options):
+    sites = [rows_of(seed, n) for seed, n in enumerate((150, 80, 40, 25, 1, 30))]
+    sites[5]["events"][:] = 0
+    given = {name: np.concatenate([site[name] for site in sites]) for name in sites[0]}
+    strata = np.repeat(10 * np.arange(6), [150, 80, 40, 25, 1, 30]) + given.pop("strata") * ("strata" in more)
+    kept = {name: given[name] for name in ("features", "times", "events", *more) if name in given}
+    return CoxRegression(**kept, strata=strata, **options)
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_the_value_is_that_of_the_definition(ties):
+    rng = np.random.default_rng(0)
+    for seed in range(12):
+        data = rows_of(seed % 4, int(rng.integers(1, 40)))
+        if seed % 2:
+            del data["entry"]
+        if seed % 3 == 0:
+            del data["strata"]
+        if seed % 5 == 0:
+            del data["sample_weight"]
+        objective = CoxRegression(**data, ties=ties, offset=np.full(len(data["times"]), 0.3))
+        for size in (0.0, 0.5, 5.0):
+            w = size * rng.normal(size=6)
+            weights = data.get("sample_weight")
+            others = data["times"], data["events"], ties, data.get("entry"), data.get("strata"), weights
+            expected = partial_likelihood(data["features"] @ w, *others)
+            assert objective.value(w) == pytest.approx(expected, rel=1e-12, abs=1e-14)
+
+
+def test_scores_of_any_size_neither_overflow_nor_lose_who_is_left():
+    """The log likelihood of two at risk is the larger score's difference, however far apart."""
+    X = np.array([[0.0], [1.0], [-1.0]])
+    objective = CoxRegression(X, [1.0, 2.0, 3.0], [1, 1, 1], ties="breslow")
+    for size in (50.0, 800.0, 1e5):
+        assert objective.value(np.array([size])) == pytest.approx(size / 3.0, rel=1e-12)
+        assert objective.gradient(np.array([size])) == pytest.approx([1.0 / 3.0], rel=1e-9)
+    late = CoxRegression(X, [1.0, 2.0, 3.0], [1, 1, 1], entry=[0.0, 1.5, 1.5])
+    # Alone when it happens; then the one who has entered since.
+    assert late.value(np.array([-800.0])) == pytest.approx(1600.0 / 3.0, rel=1e-12)
+
+
+def test_late_entries_cost_no_digits():
+    """Risk sets of which nearly everything has left again are summed anew."""
+    rng = np.random.default_rng(1)
+    n = 400
+    times = np.ceil(rng.exponential(50.0, n)) + 1.0
+    entry, events = 0.99 * np.maximum(times - rng.exponential(5.0, n), 0.0), rng.integers(0, 2, n)
+    X = rng.normal(size=(n, 2))
+    objective, w = CoxRegression(X, times, events, entry=entry), np.array([15.0, -15.0])
+    # In extended precision.
+    expected = partial_likelihood((X @ w).astype(np.longdouble), times, events, "efron", entry)
+    assert objective.value(w) == pytest.approx(float(expected), rel=1e-13)
+
+
+@pytest.mark.parametrize("options", [{}, {"ties": "breslow", "more": ("entry", "strata", "sample_weight")}])
+def test_sites_are_strata_of_the_pooled_data(options):
+    """Sites with other baselines, one without an event and one of one row: sums are the stratified likelihood."""
+    sites, whole = hospitals(**options), pooled(**options)
+    if "more" in options:
+        # By the sums of their weights.
+        masses = np.array([site._raw.sum() for site in sites])
+    else:
+        masses = np.array([site.num_examples for site in sites])
+    rng = np.random.default_rng(2)
+    for _ in range(3):
+        w = rng.normal(size=6)
+        mean = sum(p * site.gradient(w) for p, site in zip(masses / masses.sum(), sites, strict=True))
+        assert mean == pytest.approx(whole.gradient(w), abs=1e-12)
+    result, _ = solved(sites, L1(0.01), tolerance=1e-13, weighting=dict(enumerate(masses.tolist())))
+    best = centralized_solution([whole], L1(0.01), tol=1e-12)
+    assert point(result, whole) == pytest.approx(best, abs=1e-8)
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_newton_needs_few_rounds_to_a_relative_gap_of_1e_10(ties):
+    sites = hospitals(ties=ties, more=("entry", "strata"))
+    result, _ = solved(sites, L1(0.03), 20, tolerance=1e-13)
+    objective, gap = numbers(result, "objective")[-1], numbers(result, "duality-gap")[-1]
+    assert gap <= 1e-10 * objective
+    assert 0 < np.count_nonzero(point(result, sites[0])) < 6
+
+
+def test_a_column_that_is_the_same_at_a_site_has_no_covariance():
+    """Rounding would be refused by the server as a Hessian that is not positive semidefinite."""
+    sites = []
+    for seed in range(4):
+        data = rows_of(seed, 60)
+        data["features"][:, 3] = 1999.0 + seed / 3.0
+        sites.append(CoxRegression(data["features"], data["times"], data["events"]))
+    result, _ = solved(sites, L1(0.01), 20, tolerance=1e-12)
+    assert numbers(result, "duality-gap")[-1] <= 1e-12
+    assert point(result, sites[0])[3] == 0.0
+
+
+def test_cvxpy_finds_the_same_objective():
+    cvxpy = pytest.importorskip("cvxpy")
+    sites = hospitals(ties="breslow")
+    w, terms = cvxpy.Variable(6), []
+    for site in sites:
+        eta = site.features @ w
+        for i in np.flatnonzero(site.labels == 1):
+            terms.append(cvxpy.log_sum_exp(eta[np.flatnonzero(site.times >= site.times[i])]) - eta[i])
+    n = sum(site.num_examples for site in sites)
+    problem = cvxpy.Problem(cvxpy.Minimize(sum(terms) / n + 0.02 * cvxpy.norm1(w)))
+    expected = problem.solve(solver=cvxpy.CLARABEL)
+    result, _ = solved(sites, L1(0.02), tolerance=1e-12)
+    assert numbers(result, "objective")[-1] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_the_gap_is_never_below_the_distance_from_the_optimum(ties):
+    sites, psi = hospitals(ties=ties, more=("entry", "sample_weight")), L1(0.02)
+    best = centralized_solution(sites, psi, tol=1e-12)
+    least = objective_value(sites, psi, best)
+    rng = np.random.default_rng(0)
+    assert certify(sites, None, psi, best).value < 1e-10
+    for size in (1e-5, 1e-2, 0.3, 3.0, 100.0):
+        for _ in range(6):
+            found = certify(sites, None, psi, best + size * rng.normal(size=6))
+            assert found.kind == "duality-gap"
+            assert found.value >= (found.objective - least) * (1.0 - 1e-9) - 1e-12
+
+
+def test_cox_agrees_with_lifelines():
+    lifelines = pytest.importorskip("lifelines")
+    pandas = pytest.importorskip("pandas")
+    data = rows_of(1, 120)
+    frame = pandas.DataFrame(data["features"]).assign(**{k: data[k] for k in data if k != "features"})
+    fitter = lifelines.CoxPHFitter()
+    fitter.fit(frame, "times", "events", strata="strata", entry_col="entry", weights_col="sample_weight", robust=True)
+    best = centralized_solution([CoxRegression(**data)], Zero(), tol=1e-12)
+    assert best == pytest.approx(fitter.params_.to_numpy(), abs=1e-4)
+
+
+def test_cox_agrees_with_statsmodels():
+    phreg = pytest.importorskip("statsmodels.duration.hazard_regression").PHReg
+    data = rows_of(1, 120)
+    # There a row is at risk at the time of its entry too: here none happens then.
+    data["entry"] = data["entry"] + 0.5
+    others = {"status": data["events"], "strata": data["strata"], "entry": data["entry"], "ties": "efron"}
+    model = phreg(data["times"], data["features"], **others)
+    del data["sample_weight"]
+    objective, w = CoxRegression(**data), np.linspace(-0.5, 0.5, 6)
+    assert objective.value(w) == pytest.approx(-model.loglike(w) / 120.0, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"times": [-1.0, 2.0, 3.0]}, r"times\[0\] is -1; expected numbers >= 0"),
+        ({"times": [np.nan, 2.0, 3.0]}, r"times\[0\] is nan"),
+        ({"times": [1.0, 2.0]}, r"times have shape \(2,\), but there are 3 examples"),
+        ({"events": [0, 1, 2]}, "events hold 0, 1, 2; expected 1 for an event and 0 for a censored row"),
+        ({"events": [0, 1, np.nan]}, "events hold 0.0, 1.0, nan"),
+        ({"events": ["yes", "no", "no"]}, "events hold no, yes"),
+        ({"entry": [0.0, 2.0, 0.0]}, r"entry\[1\] is not before times\[1\]"),
+        ({"entry": [0.0, 0.0]}, "entry have shape"),
+        ({"strata": [0.0, np.nan, 1.0]}, "strata hold a label that is missing"),
+        ({"strata": ["a", None, "b"]}, "strata hold a label that is missing"),
+        ({"strata": ["a"]}, "strata have shape"),
+        ({"ties": "exact"}, "ties='exact'; expected 'efron' or 'breslow'"),
+        ({"sample_weight": [1.0, 0.0, 1.0]}, r"sample_weight\[1\] is 0"),
+        ({"l2": -1.0}, "l2=-1.0"),
+    ],
+)
+def test_what_cannot_be_survival_data_is_refused(change, message):
+    given = {"times": [1.0, 2.0, 3.0], "events": [1, 0, 1], **change}
+    with pytest.raises(ConfigurationError, match=message):
+        CoxRegression(np.eye(3), **given)
+
+
+def test_without_an_event_at_any_site_there_is_nothing_to_learn():
+    silent = [CoxRegression(np.eye(3), [1.0, 2.0, 3.0], np.zeros(3)) for _ in range(2)]
+    for options in ({}, {"hessian": "none"}):
+        with pytest.raises(ConfigurationError, match="no client has an event"):
+            solved(silent, L1(0.1), 5, **options)
+    # One of them is enough.
+    result, _ = solved([*silent, CoxRegression(np.eye(3), [1.0, 2.0, 3.0], [1, 1, 0])], L1(0.001), 20)
+    assert numbers(result, "duality-gap")[-1] < 1e-8
+
+
+# --- counts and Huber's loss ------------------------------------------------------------------------------------------
+
+
+def _counts(seed, n, high=0.0, **options):
+    rng = np.random.default_rng(seed)
+    X, exposure = rng.normal(0.3 * seed, 1.0, size=(n, 5)), rng.uniform(0.1, 8.0, n)
+    rates = np.exp(0.4 * X[:, 0] - 0.3 * X[:, 1] + high)
+    return Poisson(X, rng.poisson(exposure * rates), offset=np.log(exposure), **options)
+
+
+def test_counts_agree_with_scikit_learn():
+    from sklearn.linear_model import PoissonRegressor
+
+    one = _counts(0, 200)
+    exposure = np.exp(one._offset)
+    theirs = PoissonRegressor(alpha=0.05, tol=1e-10, max_iter=2000)
+    theirs.fit(one.features, one.targets / exposure, sample_weight=exposure)
+    # Rates with exposures as weights have the same optimum as counts with offsets.
+    weighted = Poisson(one.features, one.targets / exposure, sample_weight=exposure, l2=0.05)
+    offset = Poisson(one.features, one.targets, offset=one._offset, l2=0.05 * exposure.mean())
+    expected = np.append(theirs.coef_, theirs.intercept_)
+    for objective in (weighted, offset):
+        result, _ = solved([objective], Zero(), tolerance=1e-13)
+        assert point(result, objective) == pytest.approx(expected, abs=1e-6)
+    from sklearn.metrics import mean_poisson_deviance
+
+    w = np.linspace(-0.2, 0.2, 6)
+    plain = Poisson(one.features, one.targets)
+    assert plain.value(w) == pytest.approx(0.5 * mean_poisson_deviance(plain.targets, plain.predict(w)), rel=1e-12)
+
+
+@pytest.mark.parametrize("high", [0.0, 4.0, 13.0])
+def test_newton_counts_in_few_rounds_whatever_the_mean(high):
+    """Also from 0, where a step towards a mean of a million events would be one of a million."""
+    sites = [_counts(seed, n, high) for seed, n in enumerate((60, 30, 1))]
+    result, _ = solved(sites, L1(0.05), 20, tolerance=1e-14)
+    # What is left of sums of so many events is rounding.
+    rounding = 1e-15 * np.mean([site.targets.mean() for site in sites])
+    assert min(numbers(result, "duality-gap")) <= 1e-10 * numbers(result, "objective")[-1] + rounding
+
+
+def test_cvxpy_finds_the_same_counts_and_the_same_huber_fit():
+    cvxpy = pytest.importorskip("cvxpy")
+    counts = [_counts(seed, n) for seed, n in enumerate((60, 30, 1))]
+    rng = np.random.default_rng(4)
+    wild = [Huber(s.features, s.features[:, 0] + rng.standard_t(1.5, s.num_examples), delta=0.8) for s in counts]
+    w, b, n = cvxpy.Variable(5), cvxpy.Variable(), 91
+    for sites in (counts, wild):
+        total = 0.0
+        for site in sites:
+            m, y = site.features @ w + b, site.targets
+            if sites is wild:
+                total += 0.5 * cvxpy.sum(cvxpy.huber(m - y, 0.8))
+            else:
+                positive = y[y > 0]
+                total += cvxpy.sum(cvxpy.exp(m + site._offset) - cvxpy.multiply(y, m + site._offset))
+                total += float((positive * np.log(positive)).sum() - y.sum())
+        problem = cvxpy.Problem(cvxpy.Minimize(total / n + 0.05 * cvxpy.norm1(w)))
+        expected = problem.solve(solver=cvxpy.CLARABEL)
+        result, _ = solved(sites, L1(0.05), tolerance=1e-12)
+        assert numbers(result, "objective")[-1] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("level", [0.0, 1e3, 1e6])
+def test_newton_fits_huber_from_where_its_hessian_is_zero(level):
+    rng = np.random.default_rng(0)
+    sites = []
+    for n in (60, 30, 1):
+        X = rng.normal(size=(n, 5))
+        sites.append(Huber(X, level + X[:, 0] + rng.standard_t(1.5, n), delta=0.8))
+    result, _ = solved(sites, L1(0.05), 20, tolerance=1e-14)
+    # Of targets around a million ten digits are the level.
+    most = 1e-10 if level < 1e6 else 1e-6
+    assert min(numbers(result, "duality-gap")) <= most * numbers(result, "objective")[-1]
+
+
+def test_hubers_hessian_is_not_that_of_squares():
+    """It is that of the rows within delta, as differences of the gradient have it, dense and sparse."""
+    X, y = np.eye(3) + 1.0, np.array([0.1, 50.0, -0.2])
+    for features in (X, csr_array(X)):
+        objective, v = Huber(features, y, delta=1.0, intercept=False), np.array([1.0, 2.0, 3.0])
+        inside = X[[0, 2]]
+        assert objective.hessian_product(np.zeros(3), v) == pytest.approx(inside.T @ (inside @ v) / 3.0)
+        on = np.arange(3)
+        block = (inside.T @ inside / 3.0)[np.triu_indices(3)]
+        assert objective.hessian_block(np.zeros(3), on) == pytest.approx(block)
+        assert (objective.newton_block(np.zeros(3), on) >= block - 1e-15).all()
+
+
+def test_with_a_wide_delta_huber_is_least_squares():
+    rng = np.random.default_rng(0)
+    X, y, w = rng.normal(size=(9, 3)), rng.normal(size=9), rng.normal(size=4)
+    one, other = Huber(X, y, delta=1e3), LeastSquares(X, y, scale=0.5)
+    assert one.value(w) == pytest.approx(other.value(w))
+    assert one.gradient(w) == pytest.approx(other.gradient(w))
+    assert one.lipschitz() == other.lipschitz()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Poisson(np.eye(2), [1.0, -2.0]), r"counts\[1\] is -2; expected numbers >= 0"),
+        (lambda: Poisson(np.eye(2), [1.0, np.nan]), r"counts\[1\] is nan"),
+        (lambda: Poisson(np.eye(2), [1.0]), r"counts have shape \(1,\)"),
+        (lambda: Poisson(np.eye(2), np.ones(2)).lipschitz(), "does not know its Lipschitz constant, for there is none"),
+        (lambda: Huber(np.eye(2), [1.0, 2.0], delta=0.0), "delta=0.0; expected a finite number > 0"),
+        (lambda: Huber(np.eye(2), [1.0, np.inf]), r"targets\[1\] is inf"),
+    ],
+)
+def test_what_is_no_count_or_target_is_refused(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def test_without_an_event_counts_have_no_intercept():
+    with pytest.raises(ConfigurationError, match="no client has an event"):
+        solved([Poisson(np.eye(3), np.zeros(3))], L1(0.1), 5)
+
+
+# --- all of them, in every method -------------------------------------------------------------------------------------
+
+
+def _wild():
+    rng = np.random.default_rng(0)
+    return [Huber(X, X[:, 0] + rng.standard_t(2, 40), delta=1.0) for X in (rng.normal(size=(40, 5)) for _ in range(3))]
+
+
+FAMILIES = {
+    "cox": lambda: hospitals(ties="breslow"),
+    "poisson": lambda: [_counts(seed, 40) for seed in range(3)],
+    "huber": _wild,
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_accelerated_gradient_mode_ends_at_the_same_gap(family):
+    sites, psi = FAMILIES[family](), L1(0.05)
+    result, _ = solved(sites, psi, 2000, tolerance=1e-8, hessian="none")
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("strategy", [FedDAGT, FedDualAvg])
+def test_first_order_methods_stop_at_a_certificate(family, strategy):
+    """Over one pass of full gradients, by the rates that they find themselves."""
+    sites, psi = FAMILIES[family](), L1(0.05)
+    stop = EarlyStopping(1e-3, certificate="train/duality-gap", every=10)
+    options = {"client_lr": "auto", "work": Steps(1, batch_size=None), "fraction_evaluate": 0.0}
+    options |= {"certificate_every": 10}
+    run = strategy(regularizer=psi, min_train_nodes=1, min_available_nodes=1, **options)
+    zeros = {name: np.zeros(shape) for name, shape in sites[0].layout.shapes.items()}
+    result = simulate(
+        run,
+        app_of(sites),
+        num_nodes=len(sites),
+        num_rounds=600,
+        initial_arrays=zeros,
+        callbacks=[stop],
+        progress=False,
+    )
+    found = certify(sites, None, psi, point(result, sites[0]))
+    assert found.kind == "duality-gap"
+    # Dual averaging is slow, but on its way.
+    most = 1e-3 if strategy is FedDAGT else 0.5 * certify(sites, None, psi, np.zeros(sites[0].layout.size)).value
+    assert found.value <= most
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_path_with_folds_solves_all_strengths(family):
+    sites = [site for site in FAMILIES[family]() if site.num_examples > 30]
+    result, strategy = solved(sites, L1(1.0), 100, tolerance=1e-8, strengths=Strengths(5, folds=2))
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+    assert np.isfinite(strategy.state.held_out).all()
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        (lambda X, y: Huber(X, y, delta=1.0), lambda X, y: Huber(X, y, delta=2.0)),
+        (lambda X, y: Poisson(X, np.abs(y)), lambda X, y: Huber(X, y)),
+        (lambda X, y: Logistic(X, y > 0.0), lambda X, y: Logistic(X, y > 0.0, offset=y)),
+        (
+            lambda X, y: CoxRegression(X, np.abs(y), y > 0.0, ties="efron"),
+            lambda X, y: CoxRegression(X, np.abs(y), y > 0.0, ties="breslow"),
+        ),
+    ],
+)
+def test_different_losses_are_never_certified_together(others):
+    rng = np.random.default_rng(0)
+    sites = [make(rng.normal(size=(20, 3)), rng.normal(size=20)) for make in others]
+    assert (
+        certify(sites, None, L1(0.1), np.zeros(sites[0].layout.size)).reason
+        == "the clients' losses differ in their kind"
+    )
+    result, _ = solved(sites, L1(0.1), 15)
+    assert not numbers(result, "duality-gap")
+
+
+def test_squares_of_psi_need_no_intercept_to_be_free():
+    """psi acts on the intercept: then it is a coefficient like all others."""
+    sites, psi = FAMILIES["poisson"](), L2Squared(0.1)
+    layout = sites[0].layout
+    bound = psi.bind(type(layout).from_arrays({n: np.zeros(s) for n, s in layout.shapes.items()}, apply_to="*"))
+    best = centralized_solution(sites, bound, tol=1e-12)
+    assert certify(sites, None, bound, best).value < 1e-9
