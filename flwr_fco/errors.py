@@ -31,6 +31,10 @@ FOR_A_MODEL = (
 )
 
 
+#: Begins the error of a client whose model has other arrays than the server's.
+OTHER_MODEL = "the server's model is"
+
+
 class FlwrFcoError(Exception):
     """Base class of all errors of this package."""
 

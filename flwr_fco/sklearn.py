@@ -43,11 +43,12 @@ from sklearn.utils.validation import (
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.schema import DEVIATIONS, Names, digests_of, names_of
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.base import Batch
-from flwr_fco.objectives.design import is_sparse
+from flwr_fco.objectives.design import Design, is_sparse
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import columns_of
@@ -65,6 +66,8 @@ _CONSTANT = 1e-13
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
+#: Ratio of two sites' standard deviations of a column above which there is a warning.
+_UNITS = 5.0
 #: Coefficients in the text of a summary, at most.
 _SHOWN = 40
 
@@ -308,7 +311,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         # A column for each class; of squares, and of two classes, a single one.
         w = np.atleast_2d(self.coef_).T
-        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(len(w))])
+        names = self._names(len(w))
         labels = ["coefficient"] if w.shape[1] == 1 else [str(label) for label in self.classes_]
         columns: dict[str, Any] = dict(zip(labels, w.T.tolist(), strict=True))
         if self._factors is not None:
@@ -330,6 +333,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         summary = Summary("\n".join(text))
         summary.rows = rows
         return summary
+
+    def _names(self, d: int) -> Sequence[str]:
+        return getattr(self, "feature_names_in_", [f"x{j}" for j in range(d)])
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
@@ -359,7 +365,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         """Return each client's data."""
         self._check_settings()
         checks |= {"dtype": np.float64, "accept_sparse": "csr"}
-        rows = None
+        rows: list[NDArray[np.int64]] | None = None
+        sites: Any = ()
         if isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
             if groups is not None:
                 raise ConfigurationError(
@@ -371,6 +378,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 validate_data(self, own, labels, reset=m == 0, **checks)
                 for m, (own, labels) in enumerate(zip(parts, y, strict=True))
             ]
+            sites = [f"part {m}" for m in range(len(parts))]
             given = [None] * len(pairs) if sample_weight is None else sample_weight
             clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
         else:
@@ -379,11 +387,17 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:
                 check_consistent_length(X, groups)
-                _, owner = np.unique(column_or_1d(groups), return_inverse=True)
+                sites, owner = _owners(groups)
             if sample_weight is not None:
                 sample_weight = _row_weights(sample_weight, X)
             rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
             clients = [(X[own], y[own], None if sample_weight is None else sample_weight[own]) for own in rows]
+        # Rows that are dealt from one X have its units and its coding.
+        if len(sites) > 1:
+            if isinstance(self, ClassifierMixin):
+                _refuse_two_codings({f"{site}": own[1] for site, own in zip(sites, clients, strict=True)})
+            told = {f"{site}": Design.of(own[0]).deviations() for site, own in zip(sites, clients, strict=True)}
+            _warn_of_units(told, self._names(clients[0][0].shape[1]))
         weighted = [(own, labels, _row_weights(weights, own)) for own, labels, weights in clients]
         if any((weights < 0.0).any() for _, _, weights in weighted) or not any(w.any() for _, _, w in weighted):
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
@@ -438,16 +452,20 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             )
         self._factors = _factors(self.penalty_factor, names, d)
         start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
-        # Of this strategy only the question is needed, about the loss at 0.
+        # Of this strategy only the question is needed, about the loss at 0 and the sites' columns.
         asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
         asking.prepare(start)
         size = asking.plan.layout.size
-        question = asking.inquiry.question("gradient", np.zeros(size))
-        answers = asking.inquiry.ask(grid, question, wanted=("loss",), shapes={"gradient": (size,)})
+        classes = _class_names(self.classes_) if hasattr(self, "classes_") else None
+        asking.mail.schemas.own = (names_of(names), classes)
+        question = asking.inquiry.question("gradient", np.zeros(size), {DEVIATIONS: 1.0})
+        shapes = {"gradient": (size,), DEVIATIONS: (d,)}
+        answers = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
         if len(answers) < self.num_clients:
+            reasons = [f"partition {row.partition_id}: {row.reason}" for row in asking.left_out]
             raise ConfigurationError(
                 f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
-                f"{[row.reason for row in asking.left_out]}"
+                f"{'; '.join(reasons)}"
             )
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         total = math.fsum(answer.examples for answer in answers)
@@ -458,9 +476,21 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.array(names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
-        self._on_trust = True
+        self._on_trust = any(digests_of(answer.schema)[0] == 0 for answer in answers)
+        sites = [f"partition {answer.partition}" for answer in answers]
+        deviations = {site: answer.vectors[DEVIATIONS] for site, answer in zip(sites, answers, strict=True)}
+        _warn_of_units(deviations, self._names(d))
         data = f"{total:.0f} rows, of {len(answers)} sites"
         return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, outputs, total, data)
+
+    def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
+        def objective_of(context: Any) -> Objective:
+            X, y, names = _read(load(context), order)
+            objective: Objective = self._objective(X, y, *classes)
+            objective.feature_names = names
+            return objective
+
+        return make_app(objective_of, disclosure=disclosure)
 
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
         start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
@@ -570,10 +600,88 @@ def _is_grid(X: Any) -> bool:
     return hasattr(X, "send_and_receive")
 
 
-def _read(data: Any) -> tuple[Any, NDArray[Any]]:
-    """Return a site's features and targets, of arrays or of a frame."""
+def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, NDArray[Any], Names]:
+    """Return a site's features and targets, of arrays or of a frame, and the names of the columns.
+
+    A frame's columns are those of `order`, if it is given.
+    """
     features, targets = data
-    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), np.asarray(targets)
+    names = names_of(getattr(features, "columns", None))
+    if order is not None and names is not None:
+        lacks = [name for name in order if name not in names]
+        if lacks:
+            raise ConfigurationError(
+                f"this site's rows lack the columns {lacks[:5]} of features=; give them, or leave them out everywhere"
+            )
+        features, names = features[list(order)], tuple(order)
+    elif order is not None and np.shape(features)[-1] != len(order):
+        raise ConfigurationError(
+            f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
+        )
+    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), np.asarray(targets), names
+
+
+def _class_names(classes: NDArray[Any]) -> tuple[str, ...]:
+    """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not."""
+    return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())
+
+
+def _refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse clients of which some code two classes as 0 and 1, and others as -1 and 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If there would be a third class that no client has beside the other two.
+    """
+    held = {site: set(own.tolist()) for site, own in labels.items()}
+    if set[Any]().union(*held.values()) == {-1, 0, 1} and not any({-1, 0} <= own for own in held.values()):
+        first, second = (next(site for site, own in held.items() if label in own) for label in (0, -1))
+        raise ConfigurationError(
+            f"{first} has labels 0, {second} has labels -1, and none has both: these are two codings of two classes. "
+            "Code them in the same way at every client; three classes need names, such as 'low'"
+        )
+
+
+def _warn_of_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> None:
+    """Warn of columns whose standard deviations differ more than 5 times between sites; one of 0 is not compared."""
+    table, sites = np.array([*deviations.values()]), [*deviations]
+    low = np.where(table > 0.0, table, np.inf)
+    wrong = np.flatnonzero(table.max(axis=0) > _UNITS * low.min(axis=0))
+    if wrong.size:
+        about = [
+            f"{names[j]} ({low[:, j].min():.3g} at {sites[low[:, j].argmin()]}, {table[:, j].max():.3g} at "
+            f"{sites[table[:, j].argmax()]})"
+            for j in wrong[:5]
+        ]
+        more = f", and {wrong.size - 5} more" if wrong.size > 5 else ""
+        warnings.warn(
+            f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do: "
+            f"{', '.join(about)}{more}. If the units differ, convert them at the sites",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _owners(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the clients that `groups` names, and which of them has each row."""
+    given = column_or_1d(groups)
+    missing = [row for row, name in enumerate(given.tolist()) if _is_missing(name)]
+    if missing:
+        raise ConfigurationError(
+            f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are; expected "
+            "the client of each row: leave such rows out, or give them a group"
+        )
+    names, owner = np.unique(given, return_inverse=True)
+    return names, owner
+
+
+def _is_missing(entry: Any) -> bool:
+    try:
+        return entry is None or bool(entry != entry)
+    except TypeError:
+        # pandas' NA compares as NA, which is neither true nor false.
+        return True
 
 
 def _fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:
@@ -759,18 +867,22 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         self.coef_, self.intercept_ = coefficients[:, 0], float(intercept[0])
         return self
 
-    def client_app(self, load: Any, *, disclosure: Disclosure | None = None) -> Any:
+    def client_app(
+        self, load: Any, *, features: Sequence[str] | None = None, disclosure: Disclosure | None = None
+    ) -> Any:
         """Return the ClientApp of a site, for :meth:`fit` over a grid.
 
         Parameters
         ----------
         load : callable
             ``(context) -> (X, y)``: the site's rows and targets, as arrays, a sparse matrix or a frame, with the same
-            columns in the same order at every site.
+            columns at every site: in the same order, or `features` gives it.
+        features : sequence of str, optional
+            The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
         disclosure : Disclosure, optional
             What may leave the site, as its owner says; by default no limit is set.
         """
-        return make_app(lambda context: self._objective(*_read(load(context))), disclosure=disclosure)
+        return self._app(load, features, disclosure)
 
     def _objective(self, X: Any, y: NDArray[Any]) -> Objective:
         return LeastSquares(X, y.astype(np.float64), scale=0.5, intercept=self.fit_intercept)
@@ -964,30 +1076,42 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         self.intercept_ = intercept - intercept.mean() if outputs > 1 else intercept
         return self
 
-    def client_app(self, load: Any, classes: ArrayLike = (0, 1), *, disclosure: Disclosure | None = None) -> Any:
+    def client_app(
+        self,
+        load: Any,
+        classes: ArrayLike = (0, 1),
+        *,
+        features: Sequence[str] | None = None,
+        disclosure: Disclosure | None = None,
+    ) -> Any:
         """Return the ClientApp of a site, for :meth:`fit` over a grid.
 
         Parameters
         ----------
         load : callable
             ``(context) -> (X, y)``: the site's rows and labels, as arrays, a sparse matrix or a frame, with the same
-            columns in the same order at every site.
+            columns at every site: in the same order, or `features` gives it.
         classes : array-like, default (0, 1)
             All classes of the federation, the same at every site, which need not have all of them.
+        features : sequence of str, optional
+            The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
         disclosure : Disclosure, optional
             What may leave the site, as its owner says; by default no limit is set.
         """
-        known = np.unique(np.asarray(classes))
-        return make_app(lambda context: self._objective(*_read(load(context)), known), disclosure=disclosure)
+        return self._app(load, features, disclosure, np.unique(np.asarray(classes)))
 
     def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any]) -> Objective:
         if not np.isin(y, classes).all():
             # Not the labels themselves, which are the site's data: the error goes to the server.
             raise ConfigurationError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
         codes = np.searchsorted(classes, y)
+        made: Objective
         if classes.size == 2:
-            return Logistic(X, codes, intercept=self.fit_intercept)
-        return MultinomialLogistic(X, codes, num_classes=classes.size, intercept=self.fit_intercept)
+            made = Logistic(X, codes, intercept=self.fit_intercept)
+        else:
+            made = MultinomialLogistic(X, codes, num_classes=classes.size, intercept=self.fit_intercept)
+        made.class_names = _class_names(classes)
+        return made
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the scores: the log odds of the second of two classes, or one column for each class."""

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.clock import timed
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.schema import DEVIATIONS
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.wire.questions import Answer, Question
@@ -82,9 +84,12 @@ def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> 
 
 @answer("gradient")
 def gradient(question: Question, objective: Objective) -> Answer:
-    """Return the loss and its full gradient at ``primal``."""
+    """Return the loss and its full gradient at ``primal``; with the number ``deviations`` those of a linear model."""
     value, vector = objective.value_and_gradient(question.vectors["primal"])
-    return Answer({"loss": float(value)}, {"gradient": np.asarray(vector, dtype=np.float64)})
+    vectors = {"gradient": np.asarray(vector, dtype=np.float64)}
+    if DEVIATIONS in question.numbers and isinstance(objective, LinearModel):
+        vectors[DEVIATIONS] = objective.design.deviations()
+    return Answer({"loss": float(value)}, vectors)
 
 
 @answer("validation")

@@ -22,14 +22,16 @@ from flwr_fco.client_apps.training import (
     LoadObjective,
     TrainingHandler,
     check_layout,
+    names_of_objective,
     partition_of,
 )
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.schema import DEVIATIONS, schema_number
 from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.wire.envelope import partition_reply, reply
+from flwr_fco.wire.envelope import names_reply, partition_reply, reply
 from flwr_fco.wire.model import primal_vector, read_primal
 from flwr_fco.wire.queries import answer_records, read_question
 
@@ -139,12 +141,19 @@ def client_app(
             answer = answers(asked, objective)
         objective.take_training_loss()
         if discloses.hessian_share is not None:
-            shapes = [vector.shape for vector in answer.vectors.values()]
-            count(shapes.count((objective.layout.size,)), discloses, context, objective)
+            size = objective.layout.size
+            sums = sum(name == DEVIATIONS or vector.shape == (size,) for name, vector in answer.vectors.items())
+            count(sums, discloses, context, objective)
         if held_out:
             separate = evaluation is not training
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(separate)})
+        answer = answer._replace(schema=schema_number(*names_of_objective(objective)))
         return reply(message, answer_records(answer, num_examples=objective.num_examples))
+
+    @app.query("names")
+    def names(message: Message, context: Context) -> Message:
+        objective = training.objective(context, partition_of(context), "the names of its columns and classes")
+        return reply(message, names_reply(*names_of_objective(objective)))
 
     @app.query("partition")
     def partition(message: Message, context: Context) -> Message:

@@ -18,12 +18,14 @@ from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
 from flwr_fco.client_apps.table import find_solver
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.randomness import random_generator, random_generators
+from flwr_fco.core.schema import Names, names_of, schema_number
 from flwr_fco.core.spec import Spec
-from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.errors import OTHER_MODEL, ConfigurationError, FlwrFcoError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.client_state import read_state, store_pending, uplink_digest, vectors_digest
 from flwr_fco.wire.downlink import forget_downlink, read_downlink, store_plan
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply
+from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.protocol import ClientState, Downlink, Plan, ReceivedState, Uplink
 from flwr_fco.wire.uplink import Sent, as_records, sent, uplink_answer
 
@@ -244,7 +246,15 @@ class TrainingHandler:
         if passes_through:
             uplink = uplink._replace(pass_through=objective.buffers())
         uplink = as_may_leave(uplink, self.data.disclosure, context, halves()[plan.solver], objective)
+        schema = schema_number(*names_of_objective(objective))
+        if schema:
+            uplink = uplink._replace(metrics={**uplink.metrics, SCHEMA: schema})
         return uplink, after, objective.num_examples
+
+
+def names_of_objective(objective: Objective) -> tuple[Names, Names]:
+    """Return the names of an objective's columns and of its classes."""
+    return names_of(objective.feature_names), names_of(objective.class_names)
 
 
 def forget_objectives(run_id: int) -> None:
@@ -278,7 +288,7 @@ def check_layout(client: Layout, server: Layout) -> None:
         elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
             advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
         raise ConfigurationError(
-            f"the server's model is {server.shapes}, this client's objective has {client.shapes}. {advice}"
+            f"{OTHER_MODEL} {server.shapes}, this client's objective has {client.shapes}. {advice}"
         )
 
 

@@ -51,7 +51,7 @@ class LinearModel(Objective):
         if not (math.isfinite(l2) and l2 >= 0.0):
             raise ConfigurationError(f"l2={l2!r}; expected a finite number that is not negative")
         self.layout = _layout_of(coefficients, num_outputs if intercept else 0)
-        self.design = design
+        self.design, self.feature_names = design, design.names
         self._num_examples = design.shape[0]
         self.intercept = intercept
         self.l2 = float(l2)
@@ -443,6 +443,8 @@ class TwoClassModel(LinearModel):
                 "For more classes use MultinomialLogistic; for names, encode them first (the same way on every client)."
             )
         self._targets = np.where(self.labels == 1, 1.0, -1.0)
+        # Of labels that are all 1 the other one is not known.
+        self.class_names = (f"{self._negative}", "1") if (values != 1).any() else None
 
     def margins(self, w: Vector) -> Vector:
         """Return the margins <x_i, w> + b; above 0 the positive label is the more likely one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import chain, repeat
 from typing import Any, ClassVar, NoReturn
@@ -95,6 +95,11 @@ class Objective(ABC):
     folds : ndarray of int, shape (num_examples,), optional
         Fold of each example in a cross-validation, from 0; None if they are dealt at random. Examples of one patient
         belong in one fold.
+    feature_names : sequence of str, optional
+        Names of the features in their order; linear models have those of a data frame. A run refuses clients whose
+        names differ; of clients without names it takes the order on trust.
+    class_names : sequence of str, optional
+        Names of the classes in the order of their codes, which are compared likewise.
     ascends : slice or ndarray of bool, optional
         Entries of the flat vector that belong to a maximising player; None if there is none.
 
@@ -119,6 +124,8 @@ class Objective(ABC):
     layout: Layout
     num_examples: int
     folds: NDArray[np.int64] | None = None
+    feature_names: Sequence[str] | None = None
+    class_names: Sequence[str] | None = None
     ascends: slice | NDArray[np.bool_] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:

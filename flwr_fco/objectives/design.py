@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector, all_finite
+from flwr_fco.core.schema import Names, names_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_rows, margins
 from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
@@ -27,6 +28,9 @@ CHUNK = 4096
 #: of the time for so few columns.
 BLOCK = 2**19
 SMALLEST_BLOCK = 64
+#: Numbers converted to float64 at a time for the columns' deviations, and the fewest rows for which there are any.
+WIDENED = 2**22
+FEWEST_ROWS = 10
 
 Rows = NDArray[np.int64]
 
@@ -47,6 +51,8 @@ class Design:
         (n, d).
     rows : ndarray of int64, shape (n,)
         All row numbers.
+    names : tuple of str or None
+        Names of the columns, if they come from a data frame.
 
     Examples
     --------
@@ -54,6 +60,8 @@ class Design:
     >>> design.predict(np.array([1.0, 3.0, 0.5]))
     array([1.5, 6.5])
     """
+
+    names: Names = None
 
     def __init__(self, matrix: NDArray[Any]) -> None:
         # Always read-only, as a memory map may be, so that kernels are compiled for only one of the two types.
@@ -80,6 +88,12 @@ class Design:
         ConfigurationError
             If the features are not finite numbers of this shape, or are empty.
         """
+        design = cls._of(features, name, ndim)
+        design.names = names_of(getattr(features, "columns", None))
+        return design
+
+    @classmethod
+    def _of(cls, features: ArrayLike, name: str, ndim: int) -> Design:
         if is_sparse(features):
             if ndim == 2:
                 return SparseDesign(canonical_rows(name, features))
@@ -231,6 +245,27 @@ class Design:
         """Return the mean square of each column, shape (d,)."""
         return np.asarray(np.einsum("ij,ij->j", self.matrix, self.matrix, dtype=np.float64) / self.shape[0])
 
+    def deviations(self) -> Vector:
+        """Return the standard deviation of each column, shape (d,).
+
+        0 for a column of at most two values, as a constant or an indicator has, and for all columns of fewer than ten
+        rows, where it says more of the rows than of their unit.
+        """
+        n, d = self.shape
+        if n < FEWEST_ROWS:
+            return np.zeros(d)
+        return self._deviations()
+
+    def _deviations(self) -> Vector:
+        n, d = self.shape
+        found = np.empty(d)
+        step = max(1, WIDENED // n)
+        for start in range(0, d, step):
+            part = self.matrix[:, start : start + step].astype(np.float64)
+            two = ((part == part.min(axis=0)) | (part == part.max(axis=0))).all(axis=0)
+            found[start : start + step] = np.where(two, 0.0, part.std(axis=0))
+        return found
+
     def row_squares(self) -> Vector:
         """Return ||x_i||^2 of each row, shape (n,)."""
         return np.concatenate([np.square(block).sum(axis=1) for _, block in self.blocks()])
@@ -373,6 +408,18 @@ class SparseDesign(Design):
 
     def mean_squares(self) -> Vector:
         return np.asarray(np.bincount(self.matrix.indices, self._squares, self.shape[1]) / self.shape[0])
+
+    def _deviations(self) -> Vector:
+        n, d = self.shape
+        values, columns = self.matrix.data.astype(np.float64), self.matrix.indices
+        stored = np.bincount(columns, minlength=d)
+        low, high = (extreme.toarray().reshape(-1) for extreme in (self.matrix.min(axis=0), self.matrix.max(axis=0)))
+        between = np.bincount(columns, (values != low[columns]) & (values != high[columns]), d)
+        # What is not stored is 0.
+        between += (stored < n) & (low != 0.0) & (high != 0.0)
+        means = np.bincount(columns, values, d) / n
+        squares = np.bincount(columns, np.square(values - means[columns]), d) + (n - stored) * np.square(means)
+        return np.asarray(np.where(between == 0, 0.0, np.sqrt(squares / n)))
 
     def row_squares(self) -> Vector:
         rows = np.repeat(self.rows, np.diff(self.starts))

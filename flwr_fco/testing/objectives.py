@@ -59,9 +59,9 @@ def check_objective(
     gradient; :meth:`value_and_gradient` agrees with both; metrics are Python numbers; the point is not changed. The
     number of batches is as requested, also with two per step, and equal generators give equal batches. If batches are
     row numbers, an epoch contains every row once, including the last partial batch, and the gradients of its batches,
-    weighted by batch size, average to the full gradient. If they are known: Hessian products agree with differences of
-    the gradient, values and gradients along a line agree with those at its points, and the bounds on the curvature
-    hold. The objective's own buffers can be loaded, and unknown ones are refused.
+    weighted by batch size, average to the full gradient, but are not all equal to it. If they are known: Hessian
+    products agree with differences of the gradient, values and gradients along a line agree with those at its points,
+    and the bounds on the curvature hold. The objective's own buffers can be loaded, and unknown ones are refused.
 
     With ``smooth = False`` the gradient only needs to be a subgradient: no value, near or far, is below its line (plus
     half the strong convexity times the squared distance), and the objective has neither a Lipschitz constant nor a
@@ -105,6 +105,7 @@ def check_objective(
         _check_line(objective, w, rng, tolerances)
         _check_metrics(objective, w, tolerances)
         require(np.array_equal(w, before), "value, gradient, add_gradient or metrics changed the point w in place")
+    _check_rows_count(objective, points, rng)
     _check_curvature(objective, rng)
 
 
@@ -260,6 +261,19 @@ def _check_batch_gradients(objective: Objective, w: Vector, rng: np.random.Gener
     require(
         not values or abs(mean_value - value) <= tolerances.same * (1.0 + abs(value)),
         f"the values of an epoch's batches, weighted by batch size, average to {mean_value:.8g}, value(w)={value:.8g}",
+    )
+
+
+def _check_rows_count(objective: Objective, points: list[Vector], rng: np.random.Generator) -> None:
+    """Check that the gradient of one row differs from that of all rows, for some row at some point."""
+    rows = [*objective.batches(rng, FirstOrder(epochs=1, batch_size=1))] if objective.num_examples > 1 else []
+    if not rows or not all(map(_is_rows, rows)):
+        return
+    same = all(np.array_equal(objective.gradient(w, row), objective.gradient(w)) for w in points for row in rows)
+    require(
+        not same,
+        "gradient(w, batch) is the gradient of all rows, whatever the batch: does it ignore its batch? (Where all "
+        "examples of this objective are the same, give one with others.)",
     )
 
 

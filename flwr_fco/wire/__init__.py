@@ -23,12 +23,14 @@ Client to server:
 ``"arrays"``           ArrayRecord   ``increment`` (flat), or nothing when the plan or the state is missing;
                                      pass-through arrays as ``pass:NAME``
 ``"metrics"``          MetricRecord  ``num-examples``, ``local-steps``, ``elapsed`` (not after a minimisation), and what
-                                     else the client reports; or ``plan-missing``; or ``state-missing``
+                                     else the client reports; ``fco-schema``, a digest of the names of its columns and
+                                     classes, if they have any; or ``plan-missing``; or ``state-missing``
 =====================  ============  ==========================================================================
 
 A question (:mod:`flwr_fco.wire.questions`) has the vectors in ``"arrays"`` and in ``"fco-question"`` its ``kind``, the
 ``layout`` (JSON) and numbers as ``number:NAME``; its answer vectors in ``"arrays"``, and in ``"metrics"``
-``num-examples`` and the numbers.
+``num-examples``, ``fco-schema`` and the numbers. The answer to the question for names (``query.names``) has the names
+in a ConfigRecord ``"fco-schema"``, ``columns`` and ``classes``.
 
 A client with a memory keeps it in ``context.state``, in two phases: its memory after the last round that counted
 (``"fco-committed"``), and its memory after the last round that it answered (``"fco-pending"``), which counts only if

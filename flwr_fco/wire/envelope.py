@@ -6,18 +6,21 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any, Literal
 
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from flwr_fco.core.schema import Names, names_of
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.keys import METRICS, NO_ARRAYS
+from flwr_fco.wire.keys import METRICS, NO_ARRAYS, SCHEMA
 from flwr_fco.wire.protocol import Downlink
 
 #: Message type of the question 'which partition are you?' that precedes the first round.
 HANDSHAKE = "query.partition"
 #: Message type of questions about the clients' losses.
 QUESTION = "query.question"
+#: Message type of the question for the names of columns and classes, after two clients have said that theirs differ.
+NAMES = "query.names"
 _PLAN_MISSING, _STATE_MISSING = "plan-missing", "state-missing"
 _PARTITION = "partition-id"
 #: Metrics that clients must not set themselves.
@@ -141,3 +144,16 @@ def partition_of(content: RecordDict) -> int | None:
     metrics = content.get(METRICS)
     value = metrics.get(_PARTITION) if isinstance(metrics, MetricRecord) else None
     return value if isinstance(value, int) and value >= 0 else None
+
+
+def names_reply(columns: Names, classes: Names) -> RecordDict:
+    """Return a client's answer to the question for its names."""
+    return RecordDict({SCHEMA: ConfigRecord({"columns": [*(columns or ())], "classes": [*(classes or ())]})})
+
+
+def names_in(content: RecordDict) -> tuple[Names, Names]:
+    """Return the names of columns and of classes in such an answer; None if missing or invalid."""
+    record = content.get(SCHEMA)
+    if not isinstance(record, ConfigRecord):
+        return None, None
+    return names_of(record.get("columns")), names_of(record.get("classes"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from flwr.app import ConfigRecord, MetricRecord
 
 ARRAYS, METRICS = "arrays", "metrics"
+#: The metric, and the record, of what a client says of the names of its columns and classes.
+SCHEMA = "fco-schema"
 #: Prefixes of arrays that are not optimised, and of a method's numbers.
 PASS, NUMBER = "pass:", "number:"
 #: A method's number that says how many points its vectors hold, one after the other.

@@ -14,7 +14,7 @@ from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import finite, from_array, read_pass_through, vectors_of
 from flwr_fco.wire.downlink import parsed
-from flwr_fco.wire.keys import ARRAYS, METRICS, NUMBER, PASS
+from flwr_fco.wire.keys import ARRAYS, METRICS, NUMBER, PASS, SCHEMA
 from flwr_fco.wire.metrics import metrics_of, number_of
 from flwr_fco.wire.protocol import ReceivedNumbers, ReceivedVectors
 from flwr_fco.wire.questions import Answer, Question
@@ -66,6 +66,8 @@ def answer_records(answer: Answer, *, num_examples: int) -> RecordDict:
     """Return an answer as records, with the number of examples behind it."""
     metrics: dict[str, int | float] = {name: float(number) for name, number in answer.numbers.items()}
     metrics["num-examples"] = int(num_examples)
+    if answer.schema:
+        metrics[SCHEMA] = answer.schema
     return _flower.packed({ARRAYS: (ArrayRecord, dict(answer.vectors)), METRICS: (MetricRecord, metrics)})
 
 
@@ -92,6 +94,8 @@ def read_answer(content: RecordDict, *, numbers: Iterable[str], shapes: Mapping[
     }
     metrics, examples = metrics_of(content, "num-examples")
     wanted = set(numbers)
-    if metrics.keys() - {"num-examples"} != wanted:
-        raise ProtocolError(f"the numbers are {sorted(metrics.keys() - {'num-examples'})}, expected {sorted(wanted)}")
-    return Answer({name: number_of(name, metrics[name]) for name in wanted}, vectors, examples)
+    given = metrics.keys() - {"num-examples", SCHEMA}
+    if given != wanted:
+        raise ProtocolError(f"the numbers are {sorted(given)}, expected {sorted(wanted)}")
+    schema = number_of(SCHEMA, metrics.get(SCHEMA, 0.0))
+    return Answer({name: number_of(name, metrics[name]) for name in wanted}, vectors, examples, schema=schema)

@@ -8,7 +8,8 @@ kind                what is sent                                        what is 
 ==================  ==================================================  ===========================================
 ``"smoothness"``    a point, where a constant that is not known in      Lipschitz constants of the gradient in the
                     closed form is probed; the batch size               l2 and the l1 norm, strong convexity
-``"gradient"``      a point                                             loss and full gradient there
+``"gradient"``      a point; whether deviations are wanted             loss and full gradient there, and the columns'
+                                                                        standard deviations
 ``"duality"``       a point, and what makes the dual point feasible     sums over the examples that a duality gap is
                                                                         made of; see :mod:`flwr_fco.certificates`
 ``"validation"``    a point                                             the loss on held-out data
@@ -75,6 +76,8 @@ class Answer(NamedTuple):
         Partition of the client, if known; set by the server.
     node_id : int or None
         Node id of the client; set by the server.
+    schema : float
+        What the client says of its columns and classes (:func:`flwr_fco.core.schema.schema_number`).
 
     Examples
     --------
@@ -88,3 +91,4 @@ class Answer(NamedTuple):
     weight: float = math.nan
     partition: int | None = None
     node_id: int | None = None
+    schema: float = 0.0

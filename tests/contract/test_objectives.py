@@ -214,6 +214,7 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ("gradient", _half_intercept, "differences of the value"),
         ("gradient", _sum_not_mean, "full gradient"),
         ("gradient", _not_cleared, "is out cleared"),
+        ("gradient", lambda self, w, batch=None, out=None: self.inner.gradient(w, None, out), "ignore its batch"),
         (
             "add_gradient",
             lambda self, w, batch, scale, out: self.inner.add_gradient(w, batch, 1.0, out),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.sparse import csr_array
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
@@ -182,3 +183,23 @@ def test_features_whose_products_overflow_are_named(shape):
     objective = LeastSquares(np.full(shape, 1e300), np.zeros(shape[0]))
     with pytest.raises(ConfigurationError, match=r"features of up to 1e\+300 are too large"):
         objective.lipschitz("l2")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("rows", [10, 300])
+def test_deviations_are_numpys_but_of_columns_that_have_no_unit(rows, dtype, monkeypatch):
+    monkeypatch.setattr("flwr_fco.objectives.design.WIDENED", 2 * rows)
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal((rows, 7)) * 10.0 ** np.arange(-3, 4) + 1e3
+    # Mostly zeros; one of -1, 0 and 1; indicators of 0 and of other values; a constant.
+    matrix[rows // 4 :, 1] = 0.0
+    matrix[:, 3] = rng.permutation(rows) % 3 - 1
+    matrix[:, 4] = rng.permutation(rows) % 2
+    matrix[:, 5] = np.where(np.arange(rows) % 2, 5.0, -3.0)
+    matrix[:, 6] = 4.0
+    matrix = matrix.astype(dtype)
+    expected = matrix.astype(np.float64).std(axis=0)
+    expected[4:] = 0.0
+    for design in (Design.of(matrix), Design.of(csr_array(matrix))):
+        np.testing.assert_allclose(design.deviations(), expected, rtol=1e-9)
+        assert not type(design)(design.matrix[:9]).deviations().any()

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract import Algorithm, LossFacts
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
+from flwr_fco.core.schema import DEVIATIONS
 from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
@@ -125,9 +126,13 @@ class Inquiry(Part):
             mail.given_weight(node)
             return answer._replace(partition=node.partition_id, node_id=node.node_id)
 
-        good = current.good(send_and_receive(grid, current.messages, mail.timeout), read)
+        with mail.explained(grid, current):
+            good = current.good(send_and_receive(grid, current.messages, mail.timeout), read)
+        mail.schemas.compare(grid, {reply.node: reply.value.schema for reply in good})
         bounds = IncrementBounds(max_ratio_of(options), None)
-        claims = [Uplink(reply.value.vectors, None, 1, examples=reply.value.examples) for reply in good]
+        # Deviations in other units are no lie, but what a warning is about.
+        vectors = [{name: v for name, v in r.value.vectors.items() if name != DEVIATIONS} for r in good]
+        claims = [Uplink(v, None, 1, examples=r.value.examples) for v, r in zip(vectors, good, strict=True)]
         good = current.without(good, bounds.objections(claims))
         by_claim = options.weighting == "examples"
         weights = checks.weights_of(

@@ -19,6 +19,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.errors import FOR_A_MODEL, ConfigurationError, ProtocolError
 from flwr_fco.server.options import MetricsFunction
 from flwr_fco.wire.envelope import content_of, sender_and_group, was_altered, what_is_missing
+from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import Work
 
@@ -400,4 +401,5 @@ def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weig
     if "elapsed" in metrics:
         # In messages it accompanies a dual; in a table of metrics it would be read as seconds.
         metrics["sum-of-step-sizes"] = metrics.pop("elapsed")
+    metrics.pop(SCHEMA, None)
     return metrics

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from logging import INFO
 from typing import Any, Protocol
 
@@ -18,8 +19,9 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
-from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Nodes
+from flwr_fco.server.clients.schemas import Schemas
 from flwr_fco.server.options import CommonOptions, max_ratio_of, weights_of
 from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
@@ -39,6 +41,7 @@ from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.downlink import downlink_records
 from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes
 from flwr_fco.wire.flower import bytes_of
+from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric
 from flwr_fco.wire.model import config_of_round
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
@@ -161,6 +164,8 @@ class Mail(Part):
         The connected nodes.
     current : Round
         The current round.
+    schemas : Schemas
+        What the nodes have said of their columns and classes.
     left_out : list of LeftOut
         The replies that did not count, with reasons.
     bounds : IncrementBounds
@@ -196,7 +201,7 @@ class Mail(Part):
     def forget(self) -> None:
         options = self.options
         self.nodes = Nodes(options.seed, options.participation.node_timeout, asks=self.asks)
-        self.current = Round(0)
+        self.current, self.schemas = Round(0), Schemas()
         #: The user's weights by partition, read once a round.
         self._client_weights = weights_of(options)
         self.left_out: list[LeftOut] = []
@@ -256,6 +261,31 @@ class Mail(Part):
         list of Reply
             Sorted by partition id: the node, and its uplink with its weight in ``examples``.
         """
+        with self.explained(self.grid, self.current):
+            return self._exchange(letters)
+
+    @contextmanager
+    def explained(self, grid: Grid | None, current: Round) -> Iterator[None]:
+        """End, after clients' errors about a model of another shape, with one that says which columns they lack.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid or None
+            Flower's connection to the nodes.
+        current : Round
+            What they are asked.
+        """
+        nodes = current.nodes.values()
+        try:
+            yield
+        except ClientError as error:
+            self.schemas.explain(grid, {node: f"{error}" for node in nodes if node.node_id == error.node_id}, nodes)
+            raise
+        if current.rows:
+            reasons = {Node(row.node_id, row.partition_id): row.reason for row in current.left_out[-current.rows :]}
+            self.schemas.explain(grid, reasons, nodes)
+
+    def _exchange(self, letters: Sequence[Letter]) -> list[Reply[Uplink]]:
         assert self.grid is not None
         informed = self.nodes.informed
         sent = self._without_messages(letters)
@@ -505,6 +535,8 @@ class Mail(Part):
     def _bounded(self, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
         """Return the replies that are within all bounds, with their weights."""
         current, options = self.current, self.options
+        # Before a site with other columns is left out for the length of its increment.
+        self.schemas.compare(self.grid, {reply.node: reply.value.metrics.get(SCHEMA, 0.0) for reply in good})
         uplinks = [reply.value for reply in good]
         if not self._kind.compared:
             uplinks = [uplink._replace(vectors={}) for uplink in uplinks]

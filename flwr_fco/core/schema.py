@@ -1,0 +1,108 @@
+"""Names of columns and classes, on which sites must agree: a digest that they send, and what differs in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+Names = tuple[str, ...] | None
+
+#: The number that asks with a gradient for the standard deviations of the columns, and the vector that answers.
+DEVIATIONS = "deviations"
+
+#: Digests are below this, so that two of them fit into one number that a float holds.
+_BASE = 2**26
+#: Names in an error, and letters of each: sites choose them.
+_SHOWN, _LETTERS = 5, 60
+
+
+def names_of(given: Any) -> Names:
+    """Return names of columns or classes as texts; None if there are none.
+
+    Parameters
+    ----------
+    given : Any
+        A list, a tuple, an array or a pandas index. Names are texts, whole numbers or tuples; anything else might be
+        data, and counts as no names.
+
+    Examples
+    --------
+    >>> names_of(["age", 1]), names_of(None), names_of([[0.5]])
+    (('age', '1'), None, None)
+    """
+    given = given.tolist() if hasattr(given, "tolist") else given
+    known = isinstance(given, list | tuple) and all(isinstance(name, str | int | tuple) for name in given)
+    return tuple(map(str, given)) if known and given else None
+
+
+def schema_number(columns: Names, classes: Names) -> float:
+    """Return what a site says of its names: a number of two digests, each 0 without names.
+
+    Parameters
+    ----------
+    columns, classes : tuple of str or None
+        The names, in their order.
+
+    Examples
+    --------
+    >>> schema_number(None, None), schema_number(("a", "b"), None) == schema_number(("b", "a"), None)
+    (0.0, False)
+    """
+    return float(_digest(columns) * _BASE + _digest(classes))
+
+
+def digests_of(number: float) -> tuple[int, int]:
+    """Return the digests of columns and classes in a number that a site has sent."""
+    return divmod(int(number), _BASE)
+
+
+@lru_cache(maxsize=256)
+def _digest(names: Names) -> int:
+    if not names:
+        return 0
+    value = int.from_bytes(blake2b(json.dumps(names).encode(), digest_size=8).digest())
+    return 1 + value % (_BASE - 1)
+
+
+def difference(site: str, names: Names, others: str, theirs: Names, *, classes: bool) -> str:
+    """Return in words how a site's names differ from those of others.
+
+    Parameters
+    ----------
+    site, others : str
+        Who they are.
+    names, theirs : tuple of str or None
+        Their names; None if they have not said.
+    classes : bool
+        Whether these are names of classes.
+
+    Examples
+    --------
+    >>> difference("node 2", ("bmi", "age"), "node 1", ("age", "bmi"), classes=False)
+    "node 2 has its columns in another order than node 1: the first that differs is 'bmi', there 'age'"
+    """
+    what = "classes" if classes else "columns"
+    if names is None or theirs is None:
+        silent = site if names is None else others
+        return f"{site} has other {what} than {others}, and {silent} has not said which"
+    if classes:
+        return f"{site} has the classes {listed(names)}, {others} {listed(theirs)}"
+    here, there = set(names), set(theirs)
+    lacks, more = [name for name in theirs if name not in here], [name for name in names if name not in there]
+    if lacks or more:
+        about = [f"lacks {listed(lacks)}"] * bool(lacks) + [f"has {listed(more)}"] * bool(more)
+        return f"{site} {' and '.join(about)}, compared with {others}"
+    if len(names) != len(theirs):
+        return f"{site} has {len(names)} columns and {others} {len(theirs)}, some of the same name"
+    own, other = next(pair for pair in zip(names, theirs, strict=True) if pair[0] != pair[1])
+    text = f"the first that differs is {listed([own])}, there {listed([other])}"
+    return f"{site} has its columns in another order than {others}: {text}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names, in quotes and cut, for an error."""
+    shown = [repr(name[:_LETTERS]) for name in names[:_SHOWN]]
+    return ", ".join(shown) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN else "")

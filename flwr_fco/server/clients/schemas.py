@@ -1,0 +1,135 @@
+"""What the sites say of their columns and classes, compared: what differs must not be trained together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
+
+from flwr_fco.core.schema import Names, difference, digests_of, listed, schema_number
+from flwr_fco.errors import OTHER_MODEL, ConfigurationError
+from flwr_fco.wire.delivery import send_and_receive
+from flwr_fco.wire.envelope import NAMES, addressed, names_in
+from flwr_fco.wire.protocol import Node
+
+#: Seconds to wait for the names of sites that differ.
+_TIMEOUT = 120.0
+#: Sites in an error.
+_SHOWN = 3
+
+
+class Schemas:
+    """What each site has said of its columns and classes with its first answer.
+
+    An answer holds a digest of the names. Only if two sites differ are they asked for the names, for the error. A site
+    without names, as of an array, agrees with every other one.
+
+    Attributes
+    ----------
+    own : tuple of two tuples of str or None
+        The ServerApp's names of columns and of classes, if it has any: then sites are compared with these, otherwise
+        with the most frequent answer.
+    """
+
+    def __init__(self) -> None:
+        self.own: tuple[Names, Names] = (None, None)
+        self._said: dict[Any, tuple[Node, float]] = {}
+        self._compared: set[float] = set()
+        #: Sites that were asked for their names in vain.
+        self._silent: set[Node] = set()
+
+    def compare(self, grid: Grid | None, said: Mapping[Node, float]) -> None:
+        """Compare what sites say with their answers with all that was said before.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid or None
+            Flower's connection to the nodes, to ask for names.
+        said : mapping of Node to float
+            The sites' numbers, of :func:`flwr_fco.core.schema.schema_number`.
+
+        Raises
+        ------
+        ConfigurationError
+            If sites have other columns, another order of columns or other classes; it names them.
+        """
+        named = {node: number for node, number in said.items() if number}
+        self._said.update((node.key, (node, number)) for node, number in named.items())
+        if self._compared.issuperset(named.values()):
+            return
+        self._compared.update(named.values())
+        for place, own in enumerate(self.own):
+            groups: dict[int, list[Node]] = {}
+            for node, number in sorted(self._said.values(), key=lambda each: each[0].order):
+                groups.setdefault(digests_of(number)[place], []).append(node)
+            groups.pop(0, None)
+            usual = digests_of(schema_number(*self.own))[place]
+            if own is None and groups:
+                # The first of the largest groups: with three sites a liar alone is not in it.
+                usual = max(groups, key=lambda digest: len(groups[digest]))
+            odd = [node for digest, nodes in groups.items() if digest != usual for node in nodes]
+            if odd:
+                right = groups.get(usual, [])
+                names = self._asked(grid, place, odd[:_SHOWN] + ([] if own else right[:1]))
+                theirs = own or names.get(right[0])
+                raise ConfigurationError(self._refusal(place, odd, names, right, theirs))
+
+    def explain(self, grid: Grid | None, reasons: Mapping[Node, str], others: Iterable[Node]) -> None:
+        """Say which columns a site lacks or has besides whose model has other arrays than the server's.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid or None
+            Flower's connection to the nodes, to ask for names.
+        reasons : mapping of Node to str
+            Why sites have no answer that counts.
+        others : iterable of Node
+            Sites whose columns may be right, if none has answered yet.
+
+        Raises
+        ------
+        ConfigurationError
+            If the names of its columns and the right ones are known.
+        """
+        misfits = (node for node, reason in reasons.items() if OTHER_MODEL in reason and node not in self._silent)
+        node = next(misfits, None)
+        if node is None:
+            return
+        self._silent.add(node)
+        said = [other for other, number in self._said.values() if digests_of(number)[0]]
+        usual = [other for other in (*said, *others) if other != node][:_SHOWN]
+        names = self._asked(grid, 0, [node] if self.own[0] else dict.fromkeys([node, *usual]))
+        usual = [other for other in usual if names.get(other) is not None][:1]
+        theirs = self.own[0] or (names[usual[0]] if usual else None)
+        if names.get(node) is not None and theirs is not None and names[node] != theirs:
+            raise ConfigurationError(self._refusal(0, [node], names, usual, theirs))
+
+    def _refusal(
+        self, place: int, odd: Sequence[Node], names: Mapping[Node, Names], usual: Sequence[Node], theirs: Names
+    ) -> str:
+        others = "the ServerApp" if self.own[place] else f"{usual[0]}"
+        others += f" and {len(usual) - 1} more" * (len(usual) > 1 and not self.own[place])
+        shown = [difference(f"{node}", names.get(node), others, theirs, classes=place == 1) for node in odd[:_SHOWN]]
+        more = f"; and {len(odd) - _SHOWN} more sites" if len(odd) > _SHOWN else ""
+        advice = "Code the classes in the same way at every site"
+        if place == 0:
+            columns = f"X[[{listed(theirs)}]]" if theirs else "X[names]"
+            advice = f"Take the same columns in the same order at every site, {columns}"
+        return f"the sites' data do not fit together: {'; '.join(shown)}{more}. {advice}"
+
+    def _asked(self, grid: Grid | None, place: int, nodes: Iterable[Node]) -> dict[Node, Names]:
+        """Return the names of those nodes that say the same as before, if they have said something."""
+        if grid is None:
+            return {}
+        questions = addressed(grid, ((node.node_id, RecordDict()) for node in nodes), NAMES, "0")
+        by_id = {node.node_id: node for node in nodes}
+        found: dict[Node, Names] = {}
+        for answer in send_and_receive(grid, questions, _TIMEOUT):
+            node = by_id.get(answer.metadata.src_node_id)
+            if node is not None and answer.has_content():
+                said, (_, before) = names_in(answer.content), self._said.get(node.key, (node, 0.0))
+                if not before or digests_of(schema_number(*said))[place] == digests_of(before)[place]:
+                    found[node] = said[place]
+        return found

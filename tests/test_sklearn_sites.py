@@ -1,0 +1,244 @@
+"""Estimators over sites whose data do not fit together: columns, codings, units and groups."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from flwr.app import Array, ArrayRecord, RecordDict
+from scipy.sparse import csr_array
+from sklearn.linear_model import Lasso
+from together import together
+
+from flwr_fco.client_apps import Disclosure
+from flwr_fco.core.schema import DEVIATIONS
+from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
+from flwr_fco.strategies import FedNewton, run_of
+from flwr_fco.wire import flower
+from flwr_fco.wire.client_state import read_disclosed
+from flwr_fco.wire.envelope import NAMES as NAMES_QUESTION
+from flwr_fco.wire.envelope import addressed
+
+NAMES = ["age", "bmi", "crp", "sex"]
+
+
+def sites(number=3, rows=40):
+    """Tables of some sites, and targets that follow from the columns by name."""
+    found = []
+    for m in range(number):
+        rng = np.random.default_rng(m)
+        table = pd.DataFrame(rng.standard_normal((rows, 4)), columns=NAMES)
+        table["sex"] = rng.integers(0, 2, rows)
+        found.append((table, table["age"] - 2.0 * table["crp"] + 0.1 * rng.standard_normal(rows)))
+    return found
+
+
+def over_a_grid(model, data, *, features=NAMES, app=(), fit=(), raise_errors=False, disclosure=None):
+    """Fit over a grid of sites that have these data; return the model and the grid."""
+    options = dict(app) | ({} if disclosure is None else {"disclosure": disclosure})
+    load = model.client_app(lambda context: data[context.node_config["partition-id"]], **options)
+    grid = InProcessGrid(load, len(data), raise_errors=raise_errors)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        return model.fit(grid, features=features, **dict(fit)), grid
+
+
+def lasso(**options):
+    return FederatedLasso(0.1, num_clients=3, **options)
+
+
+def test_columns_in_another_order_at_one_site_are_refused_or_taken_by_name():
+    data = sites()
+    data[1] = data[1][0][NAMES[::-1]], data[1][1]
+    told = r"partition 1\) has its columns in another order than the ServerApp: .*'sex', there 'age'"
+    with pytest.raises(ConfigurationError, match=told):
+        over_a_grid(lasso(), data)
+    there, _ = over_a_grid(lasso(), data, app={"features": NAMES})
+    here = lasso().fit(*zip(*sites(), strict=True))
+    assert np.array_equal(there.coef_, here.coef_)
+    assert "on trust" not in there.summary()
+
+
+def test_all_sites_are_compared_with_the_names_of_the_server():
+    with pytest.raises(ConfigurationError, match=r"partition 0\) lacks 'alter' and has 'age', compared with the S"):
+        over_a_grid(lasso(), sites(), features=["alter", *NAMES[1:]])
+
+
+@pytest.mark.parametrize("raise_errors", [False, True])
+def test_a_site_without_a_column_is_named(raise_errors):
+    data = sites()
+    data[2] = data[2][0].drop(columns="crp"), data[2][1]
+    with pytest.raises(ConfigurationError, match=r"partition 2\) lacks 'crp', compared with the ServerApp"):
+        over_a_grid(lasso(), data, raise_errors=raise_errors)
+    kind = ClientError if raise_errors else ConfigurationError
+    with pytest.raises(kind, match=r"partition 2.*lack the columns \['crp'\] of features="):
+        over_a_grid(lasso(), data, app={"features": NAMES}, raise_errors=raise_errors)
+    data[2] = data[2][0].to_numpy(), data[2][1]
+    with pytest.raises(kind, match=r"partition 2.*have 3 columns without names, and features= has 4"):
+        over_a_grid(lasso(), data, app={"features": NAMES}, raise_errors=raise_errors)
+
+
+def test_more_columns_than_the_model_has_are_left_at_the_site():
+    data = sites()
+    data[0] = data[0][0].assign(id=range(40)), data[0][1]
+    there, _ = over_a_grid(lasso(), data, app={"features": NAMES})
+    assert np.array_equal(there.coef_, lasso().fit(*zip(*sites(), strict=True)).coef_)
+
+
+@together(("named", "trust"), [([True] * 3, False), ([True, False, True], True), ([False] * 3, True)])
+def test_the_order_of_arrays_is_taken_on_trust_and_the_summary_says_so(named, trust):
+    data = [(table if own else table.to_numpy(), y) for own, (table, y) in zip(named, sites(), strict=True)]
+    for features in (NAMES, 4):
+        model, _ = over_a_grid(lasso(), data, features=features)
+        assert ("taken on trust" in model.summary()) == trust
+        assert np.array_equal(model.coef_, lasso().fit(*zip(*sites(), strict=True)).coef_)
+
+
+@together(
+    ("at_a_site", "classes"),
+    [(["no", "yes"], [0, 1]), ([0, 1], [-1, 1]), ([0, 1], ["0", "1"]), ([0, 1, 2], [0, 1, 3])],
+)
+def test_classes_that_a_site_and_the_server_name_differently_are_refused(at_a_site, classes):
+    model = FederatedLogisticRegression(num_clients=3)
+    data = [(table, np.array(at_a_site)[np.arange(40) % len(at_a_site)]) for table, _ in sites()]
+    with pytest.raises(ConfigurationError, match=r"partition 0\) has the classes .*, the ServerApp "):
+        over_a_grid(model, data, app={"classes": at_a_site}, fit={"classes": classes})
+    # 0.0 is 0, and the order in which they are given is none.
+    over_a_grid(model, data, app={"classes": at_a_site}, fit={"classes": np.array(at_a_site)[::-1]})
+    if at_a_site == [0, 1]:
+        over_a_grid(model, data, app={"classes": at_a_site}, fit={"classes": [0.0, 1.0]})
+
+
+def two(coding, y):
+    return np.array(coding)[(np.asarray(y) > 0.0).astype(int)]
+
+
+def test_two_codings_of_two_classes_are_not_three_classes():
+    tables, y = zip(*sites(), strict=True)
+    model = FederatedLogisticRegression()
+    labels = [two([0, 1], y[0]), two([-1, 1], y[1]), two([0, 1], y[2])]
+    with pytest.raises(ConfigurationError, match=r"part 0 has labels 0, part 1 has labels -1, and none has both"):
+        model.fit(list(tables), labels)
+    groups = np.repeat(["north", "south", "west"], 40)
+    rows = pd.concat(tables, ignore_index=True)
+    with pytest.raises(ConfigurationError, match=r"north has labels 0, south has labels -1"):
+        model.fit(rows, np.concatenate(labels), groups=groups)
+    # Where a site has both, there are three classes; and rows that are dealt from one table have one coding.
+    labels[2] = np.arange(40) % 3 - 1
+    assert model.fit(list(tables), labels).classes_.tolist() == [-1, 0, 1]
+    assert model.fit(rows[:6], [-1, 0, 1, 1, 0, -1]).classes_.tolist() == [-1, 0, 1]
+    assert FederatedLasso(0.1).fit(list(tables), labels).coef_.shape == (4,)
+    for codes in ([False, True], [0.0, 1.0]):
+        labels = [two([0, 1], y[0]), two(codes, y[1]), two([1, 1], y[2])]
+        assert model.fit(list(tables), labels).classes_.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [np.nan, *np.zeros(119)],
+        [None, *["a"] * 119],
+        pd.Series([np.nan, *["a"] * 119]),
+        pd.Series([pd.NA, *["a"] * 119], dtype="string"),
+        pd.Series([None, *[1] * 119], dtype="Int64"),
+        pd.Series([pd.NaT, *[pd.Timestamp(2026, 1, 1)] * 119]),
+        pd.Categorical([None, *["a"] * 119]),
+    ],
+    ids=["nan", "None", "object", "string", "Int64", "NaT", "category"],
+)
+def test_rows_without_a_client_are_refused(groups):
+    tables, y = zip(*sites(), strict=True)
+    rows, targets = pd.concat(tables, ignore_index=True), np.concatenate(y)
+    with pytest.raises(ConfigurationError, match=r"groups\[0\] is missing .*as 1 of 120 entries are"):
+        lasso().fit(rows, targets, groups=groups)
+
+
+def in_other_units(data, site=1, column="crp", factor=10.0):
+    changed = [(table.copy(), y) for table, y in data]
+    changed[site][0][column] *= factor
+    return changed
+
+
+WARNED = r"crp \(0\.\d+ at {0} \d, \d+\.\d+ at {0} 1\)\. If the units differ"
+
+
+@pytest.mark.parametrize("form", [lambda table: table, lambda table: csr_array(table.to_numpy())], ids=["frame", "csr"])
+def test_a_column_in_other_units_is_named_with_the_sites(form):
+    tables, y = zip(*in_other_units(sites()), strict=True)
+    told = WARNED if form(tables[0]) is tables[0] else WARNED.replace("crp", "x2")
+    with pytest.warns(UserWarning, match=told.replace("{0}", "part")) as caught:
+        lasso().fit([form(table) for table in tables], y)
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match=WARNED.replace("{0}", "partition")) as caught:
+        over_a_grid(lasso(), [(form(table), own) for table, own in zip(tables, y, strict=True)])
+    assert len(caught) == 1
+    rows, groups = pd.concat(tables, ignore_index=True), np.repeat(["north", "south", "west"], 40)
+    with pytest.warns(UserWarning, match=r"crp \(.* at west, .* at south\)"):
+        lasso().fit(rows, np.concatenate(y), groups=groups)
+
+
+def test_what_is_not_a_matter_of_units_is_not_warned_of():
+    rng = np.random.default_rng(0)
+    data = in_other_units(sites(), factor=4.0)
+    for m, (table, _) in enumerate(data):
+        table["sex"] = 0
+        table.loc[: [19, 0, 39][m], "sex"] = 1
+    data[0][0]["bmi"] = 7.0
+    # Fewer rows than ten say more of the rows than of the unit.
+    few = pd.DataFrame(100.0 * rng.standard_normal((9, 4)), columns=NAMES)
+    data.append((few, few["age"]))
+    tables, y = zip(*data, strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        lasso().fit(list(tables), y)
+        over_a_grid(lasso().set_params(num_clients=4), data)
+        # Rows that are dealt from one table have one unit, whatever their order.
+        rows = pd.concat([table for table, _ in in_other_units(sites(), factor=100.0)])
+        lasso().fit(rows.to_numpy()[np.argsort(np.arange(120) % 3)], np.concatenate(y[:3]))
+
+
+def test_deviations_in_other_units_are_no_reason_to_leave_a_site_out():
+    """Beside five sites, a vector 1,000 times as long as the median counts as a lie; this one is a question's."""
+    data = sites(6)
+    model = lasso().set_params(num_clients=6)
+    for table, _ in data:
+        table *= 1e-4
+    with pytest.warns(UserWarning, match="age"):
+        over_a_grid(model, in_other_units(data, column="age", factor=3e3))
+
+
+def test_a_site_of_few_rows_says_nothing_of_its_columns():
+    data = sites()
+    data[1] = data[1][0][NAMES[::-1]][:15], data[1][1][:15]
+    with pytest.raises(ConfigurationError, match=r"2 of num_clients=3 .*partition 1: .*min_rows=20"):
+        over_a_grid(lasso(), data, disclosure=Disclosure(min_rows=20))
+    app = lasso().client_app(lambda context: data[1], disclosure=Disclosure(min_rows=20))
+    grid = InProcessGrid(app, 1)
+    (message,) = addressed(grid, [(2, RecordDict())], NAMES_QUESTION, "0")
+    with pytest.raises(ClientError, match=r"the names of its columns and classes; .*min_rows=20"):
+        grid.send_and_receive([message])
+
+
+def test_deviations_are_counted_as_what_has_left():
+    data, counts = sites(), []
+    for numbers in ({}, {DEVIATIONS: 1.0}):
+        app = lasso().client_app(lambda context: data[0], disclosure=Disclosure(hessian_share=1.0))
+        grid = InProcessGrid(app, 1)
+        run = run_of(FedNewton(min_train_nodes=1, min_available_nodes=1))
+        with flower.identity(grid.run_id), flower.quiet(50):
+            run.prepare(ArrayRecord({"coefficients": Array(np.zeros(4)), "intercept": Array(np.zeros(1))}))
+            shapes = {"gradient": (5,)} | ({DEVIATIONS: (4,)} if numbers else {})
+            question = run.inquiry.question("gradient", np.zeros(5), numbers)
+            (answer,) = run.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
+        counts.append(read_disclosed(grid.contexts[2]).sums)
+    assert counts == [1, 2]
+    expected = [data[0][0][name].std(ddof=0) for name in NAMES[:3]]
+    np.testing.assert_allclose(answer.vectors[DEVIATIONS], [*expected, 0.0])
+
+
+def test_a_fit_over_a_grid_with_names_is_scikit_learns():
+    data = sites()
+    model, _ = over_a_grid(lasso(), data)
+    rows, y = pd.concat([table for table, _ in data]), np.concatenate([own for _, own in data])
+    np.testing.assert_allclose(model.coef_, Lasso(0.1, tol=1e-13).fit(rows, y).coef_, atol=1e-7)
