@@ -43,7 +43,7 @@ from sklearn.utils.validation import (
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import DEVIATIONS, Names, digests_of, names_of
+from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
@@ -252,6 +252,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     tol: float = field(default=1e-14, kw_only=True)
     cv: int | Strengths | Sequence[Any] | None = field(default=None, kw_only=True)
     penalty_factor: Any = field(default=None, kw_only=True)
+    standardize: bool = field(default=False, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -279,6 +280,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         columns: dict[str, Any] = dict(zip(labels, w.T.tolist(), strict=True))
         if self._factors is not None:
             columns["penalty_factor"] = self._factors.tolist()
+        if self._scales is not None:
+            columns["deviation"] = self._scales.tolist()
         rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
         size = np.abs(w).max(axis=1)
         count = int(np.count_nonzero(size))
@@ -302,7 +305,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
-        for name, kind in (("num_clients", int), ("max_rounds", int), ("tol", float)):
+        for name, kind in (("num_clients", int), ("max_rounds", int), ("tol", float), ("standardize", bool)):
             checked(name, getattr(self, name), kind)
         if self.num_clients < 1 or self.max_rounds < 1 or not self.tol > 0.0:
             raise ConfigurationError(
@@ -382,7 +385,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         w = np.zeros(objectives[0].layout.size)
         told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
         weighting = dict(enumerate(masses)) if split.weighted else "examples"
-        psi = penalty(total, _weights(self._factors, outputs))
+        self._scales = None
+        if self.standardize:
+            parts = zip(told, objectives, strict=True)
+            self._scales = _scales([(weight, *f.moments()) for (weight, *_), f in parts])  # type: ignore[attr-defined]
+        psi = penalty(total, *(_broadcast(own, outputs) for own in (self._factors, self._scales)))
         strategy = self._strategy(psi, told, outputs, weighting=weighting, min_available_nodes=1)
 
         def run(runs: Any, begin: Any, num_rounds: int) -> Any:
@@ -419,8 +426,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         size = asking.plan.layout.size
         classes = _class_names(self.classes_) if hasattr(self, "classes_") else None
         asking.mail.schemas.own = (names_of(names), classes)
-        question = asking.inquiry.question("gradient", np.zeros(size), {DEVIATIONS: 1.0})
         shapes = {"gradient": (size,), DEVIATIONS: (d,)}
+        numbers = {DEVIATIONS: 1.0}
+        if self.standardize:
+            numbers, shapes = {**numbers, MOMENTS: 1.0}, {**shapes, MEANS: (d,), VARIANCES: (d,)}
+        question = asking.inquiry.question("gradient", np.zeros(size), numbers)
         answers = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
         if len(answers) < self.num_clients:
             reasons = [f"partition {row.partition_id}: {row.reason}" for row in asking.left_out]
@@ -430,7 +440,16 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             )
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         total = math.fsum(answer.examples for answer in answers)
-        psi = penalty(total, _weights(self._factors, outputs))
+        self._scales = None
+        if self.standardize:
+            for answer in answers:
+                if (answer.vectors[VARIANCES] < 0.0).any():
+                    raise ConfigurationError(
+                        f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}; "
+                        "expected none below 0"
+                    )
+            self._scales = _scales([(a.weight, a.vectors[MEANS], a.vectors[VARIANCES]) for a in answers])
+        psi = penalty(total, *(_broadcast(own, outputs) for own in (self._factors, self._scales)))
         strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients)
         self.n_features_in_ = d
         if names:
@@ -673,12 +692,14 @@ def _row_weights(weights: Any, features: Any) -> Vector:
     return np.asarray(checked)
 
 
-def _penalty(l1: float, l2: float, weights: Vector | None) -> Regularizer:
-    """Return sum_j weights_j (l1 |w_j| + l2/2 w_j^2)."""
+def _penalty(l1: float, l2: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
+    """Return sum_j weights_j (l1 |u_j| + l2/2 u_j^2) of u = scales * w."""
     if weights is not None and not weights.any():
         return Zero()
     if l1 > 0.0 and l2 > 0.0:
-        return ElasticNet(l1 + l2, l1 / (l1 + l2), weights)
+        return ElasticNet(l1 + l2, l1 / (l1 + l2), weights, scales)
+    if scales is not None:
+        weights = (1.0 if weights is None else weights) * (scales if l1 > 0.0 else scales**2)
     return L1(l1, weights) if l1 > 0.0 else L2Squared(l2, weights) if l2 > 0.0 else Zero()
 
 
@@ -723,9 +744,21 @@ def _factors(given: Any, names: Any, d: int) -> Vector | None:
     return factors.astype(np.float64)
 
 
-def _weights(factors: Vector | None, outputs: int) -> Vector | None:
-    """Return factors as they broadcast to the coefficients: a feature's holds for all classes."""
-    return factors if factors is None or outputs == 1 else factors[:, None]
+def _scales(moments: Sequence[tuple[float, Vector, Vector]]) -> Vector:
+    """Return the standard deviations of the features of all clients, from weights, means and variances of each.
+
+    Of a feature that is constant up to rounding it is 1, as in scikit-learn's ``StandardScaler``.
+    """
+    mean = np.sum([weight * means for weight, means, _ in moments], axis=0)
+    variance = np.sum([weight * (own + np.square(means - mean)) for weight, means, own in moments], axis=0)
+    deviations = np.sqrt(variance)
+    rounding = 10.0 * np.finfo(np.float64).eps * np.abs(mean)
+    return np.asarray(np.where(deviations > rounding, deviations, 1.0))
+
+
+def _broadcast(each: Vector | None, outputs: int) -> Vector | None:
+    """Return a number of each feature as it broadcasts to the coefficients, where it holds for all classes."""
+    return each if each is None or outputs == 1 else each[:, None]
 
 
 @dataclass(repr=False, eq=False)
@@ -751,6 +784,10 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
         sum to d. Names need a data frame, or `features` with a grid.
+    standardize : bool, default False
+        Penalise the coefficients of features that are divided by their standard deviations over the rows of all
+        clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
+        features as they are. Each client sends means and variances of its columns; no data are changed.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -812,9 +849,9 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
                 "to 1"
             )
 
-        def penalty(total: float, weights: Vector | None) -> Regularizer:
+        def penalty(total: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
             alpha = self.alpha if self._path is None else 1.0
-            return _penalty(alpha * self.l1_ratio, alpha * (1.0 - self.l1_ratio), weights)
+            return _penalty(alpha * self.l1_ratio, alpha * (1.0 - self.l1_ratio), weights, scales)
 
         if _is_grid(X):
             coefficients, intercept = self._run_over(X, features, 1, penalty)
@@ -872,6 +909,10 @@ class FederatedLasso(FederatedElasticNet):
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
         sum to d. Names need a data frame, or `features` with a grid.
+    standardize : bool, default False
+        Penalise the coefficients of features that are divided by their standard deviations over the rows of all
+        clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
+        features as they are. Each client sends means and variances of its columns; no data are changed.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -931,6 +972,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
         sum to d. Names need a data frame, or `features` with a grid.
+    standardize : bool, default False
+        Penalise the coefficients of features that are divided by their standard deviations over the rows of all
+        clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
+        features as they are. Each client sends means and variances of its columns; no data are changed.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -1002,9 +1047,9 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
                 f"C={self.C!r}, l1_ratio={self.l1_ratio!r}; expected a finite number > 0 and a number from 0 to 1"
             )
 
-        def penalty(total: float, weights: Vector | None) -> Regularizer:
+        def penalty(total: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
             strength = 1.0 / (self.C * total) if self._path is None else 1.0
-            return _penalty(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), weights)
+            return _penalty(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), weights, scales)
 
         parts = None
         if not _is_grid(X):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.schema import DEVIATIONS
+from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
@@ -78,11 +78,16 @@ def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> 
 
 @answer("gradient")
 def gradient(question: Question, objective: Objective) -> Answer:
-    """Return the loss and its full gradient at ``primal``; with the number ``deviations`` those of a linear model."""
+    """Return the loss and its full gradient at ``primal``.
+
+    With the numbers ``deviations`` and ``moments`` also those of a linear model's columns.
+    """
     value, vector = objective.value_and_gradient(question.vectors["primal"])
     vectors = {"gradient": np.asarray(vector, dtype=np.float64)}
     if DEVIATIONS in question.numbers and isinstance(objective, LinearModel):
         vectors[DEVIATIONS] = objective.design.deviations()
+    if MOMENTS in question.numbers and isinstance(objective, LinearModel):
+        vectors[MEANS], vectors[VARIANCES] = objective.moments()
     return Answer({"loss": float(value)}, vectors)
 
 

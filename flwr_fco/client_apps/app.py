@@ -26,7 +26,7 @@ from flwr_fco.client_apps.training import (
     partition_of,
 )
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import DEVIATIONS, schema_number
+from flwr_fco.core.schema import ABOUT_COLUMNS, schema_number
 from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
@@ -142,7 +142,7 @@ def client_app(
         objective.take_training_loss()
         if discloses.hessian_share is not None:
             size = objective.layout.size
-            sums = sum(name == DEVIATIONS or vector.shape == (size,) for name, vector in answer.vectors.items())
+            sums = sum(name in ABOUT_COLUMNS or vector.shape == (size,) for name, vector in answer.vectors.items())
             count(sums, discloses, context, objective)
         if held_out:
             separate = evaluation is not training

@@ -12,6 +12,10 @@ Names = tuple[str, ...] | None
 
 #: The number that asks with a gradient for the standard deviations of the columns, and the vector that answers.
 DEVIATIONS = "deviations"
+#: That which asks for what standardises them, and the vectors that answer.
+MOMENTS, MEANS, VARIANCES = "moments", "means", "variances"
+#: All vectors about columns: their sizes are those of the features' units, and are not compared between sites.
+ABOUT_COLUMNS = frozenset({DEVIATIONS, MEANS, VARIANCES})
 
 #: Digests are below this, so that two of them fit into one number that a float holds.
 _BASE = 2**26

@@ -148,6 +148,10 @@ class LinearModel(Objective):
             out[:size] += (scale * self.l2) * w[:size]
         self.design.add_rows(scores, out, batch)
 
+    def moments(self) -> tuple[Vector, Vector]:
+        """Return mean and variance of each feature by the weights of the rows, shape (num_features,) each."""
+        return self.design.moments(self._weights)
+
     @property
     def num_outputs(self) -> int:
         """Number of columns of the coefficients."""

@@ -268,6 +268,13 @@ class Design:
             found[start : start + step] = np.where(two, 0.0, part.std(axis=0))
         return found
 
+    def moments(self, weights: Vector | None = None) -> tuple[Vector, Vector]:
+        """Return mean and variance of each column, shape (d,) each, by weights of the rows, shape (n,), of mean 1."""
+        n = self.shape[0]
+        shares = np.full(n, 1.0 / n) if weights is None else weights / n
+        means = np.asarray(sum(shares[part] @ block for part, block in self.blocks()), dtype=np.float64)
+        return means, np.asarray(sum(shares[part] @ np.square(block - means) for part, block in self.blocks()))
+
     def row_squares(self) -> Vector:
         """Return ||x_i||^2 of each row, shape (n,)."""
         return np.concatenate([np.square(block).sum(axis=1) for _, block in self.blocks()])
@@ -423,6 +430,15 @@ class SparseDesign(Design):
         means = np.bincount(columns, values, d) / n
         squares = np.bincount(columns, np.square(values - means[columns]), d) + (n - stored) * np.square(means)
         return np.asarray(np.where(between == 0, 0.0, np.sqrt(squares / n)))
+
+    def moments(self, weights: Vector | None = None) -> tuple[Vector, Vector]:
+        n, d = self.shape
+        values, columns, counts = self.matrix.data.astype(np.float64), self.matrix.indices, np.diff(self.starts)
+        shares = np.repeat(np.full(n, 1.0 / n) if weights is None else weights / n, counts)
+        means = np.asarray(np.bincount(columns, shares * values, d), dtype=np.float64)
+        squares = np.bincount(columns, shares * np.square(values - means[columns]), d)
+        # What is not stored is 0.
+        return means, squares + np.maximum(1.0 - np.bincount(columns, shares, d), 0.0) * np.square(means)
 
     def row_squares(self) -> Vector:
         rows = np.repeat(self.rows, np.diff(self.starts))

@@ -91,6 +91,14 @@ class Penalty(NamedTuple):
         groups = groups.astype(np.int64) - int(present[:1].sum() < 0)
         return Penalty(self.terms[:, on], groups, self.strengths[present[present >= 0]])
 
+    def scaled(self, scales: Vector) -> Penalty:
+        """Return the penalty of u = scales * x, with the same scale for the members of a group."""
+        terms = self.terms * np.array([1.0 / scales, 1.0 / scales**2, scales, scales])
+        own = np.ones(self.strengths.size)
+        inside = self.groups >= 0
+        own[self.groups[inside]] = scales[inside]
+        return Penalty(terms, self.groups, self.strengths / own)
+
     def value(self, x: Vector) -> float:
         """Return psi(x) of a point within the bounds."""
         return float(self.terms[0] @ np.abs(x) + 0.5 * (self.terms[1] @ x**2) + self.strengths @ self.norms(x))
@@ -150,6 +158,26 @@ def minimise_model(hessian: Matrix, gradient: Vector, start: Vector, penalty: Pe
     >>> minimise_model(np.eye(2), np.array([-3.0, 0.5]), np.zeros(2), penalty)
     array([2., 0.])
     """
+    scales = _scales(hessian, penalty)
+    if (scales == 1.0).all():
+        return _minimised(hessian, gradient, start, penalty)
+    own = hessian / np.outer(scales, scales)
+    return _minimised(own, gradient / scales, start * scales, penalty.scaled(scales)) / scales
+
+
+def _scales(hessian: Matrix, penalty: Penalty) -> Vector:
+    """Return the power of 2 next to each coordinate's root of curvature, one for the members of a group.
+
+    Features come in any unit, and what is small beside the largest of them is not rounding. Powers of 2 cost no bit.
+    """
+    curvatures, inside = np.diag(hessian) + penalty.terms[1], penalty.groups >= 0
+    groups, count = penalty.groups[inside], penalty.strengths.size
+    sums = np.bincount(groups, curvatures[inside], count) / np.maximum(np.bincount(groups, minlength=count), 1)
+    curvatures[inside] = sums[groups]
+    return np.asarray(np.exp2(np.round(0.5 * np.log2(np.where(curvatures > 0.0, curvatures, 1.0)))))
+
+
+def _minimised(hessian: Matrix, gradient: Vector, start: Vector, penalty: Penalty) -> Vector:
     model = _Model(hessian, gradient, start, penalty)
     x = start.copy()
     if penalty.free.all() and np.isinf(penalty.terms[2:]).all():

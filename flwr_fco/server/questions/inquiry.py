@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract import Algorithm, LossFacts
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
-from flwr_fco.core.schema import DEVIATIONS
+from flwr_fco.core.schema import ABOUT_COLUMNS
 from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
@@ -131,7 +131,7 @@ class Inquiry(Part):
         mail.schemas.compare(grid, {reply.node: reply.value.schema for reply in good})
         bounds = IncrementBounds(max_ratio_of(options), None)
         # Deviations in other units are no lie, but what a warning is about.
-        vectors = [{name: v for name, v in r.value.vectors.items() if name != DEVIATIONS} for r in good]
+        vectors = [{name: v for name, v in r.value.vectors.items() if name not in ABOUT_COLUMNS} for r in good]
         claims = [Uplink(v, None, 1, examples=r.value.examples) for v, r in zip(vectors, good, strict=True)]
         good = current.without(good, bounds.objections(claims))
         by_claim = options.weighting == "examples"

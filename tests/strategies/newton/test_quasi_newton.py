@@ -39,7 +39,11 @@ def test_the_answer_of_newton_steps_with_a_gap_that_holds_on_the_way(kind, stren
     assert gaps[-1] <= 1e-8
     assert all(gap >= value - best - 1e-12 for gap, value in zip(gaps, values, strict=True))
     assert (np.diff(values) <= 1e-13).all()
-    np.testing.assert_allclose(point(result, objectives[0]), point(exact, objectives[0]), atol=3e-3)
+    one, other = point(result, objectives[0]), point(exact, objectives[0])
+    if kind == "multinomial":
+        # Free intercepts are unique up to a common constant.
+        one[-3:], other[-3:] = one[-3:] - one[-3:].mean(), other[-3:] - other[-3:].mean()
+    np.testing.assert_allclose(one, other, atol=3e-3)
     assert objective_value(objectives, psi, point(result, objectives[0])) <= best + 1e-8
 
 
