@@ -126,6 +126,8 @@ class LinearModel(Objective):
             return scores
         return scores + (self._offset if rows is None else self._offset[rows])
 
+    #: What there is of each row.
+    _by_row: ClassVar[tuple[str, ...]] = ("_targets", "targets", "labels", "_weights", "_offset")
     #: Whether the loss is a sum over rows, so that a batch concerns only the features of its rows.
     _separable: ClassVar[bool] = True
     #: Whether `_add_compiled` is there for dense features.
@@ -163,7 +165,7 @@ class LinearModel(Objective):
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         other = self.with_features(type(self.design)(self.design.matrix[rows]))
-        for name in ("_targets", "targets", "labels", "_weights", "_offset"):
+        for name in self._by_row:
             if vars(self).get(name) is not None:
                 setattr(other, name, getattr(self, name)[rows])
         share = rows.size / self.num_examples
