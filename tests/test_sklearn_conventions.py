@@ -78,6 +78,7 @@ def test_weighted_regression_is_scikit_learns(ours, theirs, fit_intercept):
     parts = ours(**options).fit([X[h] for h in HALVES], TARGETS, sample_weight=[WEIGHTS[h] for h in HALVES])
     np.testing.assert_allclose(parts.coef_, expected.coef_, rtol=0, atol=1e-7)
     assert parts.intercept_ == pytest.approx(expected.intercept_, abs=1e-7)
+    assert parts.duality_gap_ < 1e-10
     assert parts.score(X, Y, WEIGHTS) == pytest.approx(expected.score(X, Y, WEIGHTS), abs=1e-7)
 
 
@@ -88,6 +89,7 @@ def test_weighted_classification_is_scikit_learns(classes):
     ours = FederatedLogisticRegression(0.5).fit(X, labels, sample_weight=WEIGHTS)
     np.testing.assert_allclose(ours.coef_, expected.coef_, rtol=0, atol=1e-6)
     np.testing.assert_allclose(ours.intercept_, expected.intercept_, rtol=0, atol=1e-6)
+    assert ours.duality_gap_ < 1e-10
 
 
 @pytest.mark.parametrize(

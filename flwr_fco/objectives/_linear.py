@@ -75,7 +75,7 @@ class LinearModel(Objective):
         attrgetter("_num_examples"), _refuse_number, doc="The number of rows."
     )
 
-    def _set_rows(self, sample_weight: ArrayLike | None, offset: ArrayLike | None) -> None:
+    def _set_rows(self, sample_weight: ArrayLike | None = None, offset: ArrayLike | None = None) -> None:
         """Check and store the weights and offsets of the rows."""
         n, outputs = self.num_examples, self._num_outputs
         if sample_weight is not None:
@@ -126,6 +126,8 @@ class LinearModel(Objective):
             return scores
         return scores + (self._offset if rows is None else self._offset[rows])
 
+    #: What there is of each row.
+    _by_row: ClassVar[tuple[str, ...]] = ("_targets", "targets", "labels", "_weights", "_offset")
     #: Whether the loss is a sum over rows, so that a batch concerns only the features of its rows.
     _separable: ClassVar[bool] = True
     #: Whether `_add_compiled` is there for dense features.
@@ -167,7 +169,7 @@ class LinearModel(Objective):
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         other = self.with_features(type(self.design)(self.design.matrix[rows]))
-        for name in ("_targets", "targets", "labels", "_weights", "_offset"):
+        for name in self._by_row:
             if vars(self).get(name) is not None:
                 setattr(other, name, getattr(self, name)[rows])
         share = rows.size / self.num_examples
@@ -515,19 +517,12 @@ class TwoClassModel(LinearModel):
     """A linear model of labels 0 and 1, or -1 and +1; `_targets` are the signs."""
 
     def _set_examples(
-        self,
-        features: ArrayLike,
-        labels: ArrayLike,
-        *,
-        intercept: bool,
-        l2: float,
-        sample_weight: ArrayLike | None,
-        offset: ArrayLike | None,
+        self, features: ArrayLike, labels: ArrayLike, *, intercept: bool, l2: float, **rows: ArrayLike | None
     ) -> None:
         """Check and store the features, labels, weights and offsets."""
         design = Design.of(features)
         self._set_data(design, design.shape[1:], intercept=intercept, l2=l2)
-        self._set_rows(sample_weight, offset)
+        self._set_rows(**rows)
         self.labels = as_labels("labels", labels, self.num_examples)
         values = np.unique(self.labels)
         if np.isin(values, (0, 1)).all():

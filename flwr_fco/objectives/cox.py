@@ -90,6 +90,7 @@ class CoxRegression(LinearModel):
 
     _compiled = False
     _separable = False
+    _by_row = ("_targets", "labels", "entry", "_strata", "_raw", "_offset")
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class CoxRegression(LinearModel):
         design = Design.of(features)
         self._set_data(design, design.shape[1:], intercept=False, l2=l2)
         n, self.ties = self.num_examples, ties
-        self.times = as_targets("times", times, n)
+        self._targets = as_targets("times", times, n)
         self.labels = as_labels("events", events, n)
         codes = np.unique(self.labels)
         if not np.isin(codes, (0, 1)).all():
@@ -134,7 +135,6 @@ class CoxRegression(LinearModel):
         # The likelihood is not changed by a common factor of the weights, but its value is.
         self._raw = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         self._shares, self._weights = self._raw / self._raw.sum(), None
-        self._targets = self.times
         self._sort()
 
     def _sort(self) -> None:
@@ -172,11 +172,7 @@ class CoxRegression(LinearModel):
         return self._order, self._spans, self.entry, self._at
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
-        other = self.with_features(type(self.design)(self.design.matrix[rows]))
-        for name in ("times", "labels", "entry", "_strata", "_raw", "_targets"):
-            setattr(other, name, getattr(self, name)[rows])
-        if self._offset is not None:
-            other._offset = self._offset[rows]
+        other, _ = super().subset(rows)
         other._shares = other._raw / other._raw.sum()
         other._sort()
         return other, float(self._shares[rows].sum())
@@ -187,6 +183,11 @@ class CoxRegression(LinearModel):
         total, heads = (np.bincount(self._set, own[self._dead], groups) for own in (self._shares, self._raw))
         left = np.log1p(-self._gone) @ (total / self._sizes)[self._set] if weights.size else 0.0
         return DualTerms(f"Cox {self.ties}", float(total @ np.log(heads) + left), self.l2, "cox")
+
+    @property
+    def times(self) -> Vector:
+        """When each row's observation ends, shape (num_examples,)."""
+        return self._targets
 
     def margins(self, w: Vector) -> Vector:
         """Return the log hazard ratios eta_i of the client's rows, shape (num_examples,)."""
@@ -238,27 +239,25 @@ class CoxRegression(LinearModel):
         return loss * self.num_examples
 
     def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
-        change = change - change.mean()
         found = self._evaluated(scores, self._shares, change[:, None])
         terms = found.mean / found.sums[:, 0]
         moved = self._spread(scores, found, terms * found.sums[:, 1] / found.sums[:, 0])
         return self._spread(scores, found, terms) * change - moved
 
-    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+    def _of_batch(self, w: Vector, batch: Batch) -> tuple[float, Vector]:
         shares = self._shares
         if batch is not None:
             shares = np.bincount(batch, minlength=self.num_examples) * shares * (self.num_examples / batch.size)
-        slopes = self._slopes_of(self._scores(w), shares)[1]
-        if self.l2 != 0.0:
-            out += scale * self.l2 * w
+        return self._slopes_of(self._scores(w), shares)
+
+    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        slopes = self._of_batch(w, batch)[1]
+        out += scale * self.l2 * w
         self.design.add_rows(scale * slopes, out)
 
     def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
         """Return the mean over a batch of events and its gradient, both with the l2 term."""
-        shares, out = self._shares, self._zeros(out)
-        if batch is not None:
-            shares = np.bincount(batch, minlength=self.num_examples) * shares * (self.num_examples / batch.size)
-        loss, slopes = self._slopes_of(self._scores(w), shares)
+        out, (loss, slopes) = self._zeros(out), self._of_batch(w, batch)
         self.design.add_rows(slopes, out)
         out += self.l2 * w
         return loss + self._l2_value(w), out

@@ -141,8 +141,10 @@ def references(objective: Objective) -> NDArray[np.float64]:
         point = np.zeros(size)
         for length in timed(_LENGTHS):
             point[size - count :] = length * (sides if count == 1 else sides > 0.0)
-            value, row[:-1] = objective.value_and_gradient(point)
-            row[-1] = row[:-1] @ point - value
+            value, gradient = objective.value_and_gradient(point)
+            if not (np.isfinite(value) and np.isfinite(gradient).all()):
+                break
+            row[:] = np.append(gradient, gradient @ point - value)
             if (row[size - count : size] * sides >= 0.0).all():
                 break
     return rows

@@ -16,7 +16,16 @@ from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.client_apps.disclosed import as_may_leave
 from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, QuadraticSaddle
+from flwr_fco.objectives import (
+    CoxRegression,
+    Hinge,
+    Huber,
+    LeastSquares,
+    Logistic,
+    MultinomialLogistic,
+    Poisson,
+    QuadraticSaddle,
+)
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg, FedNewton, Minimise, Steps, run_of
@@ -244,6 +253,17 @@ def test_gradients_columns_and_means_are_counted_over_the_rounds(grid_type):
     assert [read_disclosed(grid.contexts[node])[:3] for node in (2, 3, 4)] == [(4, 4 * (10 + 1) + 1, 10)] * 3
 
 
+def test_events_are_a_class_and_numbers_are_none():
+    """Few events are what few of a class are; a loss of numbers has no classes, whatever its weights."""
+    limits, X = Disclosure(min_class_rows=5), np.ones((12, 1))
+    numbers = np.arange(12.0)
+    for objective in (Poisson(X, numbers), Huber(X, numbers), LeastSquares(X, numbers, sample_weight=numbers + 1.0)):
+        limits.check(objective, "a round")
+    limits.check(CoxRegression(X, numbers, numbers > 6.0), "a round")
+    with pytest.raises(ConfigurationError, match="a class with fewer rows than min_class_rows=5"):
+        limits.check(CoxRegression(X, numbers, numbers > 9.0), "a round")
+
+
 def test_questions_count_as_well():
     app = app_of(sites(), disclosure=Disclosure(hessian_share=100.0))
     with_gradients = newton_run(app, certificate_every=1)
@@ -252,8 +272,10 @@ def test_questions_count_as_well():
     assert more >= 4
 
 
-def test_each_output_of_a_model_is_a_sum_of_its_own():
-    objective, context = of_classes(9, 9, 9), InProcessGrid(lambda *_: None, 1).contexts[2]
+@pytest.mark.parametrize("more", [{}, {"sample_weight": np.ones(27)}, {"offset": np.ones((27, 3))}])
+def test_each_output_of_a_model_is_a_sum_of_its_own(more):
+    plain, context = of_classes(9, 9, 9), InProcessGrid(lambda *_: None, 1).contexts[2]
+    objective = MultinomialLogistic(plain.features, plain.labels, num_classes=3, **more)
     sent = {"gradient": np.ones(9), "terms": np.ones(8), "block": np.ones(10)}
     uplink = Uplink(sent, None, 1)
     as_may_leave(uplink, Disclosure(hessian_share=1.0), context, ProximalNewton, objective)

@@ -181,6 +181,30 @@ def test_the_gap_is_never_below_the_distance_from_the_optimum(ties):
             assert found.value >= (found.objective - least) * (1.0 - 1e-9) - 1e-12
 
 
+def test_the_gap_knows_that_small_weights_have_negative_losses():
+    """The logarithm of a sum of weights far below 1: a scaled dual point has a part of the conjugate at 0."""
+    sites = hospitals(ties="breslow", more=("sample_weight",))
+    light = [CoxRegression(s.features, s.times, s.labels, ties="breslow", sample_weight=1e-4 * s._raw) for s in sites]
+    psi, rng = L1(0.05), np.random.default_rng(0)
+    best = centralized_solution(light, psi, tol=1e-12)
+    least = objective_value(light, psi, best)
+    assert least < 0.0
+    for size in (0.1, 1.0, 10.0):
+        found = certify(light, None, psi, best + size * rng.normal(size=6))
+        assert found.value >= found.objective - least
+    result, _ = solved(light, psi, 20, tolerance=1e-12)
+    assert numbers(result, "objective")[-1] == pytest.approx(least, abs=1e-11)
+
+
+def test_second_derivatives_do_not_depend_on_where_a_column_begins():
+    """A year is as good as an age: what is large and common to all is taken off before it can cancel."""
+    data = rows_of(0, 100)
+    near = CoxRegression(data["features"], data["times"], data["events"])
+    far = CoxRegression(data["features"] + 2.0**20, data["times"], data["events"])
+    w, on = np.linspace(-0.3, 0.3, 6), np.arange(6)
+    assert far.hessian_block(w, on) == pytest.approx(near.hessian_block(w, on), abs=1e-8)
+
+
 def test_cox_agrees_with_lifelines():
     lifelines = pytest.importorskip("lifelines")
     pandas = pytest.importorskip("pandas")

@@ -41,13 +41,11 @@ from flwr_fco.algorithms.contract import (
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     CertifiedMethod,
-    check_columns,
     check_facts,
-    check_references,
+    check_first,
     check_terms,
     contradicts,
     evaluated,
-    facts_of,
     feasible_start,
     first_shapes,
     handed_out,
@@ -55,6 +53,7 @@ from flwr_fco.algorithms.newton.exchange import (
     population_of,
     progress,
     warn_of_change,
+    with_first,
 )
 from flwr_fco.algorithms.newton.terms import (
     FACTS_OF_LOSS,
@@ -195,10 +194,7 @@ class AcceleratedGradient(CertifiedMethod):
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
         check_facts(state, vectors["terms"])
         check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
-        if "columns" in vectors:
-            check_columns(vectors["columns"], vectors["terms"])
-        if "references" in vectors:
-            check_references(vectors["references"], vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
+        check_first(vectors, state.trial, self.tolerance)
         if "smoothness" in vectors and not vectors["smoothness"][0] >= 0.0:
             raise ProtocolError(f"its smoothness is {vectors['smoothness'][0]:.3g}; expected a number >= 0")
 
@@ -210,11 +206,7 @@ class AcceleratedGradient(CertifiedMethod):
             return _begun_anew(state)
         known = evaluated(psi, y, replies)
         if first:
-            columns = replies.sum("columns")
-            targets = replies.sum("targets") if y.any() else known.targets_at_zero(columns)
-            references = replies.sum("references") if state.references.size else state.references
-            state = state._replace(columns=columns, targets=targets, references=references)
-            state = state._replace(facts=facts_of(replies), population=who)
+            state = with_first(state, known, replies)
         begins = first or state.largest < 0.0
         if begins:
             largest = float(replies.sum("smoothness")[0])

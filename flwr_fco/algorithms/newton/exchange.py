@@ -213,6 +213,15 @@ def check_references(references: Vector, terms: Vector, gradient: Vector, w: Vec
         raise ProtocolError("a conjugate of its references is below what its loss at the point allows")
 
 
+def check_first(vectors: Mapping[str, Vector], w: Vector, tolerance: float) -> None:
+    """Check what a client sends once, if it is there."""
+    if "columns" in vectors:
+        square = float(vectors["square"][0]) if "square" in vectors else math.inf
+        check_columns(vectors["columns"], vectors["terms"], square)
+    if "references" in vectors:
+        check_references(vectors["references"], vectors["terms"], vectors["gradient"], w, tolerance)
+
+
 def check_facts(state: Known, terms: Vector) -> None:
     """Check that a client speaks of the loss that it has spoken of in the first round.
 
@@ -347,6 +356,18 @@ def _rows_of(sent: Mapping[str, Any]) -> int:
 def order_of(triangle: int) -> int:
     """Return the order of a matrix whose upper triangle has this many entries."""
     return math.isqrt(2 * triangle)
+
+
+def with_first(state: Any, known: Evaluated, replies: Replies) -> Any:
+    """Return the state with what clients send once, and what they agree on."""
+    columns = replies.sum("columns")
+    return state._replace(
+        columns=columns,
+        targets=replies.sum("targets") if state.trial.any() else known.targets_at_zero(columns),
+        references=replies.sum("references") if state.references.size else state.references,
+        facts=facts_of(replies),
+        population=population_of(replies),
+    )
 
 
 def first_shapes(state: Any) -> dict[str, tuple[int, ...]]:

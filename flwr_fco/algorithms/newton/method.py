@@ -67,14 +67,12 @@ from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient, Accelera
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     CertifiedMethod,
-    check_columns,
     check_facts,
-    check_references,
+    check_first,
     check_terms,
     contradicts,
     distance,
     evaluated,
-    facts_of,
     feasible_start,
     first_shapes,
     handed_out,
@@ -82,6 +80,7 @@ from flwr_fco.algorithms.newton.exchange import (
     population_of,
     progress,
     warn_of_change,
+    with_first,
 )
 from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
@@ -295,10 +294,7 @@ class ProximalNewton(CertifiedMethod):
         vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
         check_facts(state, vectors["terms"])
         check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
-        if "columns" in vectors:
-            check_columns(vectors["columns"], vectors["terms"], float(vectors["square"][0]))
-        if "references" in vectors:
-            check_references(vectors["references"], vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
+        check_first(vectors, state.trial, self.tolerance)
         block = _unpacked(vectors["block"])
         diagonal = np.diag(block)
         if (diagonal < 0.0).any():
@@ -321,12 +317,7 @@ class ProximalNewton(CertifiedMethod):
             return _begun_anew(state)
         known = evaluated(problem.psi, state.trial, replies)
         if first:
-            columns = replies.sum("columns")
-            targets = replies.sum("targets") if state.trial.any() else known.targets_at_zero(columns)
-            square = float(replies.sum("square")[0])
-            references = replies.sum("references") if state.references.size else state.references
-            state = state._replace(columns=columns, targets=targets, references=references, square=square)
-            state = state._replace(facts=facts_of(replies), population=who)
+            state = with_first(state, known, replies)._replace(square=float(replies.sum("square")[0]))
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding

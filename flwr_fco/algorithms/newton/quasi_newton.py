@@ -31,12 +31,12 @@ from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     contradicts,
     evaluated,
-    facts_of,
     feasible_start,
     handed_out,
     lower_bound,
     population_of,
     warn_of_change,
+    with_first,
 )
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, reference_size
 
@@ -140,11 +140,7 @@ class QuasiNewton(AcceleratedGradient):
             return _begun_anew(state)
         known = evaluated(psi, y, replies)
         if first:
-            references = replies.sum("references") if state.references.size else state.references
-            columns = replies.sum("columns")
-            targets = replies.sum("targets") if y.any() else known.targets_at_zero(columns)
-            state = state._replace(columns=columns, targets=targets, references=references, facts=facts_of(replies))
-            state = state._replace(population=who, smoothness=float(replies.sum("smoothness")[0]))
+            state = with_first(state, known, replies)._replace(smoothness=float(replies.sum("smoothness")[0]))
         objective = known.loss + psi.value(y)
         lower = lower_bound(state, known, psi, state.columns, state.targets)
         if contradicts(min(objective, state.objective), lower, self.tolerance):

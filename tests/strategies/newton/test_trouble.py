@@ -411,3 +411,32 @@ def test_a_psi_of_another_kind_is_refused_before_the_first_round():
 
 def test_without_a_hessian_the_contract_holds_too():
     check_strategy(lambda **options: FedNewton(**{"hessian": "none", "tolerance": 1e-16, **options}))
+
+
+def test_what_a_convex_loss_says_is_bounded_by_its_loss():
+    """Its least value by its value, and the conjugates of further dual points by Fenchel's inequality."""
+    from flwr_fco.algorithms.newton.exchange import check_references, check_terms
+    from flwr_fco.algorithms.newton.terms import evaluation_terms
+    from flwr_fco.errors import ProtocolError
+    from flwr_fco.objectives import Poisson
+    from flwr_fco.objectives.duality import references
+
+    rng = np.random.default_rng(0)
+    objective = Poisson(rng.normal(size=(20, 3)), rng.poisson(2.0, 20), l2=0.1)
+    w = 0.3 * rng.normal(size=4)
+    terms, gradient = evaluation_terms(objective, w), objective.gradient(w)
+    rows = references(objective)
+    check_terms(terms, gradient, w, 1e-12)
+    check_references(rows.reshape(-1), terms, gradient, w, 1e-12)
+    lie = terms.copy()
+    lie[2] = -1.1 * terms[0]
+    with pytest.raises(ProtocolError, match="it says that none is below"):
+        check_terms(lie, gradient, w, 1e-12)
+    lie = terms.copy()
+    lie[1] -= 0.1
+    with pytest.raises(ProtocolError, match="differ by"):
+        check_terms(lie, gradient, w, 1e-12)
+    least = rows[1, :-1] @ w - (terms[0] - 0.05 * w[:3] @ w[:3])
+    rows[1, -1] = least - 1e-3
+    with pytest.raises(ProtocolError, match="a conjugate of its references"):
+        check_references(rows.reshape(-1), terms, gradient, w, 1e-12)

@@ -20,9 +20,7 @@ def test_units_that_the_penalty_knows_change_no_round(kind, ratio):
     (one, _), (two, _) = solved(plain, psi), solved(other, ElasticNet(0.05, ratio, scales=UNITS))
     assert numbers(two, "duality-gap")[-1] <= 1e-8
     assert len(two.train_metrics_clientapp) <= len(one.train_metrics_clientapp) + 1
-    np.testing.assert_allclose(
-        point(two, other[0])[:-1] * UNITS, point(one, plain[0])[:-1], atol=1e-3
-    )
+    np.testing.assert_allclose(point(two, other[0])[:-1] * UNITS, point(one, plain[0])[:-1], atol=1e-3)
 
 
 @pytest.mark.parametrize(
