@@ -12,6 +12,8 @@ kind                what is sent                                        what is 
 ``"duality"``       a point, and what makes the dual point feasible     sums over the examples that a duality gap is
                                                                         made of; see :mod:`flwr_fco.certificates`
 ``"validation"``    a point                                             the loss on held-out data
+``"estimates"``     nothing                                             the site's own unpenalised estimates and their
+                                                                        standard errors, if it has rows enough
 ==================  ==================================================  ===========================================
 
 ``queries.py`` turns questions and answers into Flower records and back; they travel in messages of type ``query``.
@@ -32,6 +34,9 @@ from flwr_fco.core.layout import Layout, Vector
 FACTS, BALANCE, SLOPES, ENTROPY = range(4)
 #: Links of losses by their number in messages; 0 means that there is no duality gap for this loss.
 LINKS = ("none", "identity", "logistic", "softmax", "hinge")
+
+#: The kind of question about a site's own estimates, whose standard errors are second derivatives.
+ESTIMATES = "estimates"
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
