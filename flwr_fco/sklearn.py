@@ -405,6 +405,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self._check_settings()
         checks |= {"dtype": np.float64, "accept_sparse": "csr"}
         rows = None
+        self._sites: list[Any] = []
         if isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
             if groups is not None:
                 raise ConfigurationError(
@@ -424,7 +425,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:
                 check_consistent_length(X, groups)
-                _, owner = np.unique(column_or_1d(groups), return_inverse=True)
+                names, owner = np.unique(column_or_1d(groups), return_inverse=True)
+                self._sites = names.tolist()
             if sample_weight is not None:
                 sample_weight = _row_weights(sample_weight, X)
             rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
@@ -481,7 +483,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 f"features={features!r}: the sites have the data, so give the names of their columns in their order, "
                 "or how many there are"
             )
-        self._factors = _factors(self.penalty_factor, names, d)
+        self._factors, self._sites = _factors(self.penalty_factor, names, d), []
         start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
         # Of this strategy only the question is needed, about the loss at 0.
         asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
@@ -584,7 +586,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         if self._intervals is not None:
             own = tolerance * min(1.0, _UNPENALISED / self.tol)
             sums, asked = run(Exchanges(strategy, squares, own), result.arrays, rounds)
-            self._table = table_of(self._intervals, names, told, sums, squares)
+            self._table = table_of(self._intervals, names, told, sums, squares, self._sites)
             self.n_iter_ += asked
         first = "alpha" if squares else "C"
         strength = getattr(strategy.regularizer, "strength", 0.0)

@@ -16,6 +16,8 @@ from flwr_fco.objectives.base import Objective
 ROWS, EVENTS = 10, 5
 #: Newton steps and halvings at most, and the square of a step that is the last one, in standard errors.
 _STEPS, _HALVINGS, _SOLVED = 50, 30, 1e-10
+#: How many times the variance at 0 that at the minimum is where classes are told apart: estimates grow without end.
+_SEPARABLE = 1e6
 #: Smallest eigenvalue of a Hessian whose diagonal is 1 and that is not singular.
 _SINGULAR = 1e-10
 
@@ -59,10 +61,12 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
     """Return the unpenalised minimiser and its standard errors; None if rounding or the data have none."""
     w, rows = np.zeros(objective.layout.size), objective.num_examples
     value, gradient = objective.value_and_gradient(w)
-    for _ in timed(range(_STEPS)):
+    most = np.full(w.size, np.inf)
+    for number in timed(range(_STEPS)):
         covariance = inverse(unpacked(objective.hessian_block(w, np.arange(w.size))))
-        if covariance is None:
+        if covariance is None or (np.diag(covariance) > most).any():
             return None
+        most = _SEPARABLE * np.diag(covariance) if number == 0 else most
         step = covariance @ gradient
         # Of squares, whose Hessian has no noise in it, the loss estimates it, whatever its scale.
         noise = 2.0 * value * rows / (rows - w.size) if isinstance(objective, LeastSquares) else 1.0

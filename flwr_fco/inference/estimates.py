@@ -31,7 +31,7 @@ Matrix = NDArray[np.float64]
 
 #: Strengths of the lasso, times the noise, and of the nodewise lassos, relative to sqrt(log d / n), for columns of
 #: variance 1. Large ones leave a bias that intervals do not know of (docs/inference.md).
-_LASSO, _NODEWISE = 0.65, 0.2
+_LASSO, _NODEWISE = 0.65, 0.1
 #: Rows for each parameter from which on the Hessian of squares is inverted.
 _ROWS = 2
 #: Smallest eigenvalue of a Hessian whose diagonal is 1 and that is not singular; variance of a column that is constant.
@@ -41,7 +41,7 @@ _SOLVED = 1e-8
 #: Residual squares that are rounding: relative to those of the model, and to those of 0.
 _EXACT, _ROUNDING = 1e-13, 1e-24
 #: Sweeps of a lasso, its precision, and how often the noise is estimated.
-_SWEEPS, _RELATIVE, _ABSOLUTE, _TIMES = 500, 1e-6, 1e-8, 20
+_SWEEPS, _RELATIVE, _ABSOLUTE, _TIMES = 500, 1e-4, 1e-5, 20
 _NONE = np.zeros(0, dtype=np.int64)
 
 
