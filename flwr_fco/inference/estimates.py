@@ -147,6 +147,10 @@ def _remaining(sums: Sums, loss: float) -> float:
     """Return the loss of a fit, if it is more than rounding."""
     w = sums.point
     at_zero = sums.loss - float(sums.gradient @ w) + 0.5 * float(w @ sums.hessian @ w)
+    if loss < -_EXACT * max(sums.loss, at_zero):
+        raise ConfigurationError(
+            f"the clients' sums contradict each other: the mean square at their minimum is {2.0 * loss:.3g}"
+        )
     if not loss > max(_EXACT * sums.loss, _ROUNDING * at_zero):
         raise ConfigurationError(
             "the targets are a linear function of the features, or constant: without noise there are no standard errors"

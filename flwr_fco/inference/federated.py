@@ -269,7 +269,7 @@ def table(
     degrees = "" if math.isinf(found.degrees) else f", {found.degrees:.0f} degrees of freedom"
     lines = [
         ("Intervals", f"{100 * asked.level:g} %, {found.how}{degrees}; q over {len(places)} columns"),
-        ("Own estimates", f"of {len(own)} of {sums.sites:.0f} sites; {_reasons(told, own, doubted, squares, sites)}"),
+        ("Own estimates", f"of {len(own)} of {sums.sites:.0f} sites{_reasons(told, doubted, squares, sites)}"),
     ]
     if len(own) < _SITES:
         text = "no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
@@ -326,15 +326,15 @@ def _plausible(
     return given, doubted
 
 
-def _reasons(told: Told, own: Any, doubted: list[str], squares: bool, sites: Sequence[Any]) -> str:
-    """Return why sites have no estimates of their own."""
+def _reasons(told: Told, doubted: list[str], squares: bool, sites: Sequence[Any]) -> str:
+    """Return why sites have no estimates of their own; an empty string if all of them have."""
     silent = [_site(answer, sites) for answer in told.answers if not answer.numbers["told"]]
     least = "10 rows" if squares else "5 rows of the rarer class"
     texts = [*doubted, *told.left_out]
     if silent:
         shown = ", ".join(silent[:5]) + f" and {len(silent) - 5} more" * (len(silent) > 5)
         texts.append(f"none of {shown}: fewer than {least} a column, no unique fit, or kept back")
-    return "; ".join(texts) or "all"
+    return "".join(f"; {text}" for text in texts)
 
 
 def _others(left_out: Sequence[str]) -> str:

@@ -374,6 +374,42 @@ def test_a_lie_that_is_possible_stands_under_its_name_and_widens_the_intervals()
     assert row["Hartung-Knapp upper"] > before["upper"]
 
 
+def lying_at_last(lie, liar=2):
+    """A grid whose site lies in the exchange for the estimates, the only first round without means of columns."""
+
+    class Lying(InProcessGrid):
+        def answer(self, message):
+            reply = super().answer(message)
+            own = self.partition_ids[message.metadata.dst_node_id]
+            if message.metadata.message_type == "train" and own == liar and "arrays" in reply.content:
+                vectors = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
+                if "block" in vectors and "columns" not in vectors and message.metadata.group_id == "1":
+                    lie(vectors)
+                reply.content["arrays"] = ArrayRecord({name: Array(own) for name, own in vectors.items()})
+            return reply
+
+        def _deliver(self, message):
+            return super()._deliver(message)
+
+    return Lying
+
+
+@pytest.mark.parametrize("kind", ["lasso", "logistic"])
+@pytest.mark.parametrize("factor", [1e6, 1e300])
+def test_standard_errors_that_one_site_makes_up_are_refused_by_its_name(kind, factor):
+    parts, targets = federation(kind)
+    grid = lying_at_last(lambda vectors: vectors["block"].__imul__(factor))
+    with pytest.raises(ConfigurationError, match=r"second derivative of .*partition 2"):
+        over(model_of(kind), parts, targets, grid_type=grid, intervals=True)
+
+
+def test_a_gradient_that_no_rows_have_is_refused():
+    parts, targets = federation("lasso")
+    grid = lying_at_last(lambda vectors: vectors["gradient"].__setitem__(2, 1e6))
+    with pytest.raises(ConfigurationError, match="sums contradict each other"):
+        over(model_of("lasso"), parts, targets, grid_type=grid, intervals=True)
+
+
 def test_a_site_that_invents_events_has_no_more_of_them_than_rows():
     parts, targets = federation("logistic", rows=30)
     targets = [np.r_[np.ones(3), np.zeros(len(own) - 3)] for own in targets]

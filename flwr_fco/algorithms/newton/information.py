@@ -19,6 +19,11 @@ from flwr_fco.algorithms.contract import COLUMNS_LEFT, Downlink, Problem, Replie
 from flwr_fco.algorithms.newton.exchange import evaluated
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, unpacked
 from flwr_fco.algorithms.newton.model import Matrix
+from flwr_fco.errors import ConfigurationError
+
+#: How many times the clients' median a client's second derivative may be: units differ by less, and so do all features
+#: but those that only one in ten thousand rows of most clients has.
+_LARGEST = 1e4
 
 
 class InformationState(NamedTuple):
@@ -76,6 +81,7 @@ class Information(ProximalNewton):
     def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the sums."""
         known, share = evaluated(problem.psi, state.point, replies), replies.sum("block")
+        _check_curvatures(replies)
         kept = sum(COLUMNS_LEFT in uplink.metrics and not uplink.vectors["block"].any() for uplink in replies)
         rows = float(sum(uplink.examples for uplink in replies))
         told = (known.loss, rows, float(len(replies)), float(kept))
@@ -97,3 +103,23 @@ class Information(ProximalNewton):
         """Return the state of the method before a round about the point, in which what never changes is known."""
         everything = np.ones(state.point.size)
         return super().init(problem, state.point)._replace(mask=everything, population=0.0)
+
+
+def _check_curvatures(replies: Replies) -> None:
+    """Refuse sums that one client's second derivatives make up: standard errors would be what it says.
+
+    Raises
+    ------
+    ConfigurationError
+        If one of them is more than 10,000 times the clients' median.
+    """
+    told = np.array([unpacked(uplink.vectors["block"]).diagonal() for uplink in replies])
+    usual = np.sort(told, axis=0)[(len(told) - 1) // 2]
+    for uplink, own in zip(replies, told, strict=True):
+        wrong = np.flatnonzero((own > _LARGEST * usual) & (usual > 0.0))
+        if wrong.size:
+            raise ConfigurationError(
+                f"the second derivative of {uplink.node} in coordinate {wrong[0]} is {own[wrong[0]]:.3g}, and the "
+                f"clients' median {usual[wrong[0]]:.3g}: standard errors would be those of one client. Its units, or "
+                "its code, are other ones"
+            )
