@@ -46,6 +46,9 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.inference import Intervals
+from flwr_fco.inference.federated import COMPARED, ESTIMATED, Exchanges, OwnEstimates, Table, check_events
+from flwr_fco.inference.federated import table as table_of
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.design import Design, is_sparse
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -55,20 +58,29 @@ from flwr_fco.simulation import simulate
 from flwr_fco.simulation.strength_path import StrengthPath
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
 
-__all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "Summary", "to_estimator"]
+__all__ = [
+    "FederatedElasticNet",
+    "FederatedLasso",
+    "FederatedLogisticRegression",
+    "Intervals",
+    "Summary",
+    "to_estimator",
+]
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
 _SOLVED = 1e-9
 #: Ratio of the loss with an intercept alone to that at 0, at which it is rounding.
 _CONSTANT = 1e-13
+#: Relative residual of the unpenalised fit of a table of intervals.
+_UNPENALISED = 1e-14
 #: That of the models of a cross-validation.
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
 #: Ratio of two sites' standard deviations of a column above which there is a warning.
 _UNITS = 5.0
-#: Coefficients in the text of a summary, at most.
-_SHOWN = 40
+#: Coefficients in the text of a summary, and sites with their own estimates, at most.
+_SHOWN, _SHOWN_SITES = 40, 8
 
 
 def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None = None) -> Any:
@@ -294,6 +306,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         text = [type(self).__name__, *(f"├── {title}: {about}" for title, about in lines), *_aligned_columns(shown)]
         if count > _SHOWN:
             text.append(f"    and {count - _SHOWN} more; all features: .table()")
+        text += self._with_intervals(rows)
         if self._on_trust:
             text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
         summary = Summary("\n".join(text))
@@ -302,6 +315,35 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _names(self, d: int) -> Sequence[str]:
         return getattr(self, "feature_names_in_", [f"x{j}" for j in range(d)])
+
+    def _with_intervals(self, rows: list[dict[str, Any]]) -> list[str]:
+        """Add what is known of the asked columns to their rows, and return it as lines of text."""
+        if self._table is None:
+            return []
+        own, sites = self._table.rows, self._table.sites
+        nothing = dict.fromkeys(next(iter(own.values())), math.nan)
+        for j, row in enumerate(rows):
+            row |= own.get(j, nothing)
+        shown = list(own) if len(own) <= _SHOWN else sorted(own, key=lambda j: own[j]["p"])[:_SHOWN]
+        lines = [f"├── {title}: {about}" for title, about in self._table.lines]
+        for names in (ESTIMATED, COMPARED if sites else (), sites if len(sites) <= _SHOWN_SITES else ()):
+            if names:
+                cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
+                lines += _aligned_columns(cells)
+        if len(own) > len(shown):
+            lines.append(f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()")
+        return lines
+
+    def _ask(self, intervals: Any, sample_weight: Any) -> None:
+        """Store which intervals are asked for, before a fit."""
+        given = checked("intervals", intervals, bool | Intervals)
+        self._table: Table | None = None
+        self._intervals = (Intervals() if given else None) if isinstance(given, bool) else given
+        if self._intervals is not None and sample_weight is not None:
+            raise ConfigurationError(
+                "intervals with sample_weight: rows that count twice as copies have other standard errors than rows "
+                "that weigh twice; give copies as rows, or fit without intervals"
+            )
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
@@ -333,6 +375,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         checks |= {"dtype": np.float64, "accept_sparse": "csr"}
         rows: list[NDArray[np.int64]] | None = None
         sites: Any = ()
+        self._sites: list[Any] = []
         if isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
             if groups is not None:
                 raise ConfigurationError(
@@ -354,6 +397,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             if groups is not None:
                 check_consistent_length(X, groups)
                 sites, owner = _owners(groups)
+                self._sites = sites.tolist()
             if sample_weight is not None:
                 sample_weight = _row_weights(sample_weight, X)
             rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
@@ -418,7 +462,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 f"features={features!r}: the sites have the data, so give the names of their columns in their order, "
                 "or how many there are"
             )
-        self._factors = _factors(self.penalty_factor, names, d)
+        self._factors, self._sites = _factors(self.penalty_factor, names, d), []
         start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
         # Of this strategy only the question is needed, about the loss at 0 and the sites' columns.
         asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
@@ -507,6 +551,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         rounds, path, tolerance = max(1, self.max_rounds - 1), self._path, strategy.tolerance
         self.n_iter_ = 1
+        names, squares = self._names(self.n_features_in_), isinstance(self, RegressorMixin)
+        if self._intervals is not None:
+            # Before the fit: what cannot be is refused at once.
+            self._intervals.places(names)
+            told = run(OwnEstimates(strategy), start, 1)
+            check_events(told, names, squares)
+            self.n_iter_ += 1
         for name in ("path_", "strength_"):
             # Of an earlier fit.
             self.__dict__.pop(name, None)
@@ -539,7 +590,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        first = "alpha" if isinstance(self, RegressorMixin) else "C"
+        if self._intervals is not None:
+            own = tolerance * min(1.0, _UNPENALISED / self.tol)
+            sums, asked = run(Exchanges(strategy, squares, own), result.arrays, rounds)
+            self._table = table_of(self._intervals, names, told, sums, squares, self._sites)
+            self.n_iter_ += asked
+        first = "alpha" if squares else "C"
         strength = getattr(strategy.regularizer, "strength", 0.0)
         value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
@@ -573,6 +629,8 @@ def _aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, float) and math.isnan(value):
+        return "-"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -823,7 +881,14 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     l1_ratio: float = field(default=0.5, kw_only=True)
 
     def fit(
-        self, X: Any, y: Any = None, sample_weight: Any = None, groups: Any = None, *, features: Any = None
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        groups: Any = None,
+        *,
+        features: Any = None,
+        intervals: bool | Intervals = False,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
@@ -840,7 +905,11 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         features : int or sequence of str, optional
             With a grid, how many columns the sites have, or their names.
+        intervals : bool or Intervals, default False
+            Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
+            take one more round, and a question before the fit (docs/inference.md).
         """
+        self._ask(intervals, sample_weight)
         checked("alpha", self.alpha, float)
         checked("l1_ratio", self.l1_ratio, float)
         if not (np.isfinite(self.alpha) and self.alpha >= 0.0 and 0.0 <= self.l1_ratio <= 1.0):
@@ -1021,6 +1090,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         *,
         features: Any = None,
         classes: Any = (0, 1),
+        intervals: bool | Intervals = False,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
@@ -1039,7 +1109,11 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             With a grid, how many columns the sites have, or their names.
         classes : array-like, default (0, 1)
             With a grid, as for :meth:`client_app`.
+        intervals : bool or Intervals, default False
+            Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
+            whether the sites agree; they take some more rounds, and a question before the fit (docs/inference.md).
         """
+        self._ask(intervals, sample_weight)
         checked("C", self.C, float)
         checked("l1_ratio", self.l1_ratio, float)
         if not (np.isfinite(self.C) and self.C > 0.0 and 0.0 <= self.l1_ratio <= 1.0):
@@ -1063,6 +1137,8 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
                 f"y holds 1 class, {self.classes_.tolist()}; a classifier needs examples of two classes at least"
             )
         outputs = self.classes_.size if self.classes_.size > 2 else 1
+        if outputs > 1 and self._intervals is not None:
+            raise ConfigurationError(f"intervals of {outputs} classes; there are some of two classes only")
         if parts is None:
             coefficients, intercept = self._run_over(X, features, outputs, penalty)
         else:

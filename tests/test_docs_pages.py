@@ -20,6 +20,7 @@ PAGES = (
     "rates",
     "strength",
     "scikit-learn",
+    "inference",
     "own-strategy",
     "taking-away",
     "faults",

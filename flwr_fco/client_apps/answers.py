@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.client_apps.own_estimates import events_of, own_estimates
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.curvature import probed_curvature
 from flwr_fco.objectives.duality import duality_terms
-from flwr_fco.wire.questions import Answer, Question
+from flwr_fco.wire.questions import ESTIMATES, Answer, Question
 
 #: ``(question, objective) -> Answer``.
 AnswerFunction = Callable[[Question, Objective], Answer]
@@ -102,6 +103,21 @@ def duality(question: Question, objective: Objective) -> Answer:
     """Return a client's share of a duality gap; see :func:`flwr_fco.objectives.duality.duality_terms`."""
     numbers, vectors = duality_terms(objective, question.vectors["primal"], question.numbers)
     return Answer(numbers, vectors)
+
+
+@answer(ESTIMATES)
+def estimates(question: Question, objective: Objective) -> Answer:
+    """Return the site's own estimates and standard errors, with ``told`` 1; zeros, with 0, if it has none.
+
+    ``events`` and ``others`` are the rows of both classes (:func:`flwr_fco.client_apps.own_estimates.events_of`). The
+    point of the question is not used.
+    """
+    events, others = events_of(objective)
+    found = own_estimates(objective)
+    zeros = np.zeros(objective.layout.size)
+    estimate, error = (zeros, zeros) if found is None else found
+    numbers = {"told": float(found is not None), "events": float(events), "others": float(others)}
+    return Answer(numbers, {"estimate": estimate, "error": error})
 
 
 @answer("smoothness")

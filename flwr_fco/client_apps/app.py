@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_fco.algorithms.contract import Disclosure
 from flwr_fco.client_apps.answers import find_answer, server_buffers
-from flwr_fco.client_apps.disclosed import count
+from flwr_fco.client_apps.disclosed import count, withheld
 from flwr_fco.client_apps.quotas import Limits, clear_errors
 from flwr_fco.client_apps.training import (
     ClientData,
@@ -34,6 +34,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.envelope import names_reply, partition_reply, reply
 from flwr_fco.wire.model import primal_vector, read_primal
 from flwr_fco.wire.queries import answer_records, read_question
+from flwr_fco.wire.questions import ESTIMATES
 
 #: Flower moves its own name for this type between releases.
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
@@ -141,9 +142,11 @@ def client_app(
             answer = answers(asked, objective)
         objective.take_training_loss()
         if discloses.hessian_share is not None:
-            size = objective.layout.size
+            if asked.kind == ESTIMATES:
+                answer = withheld(answer, discloses, context, objective)
+            size, told = objective.layout.size, answer.numbers.get("told", 1.0)
             sums = sum(name in ABOUT_COLUMNS or vector.shape == (size,) for name, vector in answer.vectors.items())
-            count(sums, discloses, context, objective)
+            count(sums if told else 0, discloses, context, objective)
         if held_out:
             separate = evaluation is not training
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(separate)})

@@ -16,6 +16,7 @@ from flwr_fco.objectives.design import LinearData
 from flwr_fco.wire.client_state import read_disclosed, store_disclosed
 from flwr_fco.wire.keys import FOLDS
 from flwr_fco.wire.protocol import Downlink, Uplink
+from flwr_fco.wire.questions import Answer
 
 
 def as_may_leave(
@@ -96,6 +97,29 @@ def count(vectors: int, disclosure: Disclosure, context: Context, objective: Obj
             limit = f"{percent}the {most} that hessian_share={share:.3g} allows with a Hessian block"
         text = "Run %s: this site has sent %s answers, Hessian blocks of up to %s columns, %s sums over its rows; %s"
         log(INFO, text, context.run_id, now.answers, now.columns, now.sums, limit)
+
+
+def withheld(answer: Answer, disclosure: Disclosure, context: Context, objective: Objective) -> Answer:
+    """Return a site's answer about its own estimates, without them if the owner's `hessian_share` does not allow them.
+
+    Their standard errors are second derivatives: they leave as a Hessian block does.
+
+    Parameters
+    ----------
+    answer : Answer
+        What the site would say.
+    disclosure : Disclosure
+        What the site's owner allows.
+    context : Context
+        The node's context.
+    objective : Objective
+        The loss on the site's rows.
+    """
+    sums = read_disclosed(context).sums + len(answer.vectors) * _outputs(objective)
+    if sums <= disclosure.most_sums(objective.num_examples):
+        return answer
+    zeros = {name: np.zeros(vector.shape) for name, vector in answer.vectors.items()}
+    return answer._replace(numbers={**answer.numbers, "told": 0.0}, vectors=zeros)
 
 
 def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) -> None:

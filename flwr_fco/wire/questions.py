@@ -13,6 +13,8 @@ kind                what is sent                                        what is 
 ``"duality"``       a point, and what makes the dual point feasible     sums over the examples that a duality gap is
                                                                         made of; see :mod:`flwr_fco.certificates`
 ``"validation"``    a point                                             the loss on held-out data
+``"estimates"``     nothing                                             the site's own unpenalised estimates and their
+                                                                        standard errors, if it has rows enough
 ==================  ==================================================  ===========================================
 
 ``queries.py`` turns questions and answers into Flower records and back; they travel in messages of type ``query``.
@@ -35,6 +37,9 @@ FACTS, BALANCE, SLOPES, ENTROPY = range(4)
 LINKS = ("none", "identity", "logistic", "softmax", "hinge", "convex", "poisson", "cox")
 #: Links of losses of which no more is known than that they are convex and not below a number.
 CONVEX = LINKS[5:]
+
+#: The kind of question about a site's own estimates, whose standard errors are second derivatives.
+ESTIMATES = "estimates"
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -295,7 +295,7 @@ class ProximalNewton(CertifiedMethod):
         check_facts(state, vectors["terms"])
         check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
         check_first(vectors, state.trial, self.tolerance)
-        block = _unpacked(vectors["block"])
+        block = unpacked(vectors["block"])
         diagonal = np.diag(block)
         if (diagonal < 0.0).any():
             raise ProtocolError(
@@ -524,13 +524,13 @@ def _with_limits(state: NewtonState, replies: Replies) -> tuple[NewtonState, Mat
             left = min(left, float(math.floor(min(max(0.0, uplink.metrics[COLUMNS_LEFT]), _MOST_COLUMNS))))
             kept_back = kept_back or (asked > 0 and not uplink.vectors["block"].any())
     if not kept_back:
-        return state._replace(columns_left=left), _unpacked(replies.sum("block"))
+        return state._replace(columns_left=left), unpacked(replies.sum("block"))
     # Also if it says that it allows as many.
     left = min(left, float(asked - max(1, asked // 4)))
     return state._replace(columns_left=left, mask=np.zeros(state.mask.size)), np.zeros((0, 0))
 
 
-def _unpacked(triangle: Vector) -> Matrix:
+def unpacked(triangle: Vector) -> Matrix:
     """Return the symmetric matrix of an upper triangle by rows."""
     order = order_of(triangle.size)
     upper = np.zeros((order, order))

@@ -1,0 +1,125 @@
+"""One exchange about one point: the sums of the clients' losses, gradients and Hessians on all coordinates.
+
+    server: w = the user's start
+    every client: loss, gradient, and the whole Hessian (a triangle) at w
+    server: their sums with the clients' weights, and the number of rows behind them
+
+The clients do what they do in a round of :mod:`.method`, and what they say is checked in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_fco.algorithms.contract import COLUMNS_LEFT, Downlink, Problem, Replies, To, Uplink, Vector
+from flwr_fco.algorithms.newton.exchange import evaluated
+from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, unpacked
+from flwr_fco.algorithms.newton.model import Matrix
+from flwr_fco.errors import ConfigurationError
+
+#: How many times the clients' median a client's second derivative may be: units differ by less, and so do all features
+#: but those that only one in ten thousand rows of most clients has.
+_LARGEST = 1e4
+
+
+class InformationState(NamedTuple):
+    """What an exchange has told.
+
+    Parameters
+    ----------
+    point, gradient : ndarray of float64, shape (d,)
+        w, and the gradient there.
+    block : ndarray of float64, shape (d (d + 1) / 2,)
+        The upper triangle of the Hessian, by rows.
+    loss, rows, sites : float
+        The mean loss at the point, and of how many rows and sites all of it is.
+    kept_back : float
+        Number of sites that have kept their Hessian back, which is then not that of the loss.
+    round : int
+        1 after the exchange.
+    """
+
+    point: Vector
+    gradient: Vector
+    block: Vector
+    loss: float = 0.0
+    rows: float = 0.0
+    sites: float = 0.0
+    kept_back: float = 0.0
+    round: int = 0
+
+    @property
+    def hessian(self) -> Matrix:
+        """The Hessian, shape (d, d)."""
+        return unpacked(self.block)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Information(ProximalNewton):
+    """The exchange; the point is not changed."""
+
+    def init(self, problem: Problem, primal: Vector) -> Any:
+        """Return the state before the exchange."""
+        return InformationState(primal, np.zeros(primal.size), np.zeros(primal.size * (primal.size + 1) // 2))
+
+    def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
+        """Return the point, and that all coordinates are asked for."""
+        return super().downlink(problem, self._asked(problem, state), to)
+
+    def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of gradient, block and terms."""
+        return super().shapes(problem, self._asked(problem, state))
+
+    def check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
+        """Check an answer as one of the method's rounds."""
+        super().check(problem, self._asked(problem, state), uplink)
+
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the sums."""
+        known, share = evaluated(problem.psi, state.point, replies), replies.sum("block")
+        _check_curvatures(replies)
+        kept = sum(COLUMNS_LEFT in uplink.metrics and not uplink.vectors["block"].any() for uplink in replies)
+        rows = float(sum(uplink.examples for uplink in replies))
+        told = (known.loss, rows, float(len(replies)), float(kept))
+        return InformationState(state.point, known.gradient, share, *told, round=state.round + 1)
+
+    def metrics(self, problem: Problem, state: Any) -> Mapping[str, float | int]:  # type: ignore[override]
+        """Return the objective, which is the loss."""
+        return {"objective": state.loss}
+
+    def finished(self, problem: Problem, state: Any) -> str:
+        """Return that one exchange is all."""
+        return "all that is asked for is known" if state.round else ""
+
+    def describe(self, state: Any) -> list[tuple[str, str]]:
+        """Return the line about when the run ends."""
+        return [("Ends", "after one exchange")]
+
+    def _asked(self, problem: Problem, state: InformationState) -> NewtonState:
+        """Return the state of the method before a round about the point, in which what never changes is known."""
+        everything = np.ones(state.point.size)
+        return super().init(problem, state.point)._replace(mask=everything, population=0.0)
+
+
+def _check_curvatures(replies: Replies) -> None:
+    """Refuse sums that one client's second derivatives make up: standard errors would be what it says.
+
+    Raises
+    ------
+    ConfigurationError
+        If one of them is more than 10,000 times the clients' median.
+    """
+    told = np.array([unpacked(uplink.vectors["block"]).diagonal() for uplink in replies])
+    usual = np.sort(told, axis=0)[(len(told) - 1) // 2]
+    for uplink, own in zip(replies, told, strict=True):
+        wrong = np.flatnonzero((own > _LARGEST * usual) & (usual > 0.0))
+        if wrong.size:
+            raise ConfigurationError(
+                f"the second derivative of {uplink.node} in coordinate {wrong[0]} is {own[wrong[0]]:.3g}, and the "
+                f"clients' median {usual[wrong[0]]:.3g}: standard errors would be those of one client. Its units, or "
+                "its code, are other ones"
+            )

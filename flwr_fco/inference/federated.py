@@ -1,0 +1,347 @@
+"""What a table of intervals takes of a federation: a question about the sites' own estimates, and a few exchanges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from flwr_fco.algorithms.contract.choices import Choice
+from flwr_fco.algorithms.newton.information import Information, InformationState
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.inference.between import Vector, benjamini_hochberg, between
+from flwr_fco.inference.estimates import Estimates, Sums, of_likelihood, of_squares
+from flwr_fco.regularizers import Zero
+from flwr_fco.strategies import Exact, FedNewton, run_of
+from flwr_fco.wire.questions import ESTIMATES, Answer
+
+#: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
+MOST_COLUMNS = 2_000
+#: Events, or rows of the rarer class, for each column, below which intervals of a generalised linear model are too
+#: short: with 4 they cover .91 of the coefficients (docs/inference.md).
+_EVENTS = 20
+#: The smallest standard error of one site, relative to that of all sites together; and its largest estimate, relative
+#: to the median of the sites.
+_SMALLEST, _LARGEST = 1.0 / 3.0, 1_000.0
+#: Sites from which on a spread between them can be estimated.
+_SITES = 3
+
+
+@dataclass(frozen=True)
+class Intervals(Choice):
+    """Which intervals are in a table.
+
+    Parameters
+    ----------
+    level : float, default 0.95
+        Their level.
+    columns : sequence of str or int, optional
+        The features that they are asked for, by name or place; by default all. The false discovery rates are over
+        these, so they are to be chosen before the data are seen. The estimates are of the model with all its columns.
+
+    Raises
+    ------
+    ConfigurationError
+        If the level is out of range, or no column is named.
+
+    Examples
+    --------
+    >>> Intervals(columns=["age", "dose"]).places(["weight", "age", "dose"])
+    [1, 2]
+    """
+
+    level: float = field(
+        default=0.95, metadata={"range": (lambda level: 0.5 <= level < 1.0, "a number from 0.5 to 1, exclusive")}
+    )
+    columns: Sequence[str | int] | None = field(
+        default=None,
+        metadata={"range": (lambda columns: columns is None or 0 < len(set(columns)) == len(columns), "other columns")},
+    )
+
+    def places(self, names: Sequence[str]) -> list[int]:
+        """Return the places of the columns among the features' names.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The features.
+
+        Raises
+        ------
+        ConfigurationError
+            If a column is none of them, or there are more than 2,000 features.
+        """
+        if len(names) > MOST_COLUMNS:
+            raise ConfigurationError(
+                f"intervals of a model of {len(names)} columns; at most {MOST_COLUMNS} are possible, because the "
+                "estimate of each takes the second derivatives of all. Fit on fewer columns, chosen without the targets"
+            )
+        if self.columns is None:
+            return list(range(len(names)))
+        known = {name: j for j, name in enumerate(names)} | {j: j for j in range(len(names))}
+        unknown = [column for column in self.columns if column not in known]
+        if unknown:
+            raise ConfigurationError(
+                f"Intervals(columns=...) has {unknown[:5]}, which are no features; they are {', '.join(names[:10])}"
+                f"{', ...' * (len(names) > 10)}"
+            )
+        return [known[column] for column in self.columns]
+
+
+class _Exchange(
+    FedNewton, algorithm=Information, limit=Exact("one exchange"), source="", traffic="1 / 1 and the block"
+):
+    """All sites' derivatives at one point."""
+
+
+class Told(NamedTuple):
+    """What the sites say of themselves.
+
+    Parameters
+    ----------
+    answers : list of Answer
+        Of the sites that have answered.
+    left_out : list of str
+        The others, with the reasons.
+    """
+
+    answers: list[Answer]
+    left_out: list[str]
+
+
+@dataclass(frozen=True)
+class OwnEstimates:
+    """A question to all sites about their own estimates; ``start`` takes the arguments of a strategy's ``start``.
+
+    Parameters
+    ----------
+    strategy : FedNewton
+        The strategy of the fit, whose sites these are.
+    """
+
+    strategy: FedNewton
+
+    def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Told:
+        """Ask the sites."""
+        run = run_of(replace(self.strategy))
+        run.prepare(initial_arrays)
+        size = run.plan.layout.size
+        question = run.inquiry.question(ESTIMATES, np.zeros(size))
+        shapes = {"estimate": (size,), "error": (size,)}
+        answers = run.inquiry.ask(grid, question, wanted=("told", "events", "others"), shapes=shapes)
+        return Told(answers, [f"partition {row.partition_id}: {row.reason}" for row in run.left_out])
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """The exchanges for the estimates of all sites together; ``start`` takes the arguments of a strategy's ``start``.
+
+    Parameters
+    ----------
+    strategy : FedNewton
+        The strategy of the fit, whose sites these are.
+    squares : bool
+        Whether the loss is of squares, whose derivatives at any point are enough.
+    tolerance : float
+        Residual at which the unpenalised fit of another loss ends.
+    """
+
+    strategy: FedNewton
+    squares: bool
+    tolerance: float
+
+    def start(
+        self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any
+    ) -> tuple[InformationState, int]:
+        """Return the sums, and in how many rounds they came."""
+        own = {"regularizer": Zero(), "hessian": "block", "on_refusal": "stop", "tolerance": self.tolerance}
+        plain, arrays, rounds = replace(self.strategy, **own), initial_arrays, 0  # type: ignore[arg-type]
+        if not self.squares:
+            result = plain.start(grid, arrays, num_rounds, timeout, **options)
+            arrays, rounds = result.arrays, len(result.train_metrics_clientapp)
+        last: Any = _Exchange(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
+        last.start(grid, arrays, 1, timeout, **options)
+        return last.state, rounds + 1
+
+
+class Table(NamedTuple):
+    """The table, and what is said of it.
+
+    Parameters
+    ----------
+    rows : dict of int to dict
+        For each column asked for, by its place, numbers by name; NaN where there is none.
+    sites : tuple of str
+        The names of the sites' own estimates among them.
+    lines : list of (str, str)
+        Lines of a summary.
+    """
+
+    rows: dict[int, dict[str, float]]
+    sites: tuple[str, ...]
+    lines: list[tuple[str, str]]
+
+
+#: What of a table stands in one part of a text.
+ESTIMATED = ("estimate", "odds ratio", "standard error", "lower", "upper", "p", "q")
+COMPARED = ("Q", "p of Q", "I2", "fixed", "DerSimonian-Laird", "Hartung-Knapp lower", "Hartung-Knapp upper", "sites")
+
+
+def check_events(told: Told, names: Sequence[str], squares: bool) -> None:
+    """Refuse intervals of a generalised linear model with too few events for its columns.
+
+    Parameters
+    ----------
+    told : Told
+        What the sites say of themselves.
+    names : sequence of str
+        The features.
+    squares : bool
+        Whether the loss is of squares, which has no events.
+
+    Raises
+    ------
+    ConfigurationError
+        If the rarer class, or deaths, have fewer than 20 rows a column.
+    """
+    # No site has more of them than rows.
+    kinds = [[min(answer.numbers[kind], answer.examples) for answer in told.answers] for kind in ("events", "others")]
+    events = min(sum(max(0.0, number) for number in numbers) for numbers in kinds)
+    if not squares and events < _EVENTS * len(names):
+        raise ConfigurationError(
+            f"intervals of {len(names)} columns from {events:.0f} events (rows of the rarer class); expected at "
+            f"least {_EVENTS} a column, with fewer the intervals are too short. Take fewer columns, chosen without "
+            f"these rows, or fit without intervals{_others(told.left_out)}"
+        )
+
+
+def table(
+    asked: Intervals, names: Sequence[str], told: Told, sums: InformationState, squares: bool, sites: Sequence[Any] = ()
+) -> Table:
+    """Return the table of a model.
+
+    Parameters
+    ----------
+    asked : Intervals
+        What is asked for.
+    names : sequence of str
+        The features.
+    told : Told
+        What the sites say of themselves.
+    sums : InformationState
+        The sums of all sites.
+    squares : bool
+        Whether the loss is of squares; a logistic one otherwise, of which there are odds ratios.
+    sites : sequence, optional
+        Names of the sites by partition.
+
+    Raises
+    ------
+    ConfigurationError
+        If the sums have no estimates.
+    """
+    if sums.kept_back:
+        raise ConfigurationError(
+            f"{sums.kept_back:.0f} of {sums.sites:.0f} sites keep their Hessian of {sums.point.size} columns back "
+            "(Disclosure(hessian_share=...)), so there are no standard errors. Their owners can allow more columns, or "
+            "fit on fewer"
+        )
+    at = Sums(sums.point, sums.gradient, sums.hessian, sums.loss, sums.rows)
+    found = (of_squares if squares else of_likelihood)(at, names)
+    places = np.array(asked.places(names))
+    estimate, error = found.estimate[places], found.error[places]
+    z, quantile = stats.t(found.degrees), stats.t.isf(0.5 * (1.0 - asked.level), found.degrees)
+    p = 2.0 * z.sf(np.abs(estimate) / error)
+    half = quantile * error
+    columns = {"estimate": estimate} | ({} if squares else {"odds ratio": np.exp(np.minimum(estimate, 700.0))})
+    columns |= {"standard error": error, "lower": estimate - half, "upper": estimate + half}
+    columns |= {"p": p, "q": benjamini_hochberg(p)}
+    own, doubted = _plausible(told, found, names, sites)
+    columns |= _compared(own, places, int(sums.sites), half, asked.level)
+    for site, (values, errors) in own.items():
+        columns |= {site: values[places], f"{site} error": errors[places]}
+    rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(places)}
+    degrees = "" if math.isinf(found.degrees) else f", {found.degrees:.0f} degrees of freedom"
+    lines = [
+        ("Intervals", f"{100 * asked.level:g} %, {found.how}{degrees}; q over {len(places)} columns"),
+        ("Own estimates", f"of {len(own)} of {sums.sites:.0f} sites{_reasons(told, doubted, squares, sites)}"),
+    ]
+    if len(own) < _SITES:
+        text = "no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
+    else:
+        text = "an insignificant Q does not show that they agree; Hartung-Knapp's interval covers a spread"
+    lines.append(("Between sites", text))
+    return Table(rows, tuple(own), lines)
+
+
+def _compared(own: dict[str, Any], places: NDArray[Any], count: int, half: Vector, level: float) -> dict[str, Vector]:
+    """Return the meta-analysis; NaN where too few sites have estimates of their own."""
+    nothing = np.full(places.size, math.nan)
+    columns = dict.fromkeys(COMPARED, nothing) | {"sites": np.full(places.size, float(len(own)))}
+    if len(own) < 2:
+        return columns
+    values, errors = (np.array([pair[i][places] for pair in own.values()]) for i in range(2))
+    found = between(values, errors)
+    columns |= {"fixed": found.fixed, "fixed error": found.fixed_error}
+    columns |= {"DerSimonian-Laird": found.random, "DerSimonian-Laird error": found.random_error}
+    if len(own) == count:
+        columns |= {"Q": found.q, "p of Q": found.q_p, "I2": found.i2}
+    if len(own) >= _SITES:
+        wide = np.maximum(half, stats.t.isf(0.5 * (1.0 - level), len(own) - 1) * found.hartung_knapp)
+        columns |= {"Hartung-Knapp lower": found.random - wide, "Hartung-Knapp upper": found.random + wide}
+    return columns
+
+
+def _plausible(
+    told: Told, found: Estimates, names: Sequence[str], sites: Sequence[Any]
+) -> tuple[dict[str, tuple[Vector, Vector]], list[str]]:
+    """Return the sites' own estimates and errors by name of site, and who is left out for impossible ones."""
+    count = len(names)
+    given = {
+        _site(answer, sites): (answer.vectors["estimate"][:count], answer.vectors["error"][:count])
+        for answer in told.answers
+        if answer.numbers["told"]
+    }
+    sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error in given.values()])
+    usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2] if len(sizes) else sizes
+    doubted = []
+    for (site, (estimate, error)), size in zip(list(given.items()), sizes, strict=True):
+        # What all rows together tell of a coefficient is no less than what one site's tell.
+        small, large = error < _SMALLEST * found.error, size > _LARGEST * usual
+        if small.any():
+            j = int(np.argmax(small))
+            why = f"standard error of {names[j]} is {error[j]:.3g}, and that of all sites together {found.error[j]:.3g}"
+        elif large.any():
+            j = int(np.argmax(large))
+            why = f"estimate of {names[j]} is {estimate[j]:.3g} +- {error[j]:.3g}, of most sites below {usual[j]:.3g}"
+        else:
+            continue
+        del given[site]
+        doubted.append(f"{site} is left out: its {why}")
+    return given, doubted
+
+
+def _reasons(told: Told, doubted: list[str], squares: bool, sites: Sequence[Any]) -> str:
+    """Return why sites have no estimates of their own; an empty string if all of them have."""
+    silent = [_site(answer, sites) for answer in told.answers if not answer.numbers["told"]]
+    least = "10 rows" if squares else "5 rows of the rarer class"
+    texts = [*doubted, *told.left_out]
+    if silent:
+        shown = ", ".join(silent[:5]) + f" and {len(silent) - 5} more" * (len(silent) > 5)
+        texts.append(f"none of {shown}: fewer than {least} a column, no unique fit, or kept back")
+    return "".join(f"; {text}" for text in texts)
+
+
+def _others(left_out: Sequence[str]) -> str:
+    return f". Without {'; '.join(left_out)}" if left_out else ""
+
+
+def _site(answer: Answer, sites: Sequence[Any]) -> str:
+    if answer.partition is None:
+        return f"node {answer.node_id}"
+    return f"site {sites[answer.partition] if answer.partition < len(sites) else answer.partition}"

@@ -1,0 +1,57 @@
+"""The meta-analysis: published numbers, and what must hold of any."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from flwr_fco.inference.between import benjamini_hochberg, between
+
+#: Thirteen trials of a vaccine against tuberculosis (Colditz and others, JAMA 1994): cases and others, treated and not.
+BCG = np.array(
+    [
+        *([4, 119, 11, 128], [6, 300, 29, 274], [3, 228, 11, 209], [62, 13536, 248, 12619], [33, 5036, 47, 5761]),
+        *([180, 1361, 372, 1079], [8, 2537, 10, 619], [505, 87886, 499, 87892], [29, 7470, 45, 7232]),
+        *([17, 1699, 65, 1600], [186, 50448, 141, 27197], [5, 2493, 3, 2338], [27, 16886, 29, 17825]),
+    ],
+    dtype=float,
+)
+
+
+def test_the_numbers_of_a_published_meta_analysis():
+    """As metafor documents them (Viechtbauer 2010): Q 152.233, I2 92.12 %, log risk ratio -.7141, error .1787."""
+    a, b, c, d = BCG.T
+    ratio = np.log(a / (a + b)) - np.log(c / (c + d))
+    error = np.sqrt(1 / a - 1 / (a + b) + 1 / c - 1 / (c + d))
+    found = between(ratio[:, None], error[:, None])
+    assert found.q[0] == pytest.approx(152.233, abs=1e-3)
+    assert found.i2[0] == pytest.approx(0.9212, abs=5e-5)
+    assert found.fixed[0] == pytest.approx(-0.4303, abs=5e-5)
+    assert found.fixed_error[0] == pytest.approx(0.0405, abs=5e-5)
+    assert (found.random[0], found.random_error[0]) == pytest.approx((-0.7141, 0.1787), abs=5e-5)
+    # Hartung and Knapp's formula, by hand, with the published variance between trials.
+    weights = 1 / (error**2 + 0.3088)
+    mean = sum(weights * ratio) / sum(weights)
+    by_hand = (sum(w * (y - mean) ** 2 for w, y in zip(weights, ratio, strict=True)) / 12 / sum(weights)) ** 0.5
+    assert found.hartung_knapp[0] == pytest.approx(by_hand, abs=2e-5)
+    assert found.q_p[0] == pytest.approx(stats.chi2.sf(152.233, 12), rel=1e-3)
+
+
+def test_sites_of_equal_errors_have_the_plain_mean_and_the_t_test_of_one_sample():
+    """Then Hartung and Knapp's error is s / sqrt(k), that of a t test on the sites' estimates."""
+    values = np.random.default_rng(0).normal(size=(6, 4))
+    found = between(values, np.full((6, 4), 0.7))
+    np.testing.assert_allclose(found.random, values.mean(axis=0))
+    np.testing.assert_allclose(found.fixed, values.mean(axis=0))
+    np.testing.assert_allclose(found.hartung_knapp, values.std(axis=0, ddof=1) / 6**0.5)
+
+
+def test_equal_estimates_do_not_differ():
+    found = between(np.ones((3, 1)), np.array([[1.0], [2.0], [3.0]]))
+    assert (found.q[0], found.i2[0], found.q_p[0], found.random[0]) == (0.0, 0.0, 1.0, 1.0)
+    assert found.random_error[0] == found.fixed_error[0]
+
+
+def test_the_false_discovery_rate_is_that_of_scipy_and_in_any_order():
+    p = np.random.default_rng(0).uniform(size=50) ** 3
+    np.testing.assert_allclose(benjamini_hochberg(p), stats.false_discovery_control(p))
+    np.testing.assert_allclose(benjamini_hochberg(p[::-1]), stats.false_discovery_control(p)[::-1])

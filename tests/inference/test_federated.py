@@ -1,0 +1,465 @@
+"""A table of intervals of a federation: what it is made of, what leaves a site, and what one site can do to it."""
+
+import re
+from collections import Counter
+
+import joblib
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord
+from scipy import stats
+from sklearn.base import clone
+
+from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps.own_estimates import own_estimates
+from flwr_fco.core.layout import Layout
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import LeastSquares, Logistic, Objective
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression, Intervals
+from flwr_fco.wire import flower
+from flwr_fco.wire.client_state import read_disclosed
+
+NAMES = ["age", "dose", "sex"]
+
+
+def federation(kind, sites=4, rows=60, seed=0):
+    """Features of unequal location, and targets or classes."""
+    rng = np.random.default_rng(seed)
+    parts = [rng.normal(0.3 * m, 1.0, size=(rows + 10 * m, 3)) * [1.0, 10.0, 0.1] for m in range(sites)]
+    scores = [X @ [0.5, 0.05, 0.0] for X in parts]
+    if kind == "lasso":
+        return parts, [score + rng.normal(size=score.size) for score in scores]
+    return parts, [(rng.random(score.size) < 1 / (1 + np.exp(-score))).astype(float) for score in scores]
+
+
+def model_of(kind, sites=4):
+    if kind == "lasso":
+        return FederatedLasso(0.1, num_clients=sites)
+    return FederatedLogisticRegression(0.05, l1_ratio=1.0, num_clients=sites)
+
+
+def over(model, parts, targets, disclosure=None, grid_type=InProcessGrid, **options):
+    """Fit over a grid; return the grid."""
+
+    def load(context):
+        return parts[context.node_config["partition-id"]], targets[context.node_config["partition-id"]]
+
+    grid = grid_type(model.client_app(load, disclosure=disclosure), len(parts), raise_errors=False)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        model.fit(grid, features=NAMES, **options)
+    return grid
+
+
+def rows_of(model):
+    return model.summary().rows
+
+
+# --- what the numbers are -------------------------------------------------------------------------------------------
+
+
+def by_hand(kind, X, y):
+    """Return the unpenalised estimates and standard errors of rows in one place."""
+    A, w = np.c_[X, np.ones(len(y))], np.zeros(X.shape[1] + 1)
+    if kind == "lasso":
+        w = np.linalg.lstsq(A, y, rcond=None)[0]
+        noise = np.sum((y - A @ w) ** 2) / (len(y) - A.shape[1])
+        return w, np.sqrt(noise * np.diag(np.linalg.inv(A.T @ A)))
+    for _ in range(30):
+        chance = 1 / (1 + np.exp(-A @ w))
+        covariance = np.linalg.inv((A.T * (chance * (1 - chance))) @ A)
+        w = w + covariance @ A.T @ (y - chance)
+    return w, np.sqrt(np.diag(covariance))
+
+
+@pytest.mark.parametrize("kind", ["lasso", "logistic"])
+def test_estimates_and_errors_are_those_of_the_pooled_rows_and_of_each_sites(kind):
+    parts, targets = federation(kind)
+    model = model_of(kind).fit(parts, targets, intervals=True)
+    w, error = by_hand(kind, np.vstack(parts), np.concatenate(targets))
+    degrees = sum(map(len, parts)) - 4 if kind == "lasso" else np.inf
+    for j, row in enumerate(rows_of(model)):
+        half = stats.t.isf(0.025, degrees) * error[j]
+        told = [row[name] for name in ("estimate", "standard error", "lower", "upper", "p")]
+        p = 2 * stats.t.sf(abs(w[j] / error[j]), degrees)
+        np.testing.assert_allclose(told, [w[j], error[j], w[j] - half, w[j] + half, p], rtol=1e-6)
+        assert row.get("odds ratio") == (pytest.approx(np.exp(w[j]), rel=1e-6) if kind == "logistic" else None)
+        for m, site in enumerate(zip(parts, targets, strict=True)):
+            own = by_hand(kind, *site)
+            np.testing.assert_allclose([row[f"site {m}"], row[f"site {m} error"]], [own[0][j], own[1][j]], rtol=1e-5)
+    q = stats.false_discovery_control([row["p"] for row in rows_of(model)])
+    np.testing.assert_allclose([row["q"] for row in rows_of(model)], q)
+    # The model's own coefficients are what they were.
+    assert np.array_equal(model.coef_, model_of(kind).fit(parts, targets).coef_)
+
+
+def test_standard_errors_are_those_of_statsmodels():
+    api = pytest.importorskip("statsmodels.api")
+    parts, targets = federation("logistic")
+    theirs = api.GLM(
+        np.concatenate(targets), api.add_constant(np.vstack(parts), prepend=False), family=api.families.Binomial()
+    ).fit(tol=1e-14)
+    rows = rows_of(model_of("logistic").fit(parts, targets, intervals=True))
+    np.testing.assert_allclose([row["estimate"] for row in rows], theirs.params[:3], rtol=1e-6)
+    np.testing.assert_allclose([row["standard error"] for row in rows], theirs.bse[:3], rtol=1e-6)
+    np.testing.assert_allclose([row["p"] for row in rows], theirs.pvalues[:3], rtol=1e-5)
+
+
+@pytest.mark.parametrize("sites", [3, 4, 9])
+def test_hartung_knapps_interval_is_never_shorter_than_the_models(sites):
+    """Also where the sites happen to agree."""
+    wider = 0
+    for seed in range(20):
+        parts, targets = federation("lasso", sites, seed=seed)
+        for row in rows_of(FederatedLasso(0.1).fit(parts, targets, intervals=Intervals(level=0.8))):
+            own, model = (row[f"{kind}upper"] - row[f"{kind}lower"] for kind in ("Hartung-Knapp ", ""))
+            assert own >= model * (1 - 1e-12)
+            wider += own > 1.001 * model
+    assert wider > 10
+
+
+@pytest.mark.parametrize("kind", ["lasso", "logistic"])
+def test_the_bits_are_the_same_here_in_one_table_and_over_a_grid_and_every_message_is_counted(kind):
+    parts, targets = federation(kind)
+    here = model_of(kind).fit(parts, targets, intervals=True)
+    owner = np.repeat(["d", "c", "b", "a"], [len(X) for X in parts])
+    grouped = model_of(kind).fit(
+        np.vstack(parts[::-1]), np.concatenate(targets[::-1]), groups=owner[::-1], intervals=True
+    )
+    asked = []
+
+    class Counting(InProcessGrid):
+        def _deliver(self, message):
+            asked.append(message.metadata.dst_node_id)
+            return super()._deliver(message)
+
+    there = model_of(kind)
+    over(there, parts, targets, grid_type=Counting, intervals=True)
+    assert there.n_iter_ == here.n_iter_ == max(Counter(asked).values())
+    assert f"Rounds: {here.n_iter_}\n" in here.summary()
+    for own, other in zip(rows_of(here), rows_of(there), strict=True):
+        assert {**own, "feature": ""} == {**other, "feature": ""}
+    # Groups are sorted: the sites are the same ones in another order, under their names.
+    for own, other in zip(rows_of(here), rows_of(grouped), strict=True):
+        assert own["site 0"] == other["site d"]
+        assert own["estimate"] == pytest.approx(other["estimate"], rel=1e-9)
+    assert joblib.hash(rows_of(here)) == joblib.hash(rows_of(clone(here).fit(parts, targets, intervals=True)))
+
+
+def test_without_the_option_no_message_differs():
+    parts, targets = federation("lasso")
+    model = model_of("lasso")
+    grid = over(model, parts, targets, Disclosure(hessian_share=9.0))
+    with_table = model_of("lasso")
+    more = over(with_table, parts, targets, Disclosure(hessian_share=9.0), intervals=True)
+    assert "estimate" not in rows_of(model)[0]
+    # Two vectors of the question; gradient and 4 columns of the exchange.
+    sums = [read_disclosed(own.contexts[2]).sums for own in (grid, more)]
+    assert sums[1] - sums[0] == 2 + 1 + 4
+    assert with_table.n_iter_ == model.n_iter_ + 2
+
+
+def test_a_fit_forgets_the_table_of_the_fit_before():
+    parts, targets = federation("lasso")
+    model = model_of("lasso").fit(parts, targets, intervals=True)
+    assert "Hartung-Knapp" in model.summary()
+    assert "Hartung-Knapp" not in model.fit(parts, targets).summary()
+
+
+def test_the_strength_of_the_model_does_not_matter_to_the_estimates():
+    """Also not where a cross-validation has chosen it."""
+    parts, targets = federation("logistic")
+    tables = [
+        rows_of(FederatedLogisticRegression(C, l1_ratio=1.0, cv=cv).fit(parts, targets, intervals=True))
+        for C, cv in ((0.01, None), (10.0, None), (1.0, 3))
+    ]
+    for one, *others in zip(*tables, strict=True):
+        for other in others:
+            assert one["estimate"] == pytest.approx(other["estimate"], rel=1e-7)
+            assert one["standard error"] == pytest.approx(other["standard error"], rel=1e-7)
+
+
+def test_the_rates_are_over_the_columns_asked_for_and_the_estimates_of_the_whole_model():
+    parts, targets = federation("lasso")
+    whole = rows_of(model_of("lasso").fit(parts, targets, intervals=True))
+    model = model_of("lasso").fit(parts, targets, intervals=Intervals(columns=[2, 0]))
+    some = rows_of(model)
+    assert np.isnan(some[1]["estimate"])
+    assert "q over 2 columns" in model.summary()
+    for j in (0, 2):
+        assert some[j]["estimate"] == whole[j]["estimate"]
+    np.testing.assert_allclose(
+        [some[j]["q"] for j in (0, 2)], stats.false_discovery_control([whole[j]["p"] for j in (0, 2)])
+    )
+
+
+# --- what a site says of itself -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["lasso", "logistic"])
+def test_a_small_site_says_nothing_and_the_table_has_no_q(kind):
+    parts, targets = federation(kind)
+    enough = 30
+    if kind == "logistic":
+        # 14 of the rarer class, and 3 columns.
+        targets[1] = np.r_[np.ones(14), np.zeros(len(targets[1]) - 14)]
+    else:
+        parts[1], targets[1] = parts[1][: enough - 1], targets[1][: enough - 1]
+    model = model_of(kind).fit(parts, targets, intervals=True)
+    row = rows_of(model)[0]
+    assert np.isnan(row["Q"])
+    assert np.isnan(row["I2"])
+    assert "site 1" not in row
+    assert row["sites"] == 3
+    assert not np.isnan(row["Hartung-Knapp lower"])
+    assert re.search(r"of 3 of 4 sites; none of site 1: fewer than .* a column", model.summary())
+    assert re.search(r"^    age +- ", model.summary(), flags=re.MULTILINE) or re.search(r"x0 +- ", model.summary())
+    if kind == "lasso":
+        parts, targets = federation(kind)
+        parts[1], targets[1] = parts[1][:enough], targets[1][:enough]
+        assert rows_of(model_of(kind).fit(parts, targets, intervals=True))[0]["sites"] == 4
+
+
+def test_with_two_sites_there_is_no_hartung_knapp_interval_and_the_table_says_so():
+    parts, targets = federation("lasso", 2)
+    model = model_of("lasso", 2).fit(parts, targets, intervals=True)
+    assert "no Hartung-Knapp interval with fewer than three sites" in model.summary()
+    assert np.isnan(rows_of(model)[0]["Hartung-Knapp lower"])
+    assert not np.isnan(rows_of(model)[0]["Q"])
+    alone = model_of("lasso", 1).fit(parts[:1], targets[:1], intervals=True)
+    assert np.isnan(rows_of(alone)[0]["fixed"])
+    assert "fewer than three sites" in alone.summary()
+
+
+def test_what_a_site_estimates_of_itself():
+    X, y = np.random.default_rng(0).normal(size=(60, 3)), np.random.default_rng(1).normal(size=60)
+    w, error = by_hand("lasso", X, y)
+    for scale in (0.5, 3.0):
+        found = own_estimates(LeastSquares(X * 1e3, y * 1e6, scale=scale))
+        np.testing.assert_allclose(found[0], w * [1e3, 1e3, 1e3, 1e6], rtol=1e-8)
+        np.testing.assert_allclose(found[1], error * [1e3, 1e3, 1e3, 1e6], rtol=1e-8)
+    assert own_estimates(LeastSquares(np.c_[X, X[:, 0]], y)) is None
+    assert own_estimates(LeastSquares(np.c_[X, np.zeros(60)], y)) is None
+    assert own_estimates(LeastSquares(X, X[:, 0])) is None
+    assert own_estimates(Logistic(X, X[:, 0] > 0)) is None
+    assert own_estimates(Logistic(X, np.ones(60, dtype=int))) is None
+
+
+def test_a_loss_of_times_says_its_events():
+    """A constant hazard: the estimate is the log of deaths over time, its error 1 / sqrt(deaths)."""
+
+    class Exponential(Objective):
+        def __init__(self, times, deaths):
+            self.times, self.num_events, self.num_examples = times, int(deaths.sum()), len(times)
+            self.layout = Layout.from_arrays({"coefficients": np.zeros(1)})
+
+        def value(self, w):
+            return float(np.exp(w[0]) * self.times.mean() - self.num_events / self.num_examples * w[0])
+
+        def gradient(self, w, batch=None, out=None):
+            return np.array([np.exp(w[0]) * self.times.mean() - self.num_events / self.num_examples])
+
+        def hessian_block(self, w, indices):
+            return np.array([np.exp(w[0]) * self.times.mean()])
+
+    times, deaths = np.random.default_rng(0).exponential(7.0, 40), np.arange(40) % 2 == 0
+    estimate, error = own_estimates(Exponential(times, deaths))
+    assert estimate[0] == pytest.approx(np.log(20 / times.sum()))
+    assert error[0] == pytest.approx(20**-0.5)
+    assert own_estimates(Exponential(times, np.arange(40) < 4)) is None
+
+
+# --- what may leave -------------------------------------------------------------------------------------------------
+
+
+def test_a_site_whose_owner_allows_no_second_derivatives_keeps_its_errors_back_too():
+    parts, targets = federation("lasso")
+    with pytest.raises(ConfigurationError, match=r"4 of 4 sites keep their Hessian of 4 columns back .*hessian_share"):
+        over(model_of("lasso"), parts, targets, Disclosure(hessian_share=0.0), intervals=True)
+
+
+def test_what_is_kept_back_is_not_counted_and_what_leaves_is():
+    """A share of one sum has no room for the two vectors of the question, whose errors are second derivatives."""
+    parts, targets = federation("lasso")
+    told = []
+
+    class Listening(InProcessGrid):
+        def answer(self, message):
+            reply = super().answer(message)
+            if message.metadata.message_type == "query.question" and "told" in reply.content["metrics"]:
+                told.append(reply.content["metrics"]["told"])
+            return reply
+
+    for share, expected in ((9.0, 1.0), (1 / 60, 0.0)):
+        told.clear()
+        grid = Listening
+        with pytest.raises(ConfigurationError, match="keep their Hessian") if share < 1.0 else flower.quiet(50):
+            over(model_of("lasso", 1), parts[:1], targets[:1], Disclosure(hessian_share=share), grid, intervals=True)
+        assert told == [expected]
+
+
+@pytest.mark.parametrize("limit", ["min_rows", "min_class_rows"])
+def test_limits_on_rows_hold_for_the_question(limit):
+    parts, targets = federation("logistic")
+    with pytest.raises(ConfigurationError, match=limit):
+        over(model_of("logistic"), parts, targets, Disclosure(**{limit: 80}), intervals=True)
+
+
+# --- one site lies --------------------------------------------------------------------------------------------------
+
+
+def lying(lie, liar=2):
+    """A grid whose site lies about its own estimates."""
+
+    class Lying(InProcessGrid):
+        def answer(self, message):
+            reply = super().answer(message)
+            own = self.partition_ids[message.metadata.dst_node_id]
+            if message.metadata.message_type == "query.question" and own == liar and "told" in reply.content["metrics"]:
+                vectors = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
+                numbers = dict(reply.content["metrics"])
+                lie(vectors, numbers)
+                reply.content["arrays"] = ArrayRecord({name: Array(own) for name, own in vectors.items()})
+                reply.content["metrics"] = MetricRecord(numbers)
+            return reply
+
+    return Lying
+
+
+LIES = {
+    "an error of 0": lambda vectors, numbers: vectors["error"].fill(0.0),
+    "a negative error": lambda vectors, numbers: np.negative(vectors["error"], out=vectors["error"]),
+    "one small error": lambda vectors, numbers: vectors["error"].__setitem__(1, 1e-6),
+    "NaN": lambda vectors, numbers: vectors["estimate"].fill(np.nan),
+    "infinite": lambda vectors, numbers: vectors["error"].fill(np.inf),
+    "1e300": lambda vectors, numbers: vectors["estimate"].fill(1e300),
+    "an error of 1e300": lambda vectors, numbers: vectors["error"].fill(1e300),
+    "an estimate of 1e5": lambda vectors, numbers: vectors["estimate"].fill(1e5),
+    "told twice": lambda vectors, numbers: numbers.update(told=np.nan),
+    "other names": lambda vectors, numbers: numbers.update(sure=1.0),
+}
+
+
+@pytest.mark.parametrize("kind", ["lasso", "logistic"])
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_about_ones_own_estimates_is_left_out_by_name(kind, name):
+    parts, targets = federation(kind)
+    honest, model = model_of(kind), model_of(kind)
+    over(honest, parts, targets, intervals=True)
+    over(model, parts, targets, grid_type=lying(LIES[name]), intervals=True)
+    assert re.search(r"of 3 of 4 sites; .*(site|partition) 2", model.summary())
+    for row, before in zip(rows_of(model), rows_of(honest), strict=True):
+        assert "site 2" not in row
+        assert np.isnan(row["Q"])
+        assert row["estimate"] == before["estimate"]
+        assert row["standard error"] == before["standard error"]
+        assert all(np.isfinite(row[name]) for name in ("fixed", "DerSimonian-Laird", "Hartung-Knapp lower"))
+
+
+def test_a_lie_that_is_possible_stands_under_its_name_and_widens_the_intervals():
+    parts, targets = federation("lasso")
+    honest, model = model_of("lasso"), model_of("lasso")
+    over(honest, parts, targets, intervals=True)
+    over(
+        model,
+        parts,
+        targets,
+        grid_type=lying(lambda vectors, numbers: vectors["estimate"].__iadd__(3.0)),
+        intervals=True,
+    )
+    row, before = rows_of(model)[0], rows_of(honest)[0]
+    assert row["site 2"] == before["site 2"] + 3.0
+    assert row["p of Q"] < 1e-6
+    assert row["Hartung-Knapp lower"] < before["lower"]
+    assert row["Hartung-Knapp upper"] > before["upper"]
+
+
+def lying_at_last(lie, liar=2):
+    """A grid whose site lies in the exchange for the estimates, the only first round without means of columns."""
+
+    class Lying(InProcessGrid):
+        def answer(self, message):
+            reply = super().answer(message)
+            own = self.partition_ids[message.metadata.dst_node_id]
+            if message.metadata.message_type == "train" and own == liar and "arrays" in reply.content:
+                vectors = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
+                if "block" in vectors and "columns" not in vectors and message.metadata.group_id == "1":
+                    lie(vectors)
+                reply.content["arrays"] = ArrayRecord({name: Array(own) for name, own in vectors.items()})
+            return reply
+
+        def _deliver(self, message):
+            return super()._deliver(message)
+
+    return Lying
+
+
+@pytest.mark.parametrize("kind", ["lasso", "logistic"])
+@pytest.mark.parametrize("factor", [1e6, 1e300])
+def test_standard_errors_that_one_site_makes_up_are_refused_by_its_name(kind, factor):
+    parts, targets = federation(kind)
+    grid = lying_at_last(lambda vectors: vectors["block"].__imul__(factor))
+    with pytest.raises(ConfigurationError, match=r"second derivative of .*partition 2"):
+        over(model_of(kind), parts, targets, grid_type=grid, intervals=True)
+
+
+def test_a_gradient_that_no_rows_have_is_refused():
+    parts, targets = federation("lasso")
+    grid = lying_at_last(lambda vectors: vectors["gradient"].__setitem__(2, 1e6))
+    with pytest.raises(ConfigurationError, match="sums contradict each other"):
+        over(model_of("lasso"), parts, targets, grid_type=grid, intervals=True)
+
+
+def test_a_site_that_invents_events_has_no_more_of_them_than_rows():
+    parts, targets = federation("logistic", rows=30)
+    targets = [np.r_[np.ones(3), np.zeros(len(own) - 3)] for own in targets]
+    grid = lying(lambda vectors, numbers: numbers.update(events=1e6))
+    with pytest.raises(ConfigurationError, match=r"from \d\d events"):
+        over(model_of("logistic"), parts, targets, grid_type=grid, intervals=True)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def refused_fits():
+    parts, targets = federation("lasso")
+    classes = federation("logistic", rows=10)
+    logistic, lasso = model_of("logistic"), model_of("lasso")
+    wide = [np.ones((2, 2001))] * 2
+    three = [np.arange(len(own)) % 3 for own in targets]
+    return {
+        r"intervals of 3 columns from \d+ events .* at least 20 a column": (logistic, *classes, True),
+        "model of 2001 columns; at most 2000": (lasso, wide, [np.arange(2.0)] * 2, True),
+        "intervals of 3 classes": (logistic, parts, three, True),
+        r"columns=\.\.\.\) has \['weight'\], which are no features; they are x0, x1, x2$": (
+            *(lasso, parts, targets),
+            Intervals(columns=["weight", "x0"]),
+        ),
+        "intervals='yes'": (lasso, parts, targets, "yes"),
+    }
+
+
+@pytest.mark.parametrize("message", refused_fits())
+def test_what_has_no_intervals_is_refused_in_words(message):
+    model, parts, targets, intervals = refused_fits()[message]
+    with pytest.raises(ConfigurationError, match=message):
+        model.fit(parts, targets, intervals=intervals)
+
+
+def test_weights_are_refused():
+    parts, targets = federation("lasso")
+    with pytest.raises(ConfigurationError, match="intervals with sample_weight"):
+        model_of("lasso").fit(parts, targets, [np.ones(len(own)) for own in targets], intervals=True)
+
+
+@pytest.mark.parametrize("options", [{"level": 1.0}, {"level": 0.3}, {"columns": []}, {"columns": [1, 1]}])
+def test_an_option_out_of_range_is_refused(options):
+    with pytest.raises(ConfigurationError, match=f"Intervals.{next(iter(options))}="):
+        Intervals(**options)
+
+
+def test_a_column_that_tells_the_classes_apart_is_refused():
+    parts, targets = federation("logistic")
+    parts = [np.c_[X, y] for X, y in zip(parts, targets, strict=True)]
+    with pytest.raises(ConfigurationError, match=r"separable|tells the classes apart"):
+        model_of("logistic").fit(parts, targets, intervals=True)
