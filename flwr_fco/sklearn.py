@@ -419,6 +419,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _run(self, objectives: list[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
+        self._questions = 1
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
         self._factors = _factors(self.penalty_factor, getattr(self, "feature_names_in_", ()), d)
         if not isinstance(self.cv, int | Strengths | None):
@@ -454,13 +455,16 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _run_over(self, grid: Any, features: Any, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         self._check_settings()
-        names = [] if isinstance(features, Real) else list(features or ())
+        self._questions = 1
+        if features is None:
+            features = self._names_at(grid)
+        names = [] if isinstance(features, Real) else list(features)
         whole = isinstance(features, Integral) and not isinstance(features, bool)
         d = int(features) if whole else len(names)
         if d < 1:
             raise ConfigurationError(
-                f"features={features!r}: the sites have the data, so give the names of their columns in their order, "
-                "or how many there are"
+                f"features={features!r}; expected the names of the sites' columns in their order, how many there are, "
+                "or None, which asks the sites"
             )
         self._factors, self._sites = _factors(self.penalty_factor, names, d), []
         start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
@@ -507,6 +511,17 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         data = f"{total:.0f} rows, of {len(answers)} sites"
         return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, outputs, total, data)
 
+    def _names_at(self, grid: Any) -> Names:
+        """Ask the sites for the names of their columns, in one more message to each; return those of most sites."""
+        mail = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0)).mail
+        names = mail.schemas.usual_columns(grid, mail.nodes.sample(grid, 0, 0, 1.0, 1, self.num_clients))
+        if names is None:
+            raise ConfigurationError(
+                "no site names its columns, as arrays do not: say how many there are, features=30, or their names"
+            )
+        self._questions = 2
+        return names
+
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
             X, y, names = _read(load(context), order)
@@ -550,7 +565,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         rounds, path, tolerance = max(1, self.max_rounds - 1), self._path, strategy.tolerance
-        self.n_iter_ = 1
+        self.n_iter_ = self._questions
         names, squares = self._names(self.n_features_in_), isinstance(self, RegressorMixin)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
@@ -904,7 +919,8 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         features : int or sequence of str, optional
-            With a grid, how many columns the sites have, or their names.
+            With a grid, how many columns the sites have, or their names; by default the sites, whose data are frames
+            then, are asked for them in one more message.
         intervals : bool or Intervals, default False
             Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
             take one more round, and a question before the fit (docs/inference.md).
@@ -1106,7 +1122,8 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         features : int or sequence of str, optional
-            With a grid, how many columns the sites have, or their names.
+            With a grid, how many columns the sites have, or their names; by default the sites, whose data are frames
+            then, are asked for them in one more message.
         classes : array-like, default (0, 1)
             With a grid, as for :meth:`client_app`.
         intervals : bool or Intervals, default False

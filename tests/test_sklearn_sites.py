@@ -242,3 +242,22 @@ def test_a_fit_over_a_grid_with_names_is_scikit_learns():
     model, _ = over_a_grid(lasso(), data)
     rows, y = pd.concat([table for table, _ in data]), np.concatenate([own for _, own in data])
     np.testing.assert_allclose(model.coef_, Lasso(0.1, tol=1e-13).fit(rows, y).coef_, atol=1e-7)
+
+
+def test_sites_with_frames_say_the_names_themselves():
+    """In one message more, which is counted."""
+    data = sites()
+    told, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data)
+    asked, _ = over_a_grid(lasso(penalty_factor={"age": 0.5}), data, features=None)
+    assert np.array_equal(asked.coef_, told.coef_)
+    assert asked.feature_names_in_.tolist() == NAMES
+    assert asked.n_iter_ == told.n_iter_ + 1
+    data[2] = data[2][0][NAMES[::-1]], data[2][1]
+    with pytest.raises(ConfigurationError, match=r"partition 2\) has its columns in another order than the ServerApp"):
+        over_a_grid(lasso(), data, features=None)
+    arrays = [(table.to_numpy(), targets) for table, targets in sites()]
+    with pytest.raises(ConfigurationError, match="no site names its columns"):
+        over_a_grid(lasso(), arrays, features=None)
+    mixed = [sites()[0], *arrays[1:]]
+    found, _ = over_a_grid(lasso(), mixed, features=None)
+    assert "on trust" in found.summary()

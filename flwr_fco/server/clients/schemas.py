@@ -119,6 +119,19 @@ class Schemas:
             advice = f"Take the same columns in the same order at every site, {columns}"
         return f"the sites' data do not fit together: {'; '.join(shown)}{more}. {advice}"
 
+    def usual_columns(self, grid: Grid, nodes: Iterable[Node]) -> Names:
+        """Ask sites for the names of their columns; return those of most of them, None if none has any.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+            Flower's connection to the nodes.
+        nodes : iterable of Node
+            The sites.
+        """
+        said = [names for names in self._asked(grid, 0, list(nodes)).values() if names is not None]
+        return max(said, key=said.count) if said else None
+
     def _asked(self, grid: Grid | None, place: int, nodes: Iterable[Node]) -> dict[Node, Names]:
         """Return the names of those nodes that say the same as before, if they have said something."""
         if grid is None:
