@@ -24,7 +24,7 @@ from flwr_fco.core.spec import Spec
 from flwr_fco.engines.minimisers import ENGINES
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, QuadraticSaddle
-from flwr_fco.regularizers import L1
+from flwr_fco.regularizers import L1, L2Squared
 from flwr_fco.server.method import algorithm_class
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import STRATEGIES as ALL_STRATEGIES
@@ -623,7 +623,8 @@ def works_in_steps(name):
 
 
 def test_every_local_solver_belongs_to_a_strategy_that_the_time_is_tested_with():
-    chosen_by_an_option = {algorithm_class(own).name for own in (FedNewton(), FedNewton(hessian="none"))}
+    given = FedNewton(), FedNewton(hessian="none"), FedNewton(hessian="none", regularizer=L2Squared(1.0))
+    chosen_by_an_option = {algorithm_class(own).name for own in given}
     named = {method_of(kind).algorithm.name for kind in ALL_STRATEGIES.values()}
     assert sorted(named | chosen_by_an_option) == SOLVERS
 
