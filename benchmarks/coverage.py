@@ -1,8 +1,8 @@
 """Intervals of simulated federations: how often they cover the truth, and how often Q rejects what is true.
 
-    python benchmarks/coverage.py           500 federations of each setting, about 15 minutes of one core; writes
+    python benchmarks/coverage.py           500 federations of each setting, about 20 minutes of one core; writes
                                             benchmarks/coverage.json, and prints the table of docs/inference.md
-    python benchmarks/coverage.py --quick   20 of each, without bars: half a minute
+    python benchmarks/coverage.py --quick   20 of each, without bars: a minute
 
 A federation is a fit with ``intervals=True`` on five sites whose rows differ in location. Federation i of a setting is
 drawn from the seed (setting, i), so that each can be drawn again. The bars are of 95 % intervals: of squares within two

@@ -132,7 +132,7 @@ def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:
     >>> X, y = np.array([[-1.0], [0.0], [1.0], [2.0]]), np.array([-1.0, 0.5, 0.5, 2.0])
     >>> found = of_squares(Sums(np.zeros(1), -X.T @ y / 4, X.T @ X / 4, float(y @ y) / 8, 4.0), ["x"])
     >>> found.estimate.round(6), found.error.round(6), found.degrees
-    (array([0.916667]), array([0.19837]), 3.0)
+    (array([0.916667]), array([0.159571]), 3.0)
     """
     if sums.rows < _ROWS * sums.point.size:
         return _nodewise(sums, names)
