@@ -496,7 +496,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                         f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}; "
                         "expected none below 0"
                     )
-            self._scales = _scales([(a.weight, a.vectors[MEANS], a.vectors[VARIANCES]) for a in answers])
+            moments = [(a.weight, a.vectors[MEANS], a.vectors[VARIANCES]) for a in answers]
+            self._scales = _scales(moments)
+            _check_scales(self._scales, moments, [f"partition {a.partition}" for a in answers], names or range(d))
         psi = penalty(total, *(_broadcast(own, outputs) for own in (self._factors, self._scales)))
         strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients)
         self.n_features_in_ = d
@@ -822,11 +824,38 @@ def _scales(moments: Sequence[tuple[float, Vector, Vector]]) -> Vector:
 
     Of a feature that is constant up to rounding it is 1, as in scikit-learn's ``StandardScaler``.
     """
-    mean = np.sum([weight * means for weight, means, _ in moments], axis=0)
-    variance = np.sum([weight * (own + np.square(means - mean)) for weight, means, own in moments], axis=0)
-    deviations = np.sqrt(variance)
-    rounding = 10.0 * np.finfo(np.float64).eps * np.abs(mean)
-    return np.asarray(np.where(deviations > rounding, deviations, 1.0))
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = np.sum([weight * means for weight, means, _ in moments], axis=0)
+        variance = np.sum([weight * (own + np.square(means - mean)) for weight, means, own in moments], axis=0)
+        deviations = np.sqrt(variance)
+    # A mean or a variance that overflows leaves no deviation, which is not one of 1.
+    constant = deviations <= 10.0 * np.finfo(np.float64).eps * np.abs(mean)
+    return np.asarray(np.where(constant & np.isfinite(deviations), 1.0, deviations))
+
+
+def _check_scales(
+    scales: Vector, moments: Sequence[tuple[float, Vector, Vector]], sites: Sequence[str], names: Sequence[Any]
+) -> None:
+    """Warn of features whose standard deviation is far above that at most sites, which a single site can make it.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is infinite.
+    """
+    own = np.sqrt([variances for _, _, variances in moments])
+    usual = np.sort(own, axis=0)[(len(own) - 1) // 2]
+    means = np.abs([each for _, each, _ in moments])
+    for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
+        m = int(np.argmax(np.maximum(own[:, j], means[:, j])))
+        text = (
+            f"the standard deviation of {names[j]} over all sites is {scales[j]:.3g}, at most of them up to "
+            f"{usual[j]:.3g}: {sites[m]} says a mean of {moments[m][1][j]:.3g} and a deviation of {own[m, j]:.3g}. "
+            "Its penalty is that of such a feature; check the unit at this site"
+        )
+        if not np.isfinite(scales[j]):
+            raise ConfigurationError(text)
+        warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def _broadcast(each: Vector | None, outputs: int) -> Vector | None:

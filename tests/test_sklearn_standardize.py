@@ -112,7 +112,7 @@ def test_moments_of_dense_and_sparse_columns(weights):
             np.testing.assert_allclose(told, true, rtol=1e-12)
 
 
-def over_a_grid(model, features, targets, change=None):
+def over_a_grid(model, features, targets, change=None, name="variances"):
     load = lambda context: (features[context.node_config["partition-id"]], targets[context.node_config["partition-id"]])  # noqa: E731
 
     class Changed(InProcessGrid):
@@ -120,8 +120,8 @@ def over_a_grid(model, features, targets, change=None):
             reply = super()._deliver(message)
             if change is not None and message.metadata.message_type.startswith("query"):
                 for arrays in reply.content.array_records.values():
-                    if "variances" in arrays and message.metadata.dst_node_id == 2:
-                        arrays["variances"] = Array(change(arrays["variances"].numpy().copy()))
+                    if name in arrays and message.metadata.dst_node_id == 2:
+                        arrays[name] = Array(change(arrays[name].numpy().copy()))
             return reply
 
     grid = Changed(model.client_app(load), len(features), raise_errors=False)
@@ -144,6 +144,22 @@ def test_a_variance_that_is_none_is_named():
     model = FederatedLasso(0.1, standardize=True, num_clients=3)
     with pytest.raises(ConfigurationError, match=r"partition 0 says a variance of -"):
         over_a_grid(model, features, targets, lambda own: own - 1e9)
+
+
+@pytest.mark.parametrize("name", ["means", "variances"])
+def test_a_site_that_makes_a_deviation_up_is_named(name):
+    """It would take all features out of the model, and no other number would show it."""
+    features, targets = parts()
+    model = FederatedLasso(0.1, standardize=True, num_clients=3)
+    with pytest.warns(UserWarning, match=r"deviation of 0 over all sites is .*: partition 0 says .* check the unit"):
+        over_a_grid(model, features, targets, lambda own: own * 1e6, name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        over_a_grid(model, features, targets)
+        with pytest.raises(
+            ConfigurationError, match=r"over all sites is (inf|nan), .*: partition 0 says a mean of 1e\+300"
+        ):
+            over_a_grid(model, features, targets, lambda own: np.full_like(own, 1e300), "means")
 
 
 def test_the_default_says_nothing_of_deviations_and_other_words_are_refused():

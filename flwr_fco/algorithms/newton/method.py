@@ -114,6 +114,8 @@ _LESS = 0.5
 _ROUNDING = 1e-9
 #: Smallest ratio of eigenvalues of a block that is not singular.
 _SINGULAR = 1e-10
+#: Ratio of events to expected ones that is rounding.
+_NO_EVENTS = 1e-12
 #: More columns than any client can mean; a whole number that a float holds.
 _MOST_COLUMNS = 2.0**53
 #: In how many turns the coordinates that are needed may be in blocks that clients limit.
@@ -576,12 +578,14 @@ def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Ve
         ridge = (1.0 - bend) * known.facts["l2"] * (on < size - 1)
         return x, share * state.columns - targets, bend * block + np.diag(ridge)
     if known.link == "poisson":
-        if not targets[-1] > 0.0:
-            raise ConfigurationError(
-                "no client has an event, and the intercept is not regularized: the loss has no minimum. Make psi act "
-                "on the intercept: arrays=Arrays(apply_to=...)"
-            )
         ratio = float(targets[-1] / state.columns[-1])
+        if not ratio > _NO_EVENTS:
+            raise ConfigurationError(
+                f"the clients have {max(0.0, ratio):.1g} times the events that the offsets alone expect, exp(offset): "
+                "none, or too few beside rounding. Without any, and without a regularized intercept "
+                "(arrays=Arrays(apply_to=...)), the loss has no minimum. Otherwise subtract a constant from all "
+                "offsets, which the intercept takes up"
+            )
         x[-1] = math.log(ratio)
         ridge = (1.0 - ratio) * known.facts["l2"] * (on < size - 1)
         return x, ratio * state.columns - targets, ratio * block + np.diag(ridge)

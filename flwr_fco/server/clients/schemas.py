@@ -37,11 +37,16 @@ class Schemas:
         self.own: tuple[Names, Names] = (None, None)
         self._said: dict[Any, tuple[Node, float]] = {}
         self._compared: set[float] = set()
+        #: Why answers of sites do not count, that have not said the names of their digests.
+        self._unproved: dict[Any, str] = {}
         #: Sites that were asked for their names in vain.
         self._silent: set[Node] = set()
 
-    def compare(self, grid: Grid | None, said: Mapping[Node, float]) -> None:
+    def compare(self, grid: Grid | None, said: Mapping[Node, float]) -> dict[Node, str]:
         """Compare what sites say with their answers with all that was said before.
+
+        A site that differs and does not say its names when it is asked, or others than those of its digest, is no
+        reason to end a run: its answer does not count.
 
         Parameters
         ----------
@@ -50,6 +55,11 @@ class Schemas:
         said : mapping of Node to float
             The sites' numbers, of :func:`flwr_fco.core.schema.schema_number`.
 
+        Returns
+        -------
+        dict of Node to str
+            Why answers do not count.
+
         Raises
         ------
         ConfigurationError
@@ -57,24 +67,43 @@ class Schemas:
         """
         named = {node: number for node, number in said.items() if number}
         self._said.update((node.key, (node, number)) for node, number in named.items())
-        if self._compared.issuperset(named.values()):
-            return
-        self._compared.update(named.values())
-        for place, own in enumerate(self.own):
+        for node, number in named.items():
+            if number in self._compared:
+                self._unproved.pop(node.key, None)
+        if not self._compared.issuperset(named.values()):
+            for place in range(len(self.own)):
+                self._compare(grid, place)
+            self._compared.update(number for key, (_, number) in self._said.items() if key not in self._unproved)
+        return {node: self._unproved[node.key] for node in named if node.key in self._unproved}
+
+    def _compare(self, grid: Grid | None, place: int) -> None:
+        """Compare the names of columns or classes, until no two proved ones differ."""
+        own = self.own[place]
+        while True:
             groups: dict[int, list[Node]] = {}
             for node, number in sorted(self._said.values(), key=lambda each: each[0].order):
-                groups.setdefault(digests_of(number)[place], []).append(node)
+                if node.key not in self._unproved:
+                    groups.setdefault(digests_of(number)[place], []).append(node)
             groups.pop(0, None)
             usual = digests_of(schema_number(*self.own))[place]
             if own is None and groups:
                 # The first of the largest groups: with three sites a liar alone is not in it.
                 usual = max(groups, key=lambda digest: len(groups[digest]))
             odd = [node for digest, nodes in groups.items() if digest != usual for node in nodes]
-            if odd:
-                right = groups.get(usual, [])
-                names = self._asked(grid, place, odd[:_SHOWN] + ([] if own else right[:1]))
-                theirs = own or names.get(right[0])
-                raise ConfigurationError(self._refusal(place, odd, names, right, theirs))
+            if not odd:
+                return
+            right = groups.get(usual, [])
+            asked = odd + ([] if own else right[:1])
+            names = self._asked(grid, place, asked)
+            theirs = own or names.get(right[0])
+            proved = [node for node in odd if names.get(node) is not None]
+            if grid is None or (proved and theirs is not None):
+                raise ConfigurationError(self._refusal(place, proved or odd, names, right, theirs))
+            others = "the ServerApp" if own else f"{right[0]}"
+            for node in asked:
+                if names.get(node) is None:
+                    less = others if node in odd else f"{odd[0]}"
+                    self._unproved[node.key] = difference(f"{node}", None, less, theirs, classes=place == 1)
 
     def explain(self, grid: Grid | None, reasons: Mapping[Node, str], others: Iterable[Node]) -> None:
         """Say which columns a site lacks or has besides whose model has other arrays than the server's.

@@ -128,7 +128,8 @@ class Inquiry(Part):
 
         with mail.explained(grid, current):
             good = current.good(send_and_receive(grid, current.messages, mail.timeout), read)
-        mail.schemas.compare(grid, {reply.node: reply.value.schema for reply in good})
+        reasons = mail.schemas.compare(grid, {reply.node: reply.value.schema for reply in good})
+        good = current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
         bounds = IncrementBounds(max_ratio_of(options), None)
         # Deviations in other units are no lie, but what a warning is about.
         vectors = [{name: v for name, v in r.value.vectors.items() if name not in ABOUT_COLUMNS} for r in good]

@@ -536,7 +536,9 @@ class Mail(Part):
         """Return the replies that are within all bounds, with their weights."""
         current, options = self.current, self.options
         # Before a site with other columns is left out for the length of its increment.
-        self.schemas.compare(self.grid, {reply.node: reply.value.metrics.get(SCHEMA, 0.0) for reply in good})
+        reasons = self.schemas.compare(self.grid, {reply.node: reply.value.metrics.get(SCHEMA, 0.0) for reply in good})
+        if reasons:
+            good = current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
         uplinks = [reply.value for reply in good]
         if not self._kind.compared:
             uplinks = [uplink._replace(vectors={}) for uplink in uplinks]

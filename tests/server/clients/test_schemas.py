@@ -1,5 +1,7 @@
 """Sites whose columns or classes differ are refused before anything is trained on them, by name, on every way."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -229,14 +231,40 @@ def lying(number, names=None):
 
 @pytest.mark.parametrize("number", [5.0 * 2**26, -3.0, 1e300])
 @pytest.mark.parametrize("names", [None, ["x\n" * 1000] * 1000])
-def test_a_liar_who_stops_a_run_is_named(number, names):
-    with pytest.raises(
-        ConfigurationError,
-        match=r"partition 2\) has other .* than .*partition 0\) and 2 more, and .*partition 2\) has not said which",
-    ) as caught:
-        run(averaging(), losses(), 2, mods=[lying(number, names)])
-    assert len(str(caught.value)) < 500
-    assert "\n" not in str(caught.value)
+def test_a_liar_is_left_out_by_name_and_stops_no_run(number, names):
+    """It is asked for the names once, and what it says does not prove its digest."""
+    asked = []
+
+    def counted(message, context, call_next):
+        asked.append(message.metadata.message_type)
+        return call_next(message, context)
+
+    strategy = averaging()
+    run(strategy, losses(), 3, mods=[counted, lying(number, names)])
+    rows = run_of(strategy).left_out
+    assert [(row.round, row.partition_id) for row in rows] == [(1, 2), (2, 2), (3, 2)]
+    for row in rows:
+        assert re.search(r"partition 2\) has other .* than .*partition 0\), and .*2\) has not said which", row.reason)
+        assert len(row.reason) < 500
+    assert asked.count("query.names") == 2  # the liar, and one of the others
+    alone = averaging(
+        participation=Participation(choose_nodes=lambda _, nodes: [n for n in nodes if n.partition_id != 2])
+    )
+    run(alone, losses(), 3)
+    np.testing.assert_array_equal(run_of(strategy).state.dual, run_of(alone).state.dual)
+
+
+def test_who_was_wrong_once_counts_again_with_the_right_digest():
+    strategy = averaging()
+
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        if message.metadata.group_id == "1" and context.node_config["partition-id"] == 2:
+            reply.content["metrics"][SCHEMA] = 7.0
+        return reply
+
+    run(strategy, losses(), 3, mods=[mod])
+    assert [row.round for row in run_of(strategy).left_out] == [1]
 
 
 def test_long_and_many_names_are_cut_in_the_error():
