@@ -44,16 +44,11 @@ from flwr_fco.algorithms.newton.exchange import (
     check_facts,
     check_first,
     check_terms,
-    contradicts,
-    evaluated,
     feasible_start,
     first_shapes,
     handed_out,
-    lower_bound,
-    population_of,
+    heard,
     progress,
-    warn_of_change,
-    with_first,
 )
 from flwr_fco.algorithms.newton.terms import (
     FACTS_OF_LOSS,
@@ -200,21 +195,15 @@ class AcceleratedGradient(CertifiedMethod):
 
     def aggregate(self, problem: Problem, state: AcceleratedState, replies: Replies) -> AcceleratedState:
         """Return the state after a proximal gradient step from the point of the exchange."""
-        who, psi, y, first = population_of(replies), problem.psi, state.trial, state.population < 0.0
-        if not first and who != state.population:
-            warn_of_change()
+        psi, y, first = problem.psi, state.trial, state.population < 0.0
+        told = heard(state, psi, replies, self.tolerance)
+        if told is None:
             return _begun_anew(state)
-        known = evaluated(psi, y, replies)
-        if first:
-            state = with_first(state, known, replies)
+        state, known, objective, lower = told
         begins = first or state.largest < 0.0
         if begins:
             largest = float(replies.sum("smoothness")[0])
             state = state._replace(smoothness=largest, largest=largest)
-        objective = known.loss + psi.value(y)
-        lower = lower_bound(state, known, psi, state.columns, state.targets)
-        if contradicts(min(objective, state.objective), lower, self.tolerance):
-            return _begun_anew(state)
         # Of points that differ by rounding the last one: its gradient is the smallest.
         better = first or objective <= state.objective + _EPSILON * (1.0 + abs(objective))
         if better:

@@ -263,11 +263,28 @@ def contradicts(objective: float, lower: float, tolerance: float) -> bool:
     return below
 
 
-def lower_bound(state: Known, known: Evaluated, psi: BoundRegularizer, columns: Vector, targets: Vector) -> float:
-    """Return the largest lower bound so far; an exchange gives one if the clients' losses are of one kind."""
-    if known.reason or state.facts[0] < 0.0:
-        return state.lower
-    return max(state.lower, known.lower_bound(psi, columns, targets, state.references))
+def heard(
+    state: Any, psi: BoundRegularizer, replies: Replies, tolerance: float
+) -> tuple[Any, Evaluated, float, float] | None:
+    """Return the state with what clients say once, their means, the objective and the largest lower bound at the trial.
+
+    None if other clients answer than before, or answers contradict each other: then all begins anew.
+    """
+    first = state.population < 0.0
+    if not first and population_of(replies) != state.population:
+        warn_of_change()
+        return None
+    known = evaluated(psi, state.trial, replies)
+    if first:
+        state = with_first(state, known, replies)
+    objective = known.loss + psi.value(state.trial)
+    lower = state.lower
+    if not known.reason and state.facts[0] >= 0.0:
+        # The clients' losses are of one kind.
+        lower = max(lower, known.lower_bound(psi, state.columns, state.targets, state.references))
+    if contradicts(min(objective, state.objective), lower, tolerance):
+        return None
+    return state, known, objective, lower
 
 
 def progress(state: Known) -> dict[str, float | int]:

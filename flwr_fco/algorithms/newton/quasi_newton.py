@@ -29,14 +29,9 @@ from flwr_fco.algorithms.contract import Problem, Replies, Vector
 from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
-    contradicts,
-    evaluated,
     feasible_start,
     handed_out,
-    lower_bound,
-    population_of,
-    warn_of_change,
-    with_first,
+    heard,
 )
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, reference_size
 
@@ -134,17 +129,13 @@ class QuasiNewton(AcceleratedGradient):
         self, problem: Problem, state: QuasiNewtonState, replies: Replies
     ) -> QuasiNewtonState:
         """Return the state after a step, or half of the last one."""
-        who, psi, y, first = population_of(replies), problem.psi, state.trial, state.population < 0.0
-        if not first and who != state.population:
-            warn_of_change()
+        psi, y, first = problem.psi, state.trial, state.population < 0.0
+        told = heard(state, psi, replies, self.tolerance)
+        if told is None:
             return _begun_anew(state)
-        known = evaluated(psi, y, replies)
+        state, known, objective, lower = told
         if first:
-            state = with_first(state, known, replies)._replace(smoothness=float(replies.sum("smoothness")[0]))
-        objective = known.loss + psi.value(y)
-        lower = lower_bound(state, known, psi, state.columns, state.targets)
-        if contradicts(min(objective, state.objective), lower, self.tolerance):
-            return _begun_anew(state)
+            state = state._replace(smoothness=float(replies.sum("smoothness")[0]))
         terms = psi.separable_terms(y.shape)
         assert terms is not None  # of an l2 term
         gradient = known.gradient + terms.shrinkage * y
