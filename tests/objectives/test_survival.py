@@ -377,9 +377,19 @@ def test_what_is_no_count_or_target_is_refused(make, message):
         make()
 
 
-def test_without_an_event_counts_have_no_intercept():
-    with pytest.raises(ConfigurationError, match="no client has an event"):
-        solved([Poisson(np.eye(3), np.zeros(3))], L1(0.1), 5)
+@pytest.mark.parametrize("offset", [0.0, 20.0, 800.0])
+def test_without_an_event_counts_have_no_intercept(offset):
+    """Also where rounding leaves some; and with offsets of another unit the few there are."""
+    features = np.random.default_rng(0).standard_normal((40, 3))
+    nothing = [Poisson(features + m, np.zeros(40), offset=np.full(40, offset)) for m in range(3)]
+    with pytest.raises(ConfigurationError, match=r"times the events that the offsets alone expect.*no minimum"):
+        solved(nothing, L1(0.1), 5)
+    some = [Poisson(features + m, np.ones(40), offset=np.full(40, offset)) for m in range(3)]
+    if offset == 800.0:
+        with pytest.raises(ConfigurationError, match="Otherwise subtract a constant from all offsets"):
+            solved(some, L1(0.1), 5)
+    else:
+        assert numbers(solved(some, L1(0.1), 20)[0], "duality-gap")[-1] <= 1e-8
 
 
 # --- all of them, in every method -------------------------------------------------------------------------------------
