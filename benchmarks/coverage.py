@@ -2,7 +2,7 @@
 
     python benchmarks/coverage.py           500 federations of each setting, about 20 minutes of one core; writes
                                             benchmarks/coverage.json, and prints the table of docs/inference.md
-    python benchmarks/coverage.py --quick   20 of each, without bars: a minute
+    python benchmarks/coverage.py --quick   5 of each, without bars: some seconds
 
 A federation is a fit with ``intervals=True`` on five sites whose rows differ in location. Federation i of a setting is
 drawn from the seed (setting, i), so that each can be drawn again. The bars are of 95 % intervals: of squares within two
@@ -25,7 +25,7 @@ import numpy as np
 
 from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
 
-SITES, FEDERATIONS, QUICK, LEVEL = 5, 500, 20, 0.05
+SITES, FEDERATIONS, QUICK, LEVEL = 5, 500, 5, 0.05
 STORED = Path(__file__).with_suffix(".json")
 #: Two standard errors of the share of 500 federations whose interval covers.
 AROUND = 2.0 * (0.95 * 0.05 / FEDERATIONS) ** 0.5
@@ -137,7 +137,7 @@ def measured(number: int, count: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="20 federations of each setting, without bars")
+    parser.add_argument("--quick", action="store_true", help="5 federations of each setting, without bars")
     quick = parser.parse_args().quick
     results, failed = {}, []
     for number, (name, (_, bars)) in enumerate(SETTINGS.items()):

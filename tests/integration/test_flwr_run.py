@@ -112,7 +112,7 @@ def _log_of(directory):
     ids=["SIGTERM in the middle", "SIGINT while Flower starts"],
 )
 def test_make_run_leaves_no_process_when_it_is_stopped(tmp_path, request, number, code, moment, least):
-    arguments = [sys.executable, "-m", "main_job.compare", "--directory", str(tmp_path)]
+    arguments = [sys.executable, "-m", "main_job.compare", "--num-server-rounds", "3", "--directory", str(tmp_path)]
     root = request.config.rootpath
     job = subprocess.Popen(arguments, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120

@@ -14,8 +14,10 @@ def test_an_engine_that_it_cannot_have_is_refused(engine, workers, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+# test_reservations.py starts a sweep on Ray, which are the same tasks.
 @pytest.mark.flower
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_runs_on_ray_are_those_of_this_process(tmp_path):
     definition = load_definition("fco-theorems").quick_version()
     here = reproduce(definition, tmp_path / "here", engine="in-process")

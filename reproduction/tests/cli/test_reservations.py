@@ -97,7 +97,7 @@ def meet(folder, others):
 
 @pytest.mark.flower
 @pytest.mark.slow
-@pytest.mark.parametrize("num_cpus", [0.25, 3.0])
+@pytest.mark.parametrize("num_cpus", [pytest.param(0.25, marks=pytest.mark.nightly), 3.0])
 def test_workers_are_tasks_at_a_time_whatever_each_reserves(num_cpus, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
@@ -108,8 +108,10 @@ def test_workers_are_tasks_at_a_time_whatever_each_reserves(num_cpus, tmp_path, 
 
 @pytest.mark.flower
 @pytest.mark.slow
-# As `sweep`, `reproduce` calls for tasks; test_reproduce_engines.py runs them.
-@pytest.mark.parametrize("command", ["run", "sweep", pytest.param("reproduce", marks=pytest.mark.nightly)])
+# `reproduce` calls for the tasks of `sweep`; tests/simulation/test_workers.py runs the actors of `run`.
+@pytest.mark.parametrize(
+    "command", ["sweep", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("run", "reproduce"))]
+)
 def test_ray_runs_with_a_reservation_and_refuses_one_that_is_not_there(command, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
