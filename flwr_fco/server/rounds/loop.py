@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, RunInterrupted
 from flwr_fco.results import Number, Result, numbers_of
-from flwr_fco.server.options import serves_unmodified
+from flwr_fco.server.options import AUTO, serves_unmodified
 from flwr_fco.server.replies.bounds import TOO_LONG
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
@@ -290,6 +290,11 @@ def _advice(run: Run, locally: bool) -> str:
         return "The rate of the clients' own training is too large for these data, or that of the server; lower them."
     if math.isnan(client_lr):
         return "Its steps are too large for these data: lower its rates, or scale the features and targets."
+    if getattr(run.strategy, "client_lr", None) == AUTO:
+        return (
+            f"client_lr={client_lr:g} is what theory says of the clients' losses: scale the features and targets, or "
+            "give a smaller one."
+        )
     if locally:
         return f"client_lr={client_lr:g} is too large for these data; try {client_lr / 10:g}, or fewer local steps."
     if server_lr > 1.0:
