@@ -31,6 +31,12 @@ FOR_A_MODEL = (
 )
 
 
+#: Advice when a NumPyClient (`client_fn`), whose messages had other records, meets Flower's present messages.
+OLD_CLIENT = (
+    "This is a client of Flower's earlier interface (NumPyClient, client_fn): make its ClientApp with "
+    'flwr_fco.client_apps.numpy_client_app(client_fn) and give the strategy client="unmodified" (docs/subclasses.md)'
+)
+
 #: Begins the error of a client whose model has other arrays than the server's.
 OTHER_MODEL = "the server's model is"
 

@@ -22,6 +22,7 @@ PAGES = (
     "scikit-learn",
     "inference",
     "own-strategy",
+    "subclasses",
     "taking-away",
     "faults",
     "robustness",

@@ -70,20 +70,27 @@ def rounds_of(rounds: int | None, num_rounds: int | None) -> int:
     return rounds or max(1, -(-3 * (num_rounds or 0) // 4))
 
 
-def rounds_needed(density: float) -> int:
-    """Return how many rounds a run should have at least: four for each halving of the density.
+def rounds_needed(density: float, layers: int = 2) -> int:
+    """Return after how many rounds most networks have 95 % of FedAvg's accuracy; measured, not proved.
+
+    Four rounds for each halving of the density, in a network of more than three layers eight (``benchmarks/density.py``).
+    For 99 % it takes about three times as many.
 
     Parameters
     ----------
     density : float
         Fraction of entries that are not 0 in the end.
+    layers : int, default 2
+        Number of matrices and kernels that psi acts on.
 
     Examples
     --------
     >>> [rounds_needed(density) for density in (0.2, 0.1, 0.05)]
     [10, 14, 18]
+    >>> [rounds_needed(density, layers=4) for density in (0.2, 0.1, 0.05)]
+    [19, 27, 35]
     """
-    return math.ceil(4 * math.log2(1.0 / density))
+    return math.ceil((4 if layers <= 3 else 8) * math.log2(1.0 / density))
 
 
 def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:

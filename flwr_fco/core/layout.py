@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
@@ -186,8 +186,8 @@ class Layout:
             more dimensions if there are any, otherwise all but those called ``intercept`` or ``bias``. Among unnamed
             arrays (Flower numbers them), single numbers next to longer arrays are taken for intercepts.
         pass_through : str or sequence of str
-            Shell patterns of floating arrays that are averaged but not optimised; by default those of PyTorch's
-            running statistics.
+            Shell patterns of floating arrays that are averaged but not optimised, besides PyTorch's running statistics.
+            An empty sequence: not even these.
 
         Raises
         ------
@@ -195,6 +195,7 @@ class Layout:
             If there is no array to optimise, a dtype is not numeric, or a pattern of ``apply_to`` matches nothing.
         """
         through = (pass_through,) if isinstance(pass_through, str) else tuple(pass_through)
+        through = (*through, *PASS_THROUGH) if through else ()
         described = [_describe(name, array, through) for name, array in arrays.items()]
         candidates = [(name, shape) for name, shape, _, optimized in described if optimized]
         if not candidates:
@@ -209,6 +210,22 @@ class Layout:
             entries.append(Entry(name, shape, dtype, offset if optimized else -1, name in hit))
             offset += math.prod(shape) if optimized else 0
         return cls(entries)
+
+    def leaving(self, names: Iterable[str]) -> Layout:
+        """Return the layout in which the regularizer does not act on these arrays.
+
+        Parameters
+        ----------
+        names : iterable of str
+            Names of arrays.
+
+        Examples
+        --------
+        >>> Layout.from_arrays({"first": np.zeros(3), "second": np.zeros(3)}).leaving(["first"]).regularized_names
+        ('second',)
+        """
+        left = set(names)
+        return Layout(replace(e, regularized=False) if e.name in left else e for e in self.entries)
 
     @property
     def names(self) -> tuple[str, ...]:

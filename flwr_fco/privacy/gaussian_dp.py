@@ -64,8 +64,9 @@ class GaussianDP:
     'banded'
     """
 
-    clip: float | Mapping[str, float]
-    delta: float
+    # NaN: not given. One error then names all that is missing.
+    clip: float | Mapping[str, float] = math.nan
+    delta: float = math.nan
     noise_multiplier: float | None = None
     target_epsilon: float | None = None
     noise: Literal["banded", "tree", "independent"] = "banded"
@@ -77,6 +78,14 @@ class GaussianDP:
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
             object.__setattr__(self, name, checked(name, getattr(self, name), kind))
+        missing = [name for name in ("clip", "delta") if getattr(self, name) != getattr(self, name)]
+        if self.noise_multiplier is None and self.target_epsilon is None:
+            missing.append("noise_multiplier or target_epsilon")
+        if missing:
+            raise ConfigurationError(
+                f"GaussianDP without {', '.join(missing)}; expected a bound on increments, the delta of (epsilon, "
+                "delta), and how much noise, such as GaussianDP(clip=1.0, delta=1e-5, target_epsilon=2.0)"
+            )
         clips = self.clips
         if not clips or not all(0.0 < bound < math.inf for bound in clips.values()):
             raise ConfigurationError(f"clip={self.clip!r}; expected a finite number > 0, or one for each array")
@@ -84,7 +93,7 @@ class GaussianDP:
             object.__setattr__(self, "clip", clips)
         if not 0.0 < self.delta < 1.0:
             raise ConfigurationError(f"delta={self.delta!r}; expected a number between 0 and 1, such as 1e-5")
-        if (self.noise_multiplier is None) == (self.target_epsilon is None):
+        if self.noise_multiplier is not None and self.target_epsilon is not None:
             raise ConfigurationError(
                 f"noise_multiplier={self.noise_multiplier!r}, target_epsilon={self.target_epsilon!r}; expected one of "
                 "the two"

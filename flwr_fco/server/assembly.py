@@ -16,6 +16,7 @@ from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.participation import Attendance, Everyone
 from flwr_fco.server.clients.remembering import Gossip, Remembering
 from flwr_fco.server.clients.unmodified import UnmodifiedClients, check_unmodified
+from flwr_fco.server.clients.untrained import Untrained
 from flwr_fco.server.options import (
     CommonOptions,
     EveryoneOptions,
@@ -55,6 +56,8 @@ class Assembly(NamedTuple):
         The part that makes one noisy mean of the replies.
     memories, graph : ClientMemories, Graph
         The algorithms' information on the clients; None if the method has none.
+    untrained : Untrained or None
+        What unmodified clients do not train.
     """
 
     parts: dict[str, Part]
@@ -68,6 +71,7 @@ class Assembly(NamedTuple):
     privacy: PrivateMean | None
     memories: ClientMemories | None
     graph: Graph | None
+    untrained: Untrained | None
 
 
 def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assembly:
@@ -103,10 +107,12 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
         parts["privacy"] = privacy
     if isinstance(strategy, MomentumOptions) and strategy.server_momentum:
         direction = parts["momentum"] = Momentum(strategy.server_momentum, mean)
+    untrained = None
     if isinstance(strategy, UnmodifiedOptions):
         check_unmodified(strategy)
         if serves_unmodified(strategy):
             mail.language = parts["unmodified"] = UnmodifiedClients(strategy)
+            parts["untrained"] = untrained = Untrained()
             mail.nodes.asks = mail.asks = False
     if isinstance(strategy, MinimiseOptions):
         parts["capped"] = CappedMinimisations()
@@ -139,7 +145,8 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
         parts["memories"] = remembering
     if isinstance(strategy, TrackerOptions) and strategy.tracker_start == "gradient":
         parts["first gradients"] = FirstGradients(mail, remembering)
-    return Assembly(parts, mail, inquiry, average, certifier, everyone, mean, direction, privacy, memories, graph)
+    called = (mail, inquiry, average, certifier, everyone, mean, direction)
+    return Assembly(parts, *called, privacy, memories, graph, untrained)
 
 
 def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:

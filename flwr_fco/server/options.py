@@ -367,23 +367,39 @@ def check_options(options: CommonOptions) -> None:
                 f"class {kind.__name__} has {option.name} = {default!r}, which changes no default; write "
                 f"`{option.name}: type = ...` under @dataclass, or {kind.__name__}({option.name}=...)"
             )
-        if not option.init:
-            continue
-        value = getattr(options, option.name)
-        # None for an object or a function means the default, as in Flower's own strategies.
-        if value is None and option.name in _NONE_IS_DEFAULT:
-            value = option.default
-        value = checked(option.name, value, kinds[option.name])
-        if "range" in option.metadata and value is not None and value != AUTO and not callable(value):
-            allowed, text = option.metadata["range"]
-            if not allowed(value):
-                raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
-        setattr(options, option.name, value)
-    if isinstance(options.weighting, Mapping):
-        options.weighting = _checked_weights(options.weighting)
+        if option.init:
+            # Not by the class's own way, which checks.
+            object.__setattr__(options, option.name, checked_option(option, getattr(options, option.name), kinds))
     if isinstance(options, UnmodifiedOptions) and options.client == "unmodified":
         options.client = Unmodified()
     options.__check__()
+
+
+def checked_option(option: Field[Any], value: Any, kinds: Mapping[str, Any]) -> Any:
+    """Return an option's value after checking its type and range; None means the default, as in Flower's strategies.
+
+    Parameters
+    ----------
+    option : dataclasses.Field
+        The option.
+    value : Any
+        Its value.
+    kinds : mapping of str to Any
+        The annotations of the class.
+
+    Raises
+    ------
+    ConfigurationError
+        With the option, its value and what was expected.
+    """
+    if value is None and option.name in _NONE_IS_DEFAULT:
+        value = option.default
+    value = checked(option.name, value, kinds[option.name])
+    if "range" in option.metadata and value is not None and value != AUTO and not callable(value):
+        allowed, text = option.metadata["range"]
+        if not allowed(value):
+            raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
+    return _checked_weights(value) if option.name == "weighting" and isinstance(value, Mapping) else value
 
 
 def _checked_weights(weighting: Mapping[int, float]) -> dict[int, float]:
@@ -605,8 +621,34 @@ _ELSEWHERE = {
     "penalty": "regularizer",
     "fraction_fit": "fraction_train",
     "min_fit_clients": "min_train_nodes",
+    "min_eval_clients": "min_evaluate_nodes",
+    "min_evaluate_clients": "min_evaluate_nodes",
+    "fraction_eval": "fraction_evaluate",
     "min_available_clients": "min_available_nodes",
+    "fit_metrics_aggregation_fn": "train_metrics_aggr_fn",
+    "evaluate_metrics_aggregation_fn": "evaluate_metrics_aggr_fn",
     "proximal_mu": "penalty",
+    "dp": "privacy",
+}
+_TO_START = "give it to `start` or `simulate`: {name}="
+#: Names of Flower's earlier interface, and names for which another one of ours is near but wrong: what to do.
+_INSTEAD = {
+    **dict.fromkeys(
+        ("initial_parameters", "initial_arrays"), "give the model to `start` or `simulate`: initial_arrays="
+    ),
+    **dict.fromkeys(("evaluate_fn", "eval_fn"), "give it to `start` or `simulate`: evaluate_fn="),
+    **dict.fromkeys(("num_rounds", "callbacks", "train_config", "evaluate_config", "timeout"), _TO_START),
+    **dict.fromkeys(
+        ("on_fit_config_fn", "on_evaluate_config_fn"),
+        "what is the same in all rounds goes to `start`: train_config=ConfigRecord({{...}}); for the rest override "
+        "`configure_train` or `configure_evaluate` and change `config` before super()'s",
+    ),
+    "accept_failures": "a failed reply is left out and counted; participation=Participation(min_replies=...) says how "
+    "many a round needs",
+    "inplace": "it has no effect on a result; leave it out",
+    "proximal_mu": "FedProx has it as penalty=; unmodified clients that read it get it by "
+    '`start(train_config=ConfigRecord({{"proximal-mu": {value!r}}}))`',
+    **dict.fromkeys(("l1", "alpha", "lambda_", "lam", "l1_strength"), "write regularizer=L1({value!r})"),
 }
 _STEPS, _EPOCHS = ("local_steps", "steps"), ("local_epochs", "epochs", "num_epochs")
 _SOME_OR_ALL = ("participation=Participation({name}={value!r})", "participation=Everyone({name}={value!r})")
@@ -655,6 +697,9 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, options: Mapping[s
     for written in texts:
         if _takes(cls, written):
             raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; write {written}")
+    if name in _INSTEAD and _ELSEWHERE.get(name) not in taken:
+        advice = _INSTEAD[name].format(name=name, value=value)
+        raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; {advice}")
     # Names in other libraries, which no comparison of letters finds.
     near = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in taken else get_close_matches(name, taken, n=1)
     advice = f"did you mean {near[0]}?" if near else f"help({cls.__name__}) lists those it has"

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting
@@ -35,8 +34,7 @@ from flwr_fco.server.rounds import saving
 from flwr_fco.server.rounds.output import Output, check_point, check_state
 from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.server.rounds.structure import structure
-from flwr_fco.wire.delivery import send_and_receive
-from flwr_fco.wire.metrics import joined_metrics
+from flwr_fco.wire.metrics import CLIENTS, joined_metrics
 from flwr_fco.wire.model import layout_of, primal_vector
 from flwr_fco.wire.protocol import Node, Plan, Uplink
 from flwr_fco.work import Work
@@ -149,7 +147,10 @@ class Run:
         self._initial = ArrayRecord()
         self.overflowed = self._loaded = False
         self.progress: Progress | None = None
+        #: What was counted of the last training round; None if nobody was asked.
+        self.outcome: Mapping[str, float | int] | None = None
         self._kept: saving.Saved | None = None
+        self._renamed: set[str] = set()
 
     def begin(self, num_rounds: int, timeout: float, *, resumes: bool) -> None:
         """Prepare for ``start``.
@@ -323,11 +324,18 @@ class Run:
         if self._problem is None:
             self._problem = Problem.of(plan, memories=self.memories, graph=self.graph, given=self._given)
         else:
-            self._problem = self._problem.with_plan(plan)
+            untrained = self._assembly.untrained
+            given = self._given if untrained is None or self._given is None else untrained.given(self._given)
+            self._problem = self._problem.with_plan(plan)._replace(given=given)
 
     def _setting_of(self, state: Any) -> Setting:
         assert self._given is not None
-        return self.algorithm.setting(self._given, state)
+        untrained = self._assembly.untrained
+        return self.algorithm.setting(self._given if untrained is None else untrained.given(self._given), state)
+
+    def _is_of(self, setting: Setting, plan: Plan) -> bool:
+        """Whether psi and the arrays that it acts on are those of a plan."""
+        return setting.regularizer is plan.regularizer and setting.layout is plan.layout
 
     def _open_problem(self, server_round: int) -> Problem:
         """Return the problem of a round; rates are evaluated once, because functions may keep a count."""
@@ -476,11 +484,7 @@ class Run:
         MetricRecord or None
             None if no client was asked.
         """
-        strategy: FedAvg = self.strategy
-        if has_own_hooks(strategy):
-            # A subclass overrides hooks, which Flower would call.
-            messages = strategy.configure_train(server_round, arrays, config, grid)
-            return strategy.aggregate_train(server_round, send_and_receive(grid, messages, self.mail.timeout))
+        self.outcome = None
         letters = self.open_round(server_round, arrays, config, grid)
         return self.close_round(self.mail.exchange(letters) if letters else [])
 
@@ -549,14 +553,15 @@ class Run:
         if self.private_mean is not None:
             # The noisy mean is all that is known of the replies; no round is skipped.
             self.overflowed = not self._update([self.private_mean.release(uplinks)])
-            metrics = self._reported(MetricRecord(), {"skipped": int(self.overflowed)})
+            self.outcome = {"skipped": int(self.overflowed)}
+            metrics = self._reported(MetricRecord(), self.outcome)
         elif self.current.nodes:
-            counts = self._conclude(good, uplinks)
+            self.outcome = counts = self._conclude(good, uplinks)
             contents = [reply.content for reply in good] if uplinks else []
             theirs = checks.average_metrics(options.train_metrics_aggr_fn, contents, options.weighted_by_key)
             metrics = self._reported(theirs, counts)
         elif everyone is not None and (missing := everyone.metrics_of_absence()) is not None:
-            metrics = MetricRecord(dict(missing))
+            self.outcome, metrics = missing, MetricRecord(dict(missing))
         arrays = self.primal_arrays()
         for part in reversed(self._acting["end_round"]):
             part.end_round(self)
@@ -564,12 +569,14 @@ class Run:
 
     def _conclude(self, good: Sequence[Reply[Uplink]], uplinks: Sequence[Uplink]) -> dict[str, float | int]:
         """Take the server's step, if there are enough replies; return what is counted of the round."""
-        current = self.current
+        current, options = self.current, self.strategy
         least = len(current.nodes) if self.algorithm.everyone else self.strategy.participation.min_replies
         skipped = len(good) < least or not uplinks or not self._update(uplinks)
         if skipped:
-            text = "aggregate_train: round %s is skipped: %s good replies, at least %s needed"
-            log(WARNING, text, current.number, len(good), least)
+            why = f"at least {least} needed"
+            if len(good) >= least:
+                why = "whose update is not finite" if uplinks else f"whose {options.weighted_by_key!r} are all 0"
+            log(WARNING, "aggregate_train: round %s is skipped: %s good replies, %s", current.number, len(good), why)
         # Nothing else was wrong: the numbers were too large.
         self.overflowed = skipped and len(good) >= least and bool(uplinks)
         missing = len(current.nodes) - len(good)
@@ -587,7 +594,23 @@ class Run:
         """Return the clients' metrics with a round's counts and, under other names, what model and parts add."""
         problem = self.problem
         promised = structure(problem.psi, problem.layout, self.as_vector(self.primal_arrays()))
-        return joined_metrics(theirs, {**counts, **promised, **self.round_metrics(), **counts})
+        return self.joined(theirs, {**counts, **promised, **self.round_metrics(), **counts})
+
+    def joined(self, theirs: MetricRecord, ours: Mapping[str, float | int]) -> MetricRecord:
+        """Return the clients' metrics with the server's own; a clash of names is told once.
+
+        Parameters
+        ----------
+        theirs : MetricRecord
+            The clients', averaged.
+        ours : mapping of str to number
+            The server's.
+        """
+        for name in theirs.keys() & ours.keys() - self._renamed:
+            text = "the clients' metric %r has the name of one of the server's: it is in the results as %r"
+            log(WARNING, text, name, f"{CLIENTS}{name}")
+            self._renamed.add(name)
+        return joined_metrics(theirs, ours)
 
     def round_metrics(self) -> dict[str, float | int]:
         """Return the metrics that the method and its parts add to the current round."""
@@ -662,6 +685,12 @@ class Run:
         if not all(all_finite(value) for value in after):
             log(WARNING, _OVERFLOWS)
             return None
+        untrained = self._assembly.untrained
+        if untrained is not None:
+            assert self._given is not None
+            values = after.dual if hasattr(after, "dual") else after.primal
+            untrained.observe(self._given.layout, self.parts["unmodified"].sent_model(self.mail)[1], uplinks)  # type: ignore[attr-defined]
+            untrained.hold(values, self._given.layout)
         setting = self._setting_of(after)
         stage = self._begins_stage(setting)
         if stage:
@@ -669,9 +698,11 @@ class Run:
         elif average.averages:
             average.add(algorithm.points(problem, before, after, replies))
         # A new stage has its own geometry and a state may have its own psi; both determine the state's point.
-        if stage or setting.regularizer is not problem.plan.regularizer:
+        if stage or not self._is_of(setting, problem.plan):
             problem = problem.with_plan(self._plan_of(setting))
         last = algorithm.retrieve(problem, after)
+        if untrained is not None:
+            untrained.copy(last, values, problem.layout)
         check_point(algorithm, last, problem.layout.size)
         output = Output.of(after, problem.plan, average.point(lambda: last), passed, takes=average.idle)
         if not output.finite():
@@ -697,6 +728,43 @@ class Run:
             point = self.average.point(partial(self.algorithm.retrieve, self.problem, self.state))
             output = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
         return output.arrays.copy()
+
+    def snapshot(self) -> tuple[Any, dict[str, NDArray[Any]]]:
+        """Return what :meth:`move_to` goes back to: the state and the arrays that are not optimised."""
+        return self.state, dict(self.pass_through_arrays)
+
+    def move_to(self, state: Any, passed: dict[str, NDArray[Any]], *, initial: ArrayRecord | None = None) -> None:
+        """Put another state in the place of the present one.
+
+        Parameters
+        ----------
+        state : NamedTuple
+            The state.
+        passed : dict of str to ndarray
+            The model's arrays that are not optimised.
+        initial : ArrayRecord, optional
+            The model, before the first round that counts.
+        """
+        self.state, self.mail.pass_through_arrays, self._output, self.mail.output = state, passed, None, None
+        if initial is not None:
+            self._initial = initial
+        setting = self._setting_of(state)
+        if not self._is_of(setting, self.plan):
+            self._adopt(setting)
+        self.mail.take_model(self.algorithm.retrieve(self.problem, state))
+
+    def point_of(self, state: Any) -> Vector:
+        """Return the primal point of a state, under the psi that is the state's.
+
+        Parameters
+        ----------
+        state : NamedTuple
+            The state.
+        """
+        setting, problem = self._setting_of(state), self.problem
+        if not self._is_of(setting, problem.plan):
+            problem = problem.with_plan(self._plan_of(setting))
+        return self.algorithm.retrieve(problem, state)
 
     def as_vector(self, arrays: ArrayRecord) -> Vector:
         """Return a primal model as one vector; free for the model that :meth:`primal_arrays` returned last.
@@ -727,16 +795,3 @@ class Run:
         if certifier is None or server_round % certifier.every:
             return {}
         return certifier.certified(self, grid, self.as_vector(arrays))
-
-
-def has_own_hooks(strategy: Any) -> bool:
-    """Whether a subclass overrides ``configure_train`` or ``aggregate_train``.
-
-    Parameters
-    ----------
-    strategy : CompositeStrategy
-        The strategy of the run.
-    """
-    names = ("configure_train", "aggregate_train")
-    ours = all(getattr(type(strategy), name).__module__.startswith("flwr_fco.server.") for name in names)
-    return not ours or not strategy.__dict__.keys().isdisjoint(names)

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.core.logs import log
+from flwr_fco.core.validation import kinds_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Result
 from flwr_fco.server.clients.memory import ClientMemories
@@ -23,6 +24,7 @@ from flwr_fco.server.options import (
     CommonOptions,
     RateOptions,
     check_options,
+    checked_option,
     rate_text,
     scope_of,
     serves_unmodified,
@@ -32,12 +34,15 @@ from flwr_fco.server.replies.checks import Round, average_metrics
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
+from flwr_fco.server.rounds.subclass import check_configured, take
 from flwr_fco.server.run import Run
 from flwr_fco.wire.envelope import addressed
 from flwr_fco.wire.model import config_of_round, primal_request
 from flwr_fco.work import FirstOrder, Work
 
 _EVALUATE_SAMPLE = 3
+#: Methods of the strategies of Flower's earlier interface.
+_EARLIER = ("initialize_parameters", "configure_fit", "aggregate_fit", "evaluate")
 
 
 @dataclass(repr=False, eq=False)
@@ -74,6 +79,33 @@ class CompositeStrategy(CommonOptions, FedAvg):
         )
         self.fraction_train, self.fraction_evaluate = fractions["fraction_train"], fractions["fraction_evaluate"]
         self._fco = Run(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A subclass's own attribute may have the name of an option, or of what a strategy says.
+        if name in ("state", "memories", "result"):
+            raise ConfigurationError(
+                f"self.{name} = {value!r}: `{name}` is what a {type(self).__name__} says of its run; take another "
+                f"name, such as `my_{name}`"
+            )
+        option = type(self).__dataclass_fields__.get(name)
+        if option is not None and option.init and "_fco" in self.__dict__:
+            try:
+                value = checked_option(option, value, kinds_of(type(self)))
+            except ConfigurationError as error:
+                raise ConfigurationError(
+                    f"self.{name} = {value!r}: `{name}` is an option of {type(self).__name__}; take another name for "
+                    f"an attribute of your own: {error}"
+                ) from error
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _EARLIER:
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r}, which Flower's earlier interface calls (flwr.server.Server, "
+                "start_server, start_simulation): run it in a ServerApp, `strategy.start(grid, initial_arrays, "
+                "num_rounds)`, or in one process with flwr_fco.simulate (docs/subclasses.md)"
+            )
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __copy__(self) -> Self:
         """Return a strategy with the same options and a run of its own, as :func:`copy.deepcopy` does."""
@@ -201,6 +233,10 @@ class CompositeStrategy(CommonOptions, FedAvg):
         if run.state is None or server_round == 1:
             unmodified = serves_unmodified(self)
             refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""), unmodified=unmodified)
+        ours = type(self).__module__.startswith("flwr_fco.")
+        # A subclass, with a `start` of its own perhaps, may have changed the model since `aggregate_train`.
+        if arrays and not ours and run.state is not None and (server_round > 1 or run.current.number == 0):
+            take(run, arrays, f"{type(self).__name__}.configure_train got")
         letters = run.open_round(server_round, arrays, config, grid)
         return run.mail.post(letters)
 
@@ -220,11 +256,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
         """
         run, replies = self._fco, list(replies)
         current = run.current
-        if current.number != server_round:
-            raise ConfigurationError(
-                f"aggregate_train was called for round {server_round}, but configure_train for {current.number}; "
-                "call them in turn, as `start` does"
-            )
+        check_configured(run, server_round)
         stamps = [reply.metadata.group_id for reply in replies]
         # In a run this is the fault of a client, and its reply is left out.
         if run.progress is None and stamps and not any(isinstance(stamp, str) and stamp for stamp in stamps):
@@ -261,9 +293,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
             return None
         contents = mail.collect_metrics(replies)
         metrics = average_metrics(self.evaluate_metrics_aggr_fn, contents, self.weighted_by_key)
-        metrics["num-replies"] = len(contents)
-        metrics["num-left-out"] = asked - len(contents)
-        return metrics
+        return self._fco.joined(metrics, {"num-replies": len(contents), "num-left-out": asked - len(contents)})
 
 
 def _lines_of_work(options: Any, planned: Work | None) -> list[tuple[str, str]]:

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.core.spec import Spec
-from flwr_fco.errors import FOR_A_MODEL, ClientError, ConfigurationError
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.downlink import received
+from flwr_fco.wire.envelope import advice_on
 from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent
 
@@ -290,12 +291,15 @@ class InProcessGrid(Grid):
             self.report(server_round)
         return answers
 
-    def _raised(self, error: Exception, node_id: int, number: str, kind: str) -> ClientError:
+    def _raised(
+        self, error: Exception, node_id: int, number: str, kind: str, content: RecordDict | None = None
+    ) -> ClientError:
         text = (
             f"node {node_id} (partition {self.partition_ids[node_id]}) raised "
             f"{type(error).__name__} in round {number or '?'} ({kind}): {error}"
         )
-        return ClientError(f"{text}. {FOR_A_MODEL}" if "state_dict" in text else text, node_id, number)
+        advice = "" if content is None else advice_on(f"{error}", content)
+        return ClientError(f"{text}. {advice}" if advice else text, node_id, number)
 
     def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:
         return [self._deliver(message) for message in messages]
@@ -323,7 +327,7 @@ class InProcessGrid(Grid):
         except Exception as error:
             if self.raise_errors:
                 about = message.metadata
-                raise self._raised(error, node_id, about.group_id, about.message_type) from error
+                raise self._raised(error, node_id, about.group_id, about.message_type, message.content) from error
             context.state = state
             reason = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
             reply = Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)

@@ -225,7 +225,8 @@ def _as_array(name: str, array: Any) -> Array:
     if isinstance(array, Array):
         return array
     try:
-        return Array(array if hasattr(array, "shape") else np.asarray(array))
+        # Flower takes arrays, not NumPy's scalars, which have a shape too.
+        return Array(array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array))
     except TypeError as error:
         raise ConfigurationError(
             f"array {name!r} is {getattr(array, 'dtype', type(array).__name__)}, which Flower's messages cannot hold "

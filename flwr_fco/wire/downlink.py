@@ -18,12 +18,10 @@ from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import arrays_of, from_array, labelled, read_pass_through, sparse_vector
 from flwr_fco.wire.client_state import read_state, state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
-from flwr_fco.wire.keys import INDICES, NO_ARRAYS, NONZEROS, NUMBER, OWN_ARRAYS, PASS, PLAN, POINTS, RESTORED
+from flwr_fco.wire.keys import FCO, INDICES, NO_ARRAYS, NONZEROS, NUMBER, OWN_ARRAYS, PASS, PLAN, POINTS, RESTORED
 from flwr_fco.wire.metrics import is_number
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors
 from flwr_fco.work import work_from_header
-
-_FCO = "fco"
 
 
 def downlink_records(
@@ -86,7 +84,7 @@ def downlink_records(
         if downlink.stamp.restored is not None:
             restored = arrays_of(downlink.stamp.restored).items()
             records[RESTORED] = (ArrayRecord, {name: serialised.array(vector) for name, vector in restored})
-    records[_FCO] = (ConfigRecord, fco)
+    records[FCO] = (ConfigRecord, fco)
     return _flower.packed(records)
 
 
@@ -99,12 +97,12 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     digest = str(fco["plan"])
     if "plan-header" in fco:
         record = {"plan": digest, "plan-header": str(fco["plan-header"])}
-        context.state[_FCO] = _flower.filled(ConfigRecord, record)
+        context.state[FCO] = _flower.filled(ConfigRecord, record)
         if PLAN in content:
             context.state[PLAN] = content[PLAN]
         elif PLAN in context.state:
             del context.state[PLAN]
-    stored = context.state.get(_FCO)
+    stored = context.state.get(FCO)
     if not isinstance(stored, ConfigRecord) or stored.get("plan") != digest:
         raise PlanMissingError(f"this node does not have the plan {digest}")
     plan = _plans.get(digest)
@@ -133,7 +131,7 @@ def store_plan(contexts: Sequence[Context], plan: Spec, digest: str, header: str
         if content or _flower.items_of(context.state):
             _plan_of(content, {"plan": digest, "plan-header": header}, context)
         else:
-            context.state = _flower.packed({_FCO: (ConfigRecord, {"plan": digest, "plan-header": header})})
+            context.state = _flower.packed({FCO: (ConfigRecord, {"plan": digest, "plan-header": header})})
     return stored
 
 
@@ -172,12 +170,12 @@ def read_downlink(
         If the message is not from this package.
     """
     content = message.content
-    if _FCO not in content:
+    if FCO not in content:
         raise ProtocolError(
             "this training message comes from a strategy that is not of flwr_fco (it lacks the 'fco' record). "
             'Use one of flwr_fco.strategies on the server, without client="unmodified".'
         )
-    fco: dict[str, Any] = dict(content[_FCO].items())
+    fco: dict[str, Any] = dict(content[FCO].items())
     if check_header is not None and "plan-header" in fco:
         check_header(fco["plan-header"])
     plan = _plan_of(content, fco, context)
@@ -328,7 +326,7 @@ def received(
     if plan is None:
         return None
     for downlink, context in zip(downlinks, contexts, strict=True):
-        stored, stamp = _flower.items_of(context.state).get(_FCO), downlink.stamp
+        stored, stamp = _flower.items_of(context.state).get(FCO), downlink.stamp
         if not isinstance(stored, ConfigRecord) or _flower.items_of(stored).get("plan") != digest:
             return None
         # Most clients of a round get the same downlink.

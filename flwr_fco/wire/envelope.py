@@ -10,9 +10,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from numpy.typing import NDArray
 
 from flwr_fco.core.schema import Names, names_of
-from flwr_fco.errors import ProtocolError
+from flwr_fco.errors import FOR_A_MODEL, OLD_CLIENT, ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.keys import METRICS, NO_ARRAYS, SCHEMA
+from flwr_fco.wire.keys import FCO, METRICS, NO_ARRAYS, OWN_ARRAYS, SCHEMA
 from flwr_fco.wire.protocol import Downlink
 
 #: Message type of the question 'which partition are you?' that precedes the first round.
@@ -25,6 +25,30 @@ _PLAN_MISSING, _STATE_MISSING = "plan-missing", "state-missing"
 _PARTITION = "partition-id"
 #: Metrics that clients must not set themselves.
 OWN_METRICS = frozenset({"num-examples", "elapsed", "local-steps", _PLAN_MISSING, _STATE_MISSING})
+
+
+def advice_on(text: str, content: RecordDict) -> str:
+    """Return what to do after a client's error whose cause is known; else an empty string.
+
+    Known are a ClientApp of FedAvg that got a dual, and a NumPyClient of Flower's earlier interface.
+
+    Parameters
+    ----------
+    text : str
+        The error: PyTorch names the arrays that its ``state_dict`` does not have.
+    content : RecordDict
+        The message that the client got.
+    """
+    if any(name in text for name in _OLD_RECORDS):
+        return OLD_CLIENT
+    if "state_dict" not in text or FCO not in content:
+        return ""
+    names = {name for key, record in content.array_records.items() if key not in OWN_ARRAYS for name in record}
+    return FOR_A_MODEL if any(f'"{name}"' in text or f"'{name}'" in text for name in names) else ""
+
+
+#: Records that the clients of Flower's earlier interface look for in a message.
+_OLD_RECORDS = ("fitins.parameters", "evaluateins.parameters", "getparametersins.config")
 
 
 class PlanMissingError(ProtocolError):

@@ -17,6 +17,8 @@ FOLDS = "folds"
 INDICES = "places:"
 #: Prefix of a vector sent by its non-zeros: all other entries are zero.
 NONZEROS = "nonzeros:"
+#: The record of a message that says its plan and its numbers.
+FCO = "fco"
 PLAN, RESTORED = "fco-plan", "fco-restored"
 #: The ArrayRecords of a message that are not its vectors.
 OWN_ARRAYS = (PLAN, RESTORED)

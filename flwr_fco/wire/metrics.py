@@ -7,13 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-from flwr_fco.errors import ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire import flower as _flower
 
 #: Whole numbers up to this are exact as floats, and always finite.
 LARGEST_COUNT = 2**53
+#: Prefix of a clients' metric that has the name of one of the server's.
+CLIENTS = "clients-"
 
 
 def is_number(value: Any) -> bool:
@@ -95,9 +98,47 @@ def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricR
     return _flower.filled(MetricRecord, means)
 
 
+def as_metrics(metrics: Any, who: str, when: str = "") -> MetricRecord | None:
+    """Return metrics of a hook or a function as a MetricRecord; a plain dict will do.
+
+    Parameters
+    ----------
+    metrics : MetricRecord, mapping or None
+        What was returned.
+    who : str
+        Who returned it, for the message.
+    when : str
+        When, for the message.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is something else.
+
+    Examples
+    --------
+    >>> as_metrics({"loss": 0.5}, "evaluate_fn")
+    {'loss': 0.5}
+    """
+    if metrics is None or isinstance(metrics, MetricRecord):
+        return metrics
+    try:
+        if isinstance(metrics, Mapping):
+            plain = {key: value.item() if isinstance(value, np.generic) else value for key, value in metrics.items()}
+            return MetricRecord(plain)
+        said = f"a {type(metrics).__name__}{when}"
+    except (TypeError, ValueError) as error:
+        said = f"{metrics!r}{when} ({error})"
+    raise ConfigurationError(
+        f"{who} returned {said}; expected a MetricRecord, such as MetricRecord({{'loss': 0.5}}), a dict of numbers, or "
+        "None"
+    )
+
+
 def joined_metrics(theirs: MetricRecord, ours: Mapping[str, int | float]) -> MetricRecord:
-    """Return the clients' averaged metrics together with the server's own, which take precedence."""
-    return _flower.filled(MetricRecord, {**dict(theirs.items()), **ours})
+    """Return the clients' averaged metrics with the server's own; one of theirs with a name of ours gets a prefix."""
+    renamed = {f"{CLIENTS}{name}" if name in ours else name: value for name, value in theirs.items()}
+    return _flower.filled(MetricRecord, {**renamed, **ours})
 
 
 def _form_of(value: Any) -> int:

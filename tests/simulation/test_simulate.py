@@ -242,7 +242,7 @@ def test_mods_are_a_sequence_of_functions(mods):
 
 
 @pytest.mark.parametrize("which", ["train", "evaluate"])
-@pytest.mark.parametrize("answer", [None, {"loss": 1.0}], ids=str)
+@pytest.mark.parametrize("answer", [None, 1.0], ids=str)
 def test_averaged_metrics_are_a_record(which, answer):
     def averaged(contents, weighted_by_key):
         return answer

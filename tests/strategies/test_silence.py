@@ -19,9 +19,7 @@ EVERY_ROUND = {"rounds": (1, 2, 3), "nodes": range(10)}
 
 def test_a_run_in_which_no_round_counted_is_an_error_with_its_reason_and_result():
     shorter = with_increment(lambda arrays: {"increment": arrays["increment"][:-1]})
-    with pytest.raises(
-        NothingTrainedError, match=rf"0 of 3 rounds counted.*12 replies: .*float64\[{FEATURES}\]"
-    ) as caught:
+    with pytest.raises(NothingTrainedError, match=rf"no round counted.*12 replies: .*float64\[{FEATURES}\]") as caught:
         start_on(Faulty(app_of(clients()), 4, shorter, **EVERY_ROUND), strategy())
     result = caught.value.result
     np.testing.assert_array_equal(flat(result.arrays), flat(start_arrays()))
@@ -30,13 +28,13 @@ def test_a_run_in_which_no_round_counted_is_an_error_with_its_reason_and_result(
 
 
 def test_too_few_replies_in_every_round_are_that_error_too():
-    with pytest.raises(NothingTrainedError, match="4 good replies in the first one; lower min_replies"):
+    with pytest.raises(NothingTrainedError, match="4 good replies in the last one; lower min_replies"):
         start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(participation=Participation(min_replies=5)))
 
 
 def test_replies_that_all_weigh_nothing_are_that_error_too():
     weights = dict.fromkeys(range(4), 0.0) | {4: 1.0}
-    with pytest.raises(NothingTrainedError, match="4 good replies in the first one, whose weights are all 0"):
+    with pytest.raises(NothingTrainedError, match="4 good replies in the last one, whose weights are all 0"):
         start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(weighting=weights))
 
 

@@ -244,7 +244,8 @@ class Arrays(Choice):
     apply_to : str or sequence of str, optional
         Shell patterns of the arrays that psi acts on; see :meth:`Layout.from_arrays`.
     pass_through : str or sequence of str
-        Shell patterns of floating-point arrays that are averaged but not optimised (default: running statistics).
+        Shell patterns of floating-point arrays that are averaged but not optimised, besides running statistics. An
+        empty sequence: not even these.
     scope : {"each", "joint"}, default "each"
         Whether psi acts on each array separately or on all of them as one vector.
 

@@ -138,7 +138,7 @@ class UnmodifiedClients(Part):
         """Return the model as ``FedAvg`` sends it."""
         options = self._options
         keys = {"arrayrecord_key": options.arrayrecord_key, "configrecord_key": options.configrecord_key}
-        return primal_request(self._sent_model(mail)[0], mail.config_of_round, **keys)
+        return primal_request(self.sent_model(mail)[0], mail.config_of_round, **keys)
 
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
         """Return the client's model minus the model that it was sent."""
@@ -147,7 +147,7 @@ class UnmodifiedClients(Part):
         uplink = read_unmodified(
             content,
             mail.plan.layout,
-            sent=self._sent_model(mail)[1],
+            sent=self.sent_model(mail)[1],
             client_lr=problem.client_lr,
             local_steps=options.work.steps or 1,
             weighted_by_key=options.weighted_by_key,
@@ -179,8 +179,14 @@ class UnmodifiedClients(Part):
         client = self._options.client
         return client.threshold_per_round if isinstance(client, Unmodified) else None
 
-    def _sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
-        """Return the current model as records, and as a vector rounded to the user's dtypes."""
+    def sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
+        """Return the current model as records, and as a vector rounded to the user's dtypes.
+
+        Parameters
+        ----------
+        mail : Mail
+            The messages of the run.
+        """
         current, output = mail.current, mail.output
         if output is not None and output.state is current.state and output.plan is mail.plan:
             return output.arrays, output.point

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from logging import INFO, WARNING
+from logging import DEBUG, INFO, WARNING
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract import Problem
 from flwr_fco.algorithms.contract.means import robust_mean
 from flwr_fco.core.logs import log
-from flwr_fco.errors import FOR_A_MODEL, ConfigurationError, ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.options import MetricsFunction
-from flwr_fco.wire.envelope import content_of, sender_and_group, was_altered, what_is_missing
+from flwr_fco.wire.envelope import advice_on, content_of, sender_and_group, was_altered, what_is_missing
 from flwr_fco.wire.keys import SCHEMA
+from flwr_fco.wire.metrics import as_metrics
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import Work
 
@@ -160,7 +161,12 @@ class Round:
         """
         if len(reason) > _LONGEST_REASON:
             reason = f"{reason[:_LONGEST_REASON]} ... ({len(reason)} characters)"
-        log(WARNING, "%s: left out the reply of %s: %s", self.caller, node, reason)
+        # Of a traceback the first line says where, the last one what.
+        lines = [line.strip() for line in reason.splitlines() if line.strip()]
+        short = " ... ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else reason
+        log(WARNING, "%s: left out the reply of %s: %s", self.caller, node, short)
+        if len(lines) > 1:
+            log(DEBUG, "%s: the whole of it: %s", self.caller, reason)
         self._note(node, reason)
 
     def _note(self, node: Node, reason: str) -> None:
@@ -221,7 +227,9 @@ class Round:
                 if content is None:
                     reason = f"error {reply.error.code}: {reply.error.reason}"
                     # Before the client's own text, which may be cut.
-                    raise ProtocolError(f"{FOR_A_MODEL}: {reason}" if "state_dict" in reason else reason)
+                    asked = (m.content for m in self.messages if m.metadata.dst_node_id == sender)
+                    advice = next((found for each in asked if (found := advice_on(reason, each))), "")
+                    raise ProtocolError(f"{advice}: {reason}" if advice else reason)
                 if node is None:
                     raise ProtocolError("this node was not asked")
                 if group != stamp:
@@ -393,13 +401,12 @@ def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weig
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         log(WARNING, "the clients' metrics cannot be averaged, so the round reports none of them: %s", error)
         return MetricRecord()
-    if not isinstance(metrics, MetricRecord):
-        name = getattr(aggregate, "__name__", repr(aggregate))
-        raise ConfigurationError(
-            f"{name}, which averages the clients' metrics, returned a {type(metrics).__name__}; expected a MetricRecord"
-        )
-    if "elapsed" in metrics:
+    who = f"{getattr(aggregate, '__name__', repr(aggregate))}, which averages the clients' metrics,"
+    averaged = as_metrics(metrics, who)
+    if averaged is None:
+        raise ConfigurationError(f"{who} returned a NoneType; expected a MetricRecord or a dict of numbers")
+    if "elapsed" in averaged:
         # In messages it accompanies a dual; in a table of metrics it would be read as seconds.
-        metrics["sum-of-step-sizes"] = metrics.pop("elapsed")
-    metrics.pop(SCHEMA, None)
-    return metrics
+        averaged["sum-of-step-sizes"] = averaged.pop("elapsed")
+    averaged.pop(SCHEMA, None)
+    return averaged

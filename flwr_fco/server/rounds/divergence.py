@@ -24,8 +24,9 @@ class DivergenceWatch:
     """Tracks the norm of the model from round to round.
 
     A run has diverged when the norm of its model exceeds 1e6 times the largest of: the norm of the initial model, the
-    norm after the first round that counted, sqrt(d) (coefficients of size 1). The last good model is the last one with
-    at most ten times that size.
+    norm after the first round that counted, sqrt(d) (coefficients of size 1). That first round has only to be finite:
+    it may be the one that finds the units of the model. The last good model is the last one with at most ten times
+    that size.
 
     Parameters
     ----------
@@ -68,10 +69,10 @@ class DivergenceWatch:
             The model's entries, all or only those that may be non-zero.
         """
         norm = _norm(w)
+        if self._first and math.isfinite(norm):
+            self._first, self._scale = False, max(self._scale, norm)
         if not norm <= _TOO_LARGE * self._scale:
             return f"the norm of the model is {norm:.2g}; it was {self._scale:.2g} in the first rounds"
-        if self._first:
-            self._first, self._scale = False, max(self._scale, norm)
         if norm <= _GOOD * self._scale:
             self.good = (server_round, arrays)
         return ""

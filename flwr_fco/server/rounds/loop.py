@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from logging import INFO, WARNING
 from typing import Any
 
@@ -18,22 +19,24 @@ from numpy.typing import NDArray
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, RunInterrupted
 from flwr_fco.results import Number, Result, numbers_of
-from flwr_fco.server.options import serves_unmodified
+from flwr_fco.server.options import AUTO, serves_unmodified
 from flwr_fco.server.replies.bounds import TOO_LONG
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.server.rounds.sparse_training import watches_of
+from flwr_fco.server.rounds.subclass import has_own_hooks, hooked_round
 from flwr_fco.server.run import Run
 from flwr_fco.wire.arrays import NOT_FINITE
 from flwr_fco.wire.delivery import send_and_receive
+from flwr_fco.wire.metrics import as_metrics, joined_metrics
 
 #: Maximum number of rollbacks in a row.
 _IN_A_ROW = 3
 #: Rounds in a row with only overlong increments after which a run has diverged; less than `evict_after`.
 _TOO_LONG_IN_A_ROW = 2
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
-EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | Mapping[str, Any] | None]
 
 
 def run_rounds(
@@ -92,8 +95,8 @@ def run_rounds(
         hooks.call("on_run_end", result)
     log(INFO, "")
     log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
-    rounds = result.train_metrics_clientapp.values()
-    if rounds and all(metrics["skipped"] for metrics in rounds) and watch.stops:
+    tried = run.outcome is not None or result.train_metrics_clientapp
+    if tried and run.state.round == 0 and watch.stops and not watch.ever_rolled_back:
         raise NothingTrainedError(_why_nothing(run, result), result)
     for line in ("", "Final results:", "", *(f"\t{line}" for line in str(result).splitlines()), ""):
         log(INFO, "%s", line)
@@ -135,7 +138,9 @@ def _resume(run: Run, path: str | os.PathLike[str], progress: Progress, num_roun
 def _train(run: Run, progress: Progress, watch: _Watch, grid: Grid, number: int, config: ConfigRecord) -> None:
     """Train in a round; the model, the numbers and the save point are the result's and the progress's."""
     result = progress.result
-    aggregated, metrics = run.train_round(number, result.arrays, config, grid)
+    hooked = has_own_hooks(run.strategy)
+    train = partial(hooked_round, run) if hooked else run.train_round
+    aggregated, metrics = train(number, result.arrays, config, grid)
     result.arrays = result.arrays if aggregated is None else aggregated
     if metrics is not None:
         # Before the watch, which may end the run with an error: its result includes the numbers of that round.
@@ -143,10 +148,12 @@ def _train(run: Run, progress: Progress, watch: _Watch, grid: Grid, number: int,
     if run.private_mean is not None:
         # Before anything about the round is published: it must never be run again with other noise.
         progress.save_point(number, complete=False)
-    sound = watch.round_done(number, result.arrays, metrics)
-    if metrics is not None and sound:
-        for name, value in run.certificate(number, grid, result.arrays).items():
-            metrics[name] = value
+    sound = watch.round_done(number, result.arrays, run.outcome)
+    added: dict[str, float] = {"rolled-back": 1} if watch.rolled_back else {}
+    if run.outcome is not None and sound:
+        added |= run.certificate(number, grid, result.arrays)
+    if added:
+        metrics = result.train_metrics_clientapp[number] = joined_metrics(metrics or MetricRecord(), added)
     _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
     if run.private_mean is None:
         progress.save_point(number, complete=False)
@@ -157,20 +164,23 @@ def _evaluate(run: Run, result: Result, grid: Grid, number: int, config: ConfigR
     messages = run.strategy.configure_evaluate(number, result.arrays, config, grid)
     if messages:
         scores = run.strategy.aggregate_evaluate(number, send_and_receive(grid, messages, timeout))
+        scores = as_metrics(scores, f"{type(run.strategy).__name__}.aggregate_evaluate")
         _keep(result.evaluate_metrics_clientapp, number, scores, "Aggregated MetricRecord")
 
 
 def _why_nothing(run: Run, result: Result) -> str:
     """Return why no round counted, most frequent reasons first."""
-    rounds = result.train_metrics_clientapp
-    text = f"{type(run.strategy).__name__}: 0 of {len(rounds)} rounds counted, so the model is still the initial one: "
+    counts: Mapping[str, Any] = run.outcome or next(iter(result.train_metrics_clientapp.values()))
+    text = f"{type(run.strategy).__name__}: no round counted, so the model is still the initial one: "
     # First line of the error only: a client's traceback follows it.
     reasons = Counter(entry.reason.partition("\n")[0][:200] for entry in result.left_out if entry.kind == "train")
     if not reasons:
-        replies, least = int(rounds[min(rounds)]["num-replies"]), run.strategy.participation.min_replies  # type: ignore[arg-type]
+        if counts.get("taken-back"):
+            return f"{text}aggregate_train returned None, or the model of before, in every round"
+        replies, least = int(counts.get("num-replies", 0)), run.strategy.participation.min_replies
         if replies >= least and not run.overflowed:
-            return f"{text}{replies} good replies in the first one, whose weights are all 0"
-        return f"{text}{replies} good replies in the first one; lower min_replies or wait for more clients"
+            return f"{text}{replies} good replies in the last one, whose weights are all 0"
+        return f"{text}{replies} good replies in the last one; lower min_replies or wait for more clients"
     whys = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
     more = len(reasons) - 3
     return f"{text}{whys}{f'; and {more} other reasons' if more > 0 else ''}. All are in the error's `result.left_out`"
@@ -183,6 +193,7 @@ class _Watch:
         self._run, self._result = run, result
         #: Whether this round was rolled back to the result's arrays.
         self.rolled_back = False
+        self.ever_rolled_back = False
         self._times, self._too_long = 0, 0
         self._keeps = run.strategy.on_divergence == "rollback"
         if self._keeps:
@@ -194,8 +205,8 @@ class _Watch:
         """Whether a divergence stops the run."""
         return self._watch is not None
 
-    def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
-        """Check a round; return whether it has ended with a model.
+    def round_done(self, number: int, arrays: ArrayRecord, outcome: Mapping[str, float | int] | None) -> bool:
+        """Check a round, of which `outcome` was counted; return whether it has ended with a model.
 
         Raises
         ------
@@ -203,9 +214,9 @@ class _Watch:
             If the run has diverged and the strategy must stop.
         """
         self.rolled_back = False
-        if metrics is None:
+        if outcome is None:
             return False
-        run, skipped = self._run, bool(metrics["skipped"])
+        run, skipped = self._run, bool(outcome["skipped"])
         try:
             entries = run.as_vector(arrays)
         except ProtocolError:
@@ -221,15 +232,13 @@ class _Watch:
                 self._times = 0
         elif run.overflowed:
             self._diverged(number, "the update overflows")
-        elif not metrics["num-replies"] and self._all_left_out(number, NOT_FINITE):
+        elif not outcome["num-replies"] and self._all_left_out(number, NOT_FINITE):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
         # A private round does not report its number of replies.
-        too_long = skipped and not metrics.get("num-replies", 1) and self._all_left_out(number, TOO_LONG)
+        too_long = skipped and not outcome.get("num-replies", 1) and self._all_left_out(number, TOO_LONG)
         self._too_long = self._too_long + 1 if too_long else 0
         if self._too_long >= _TOO_LONG_IN_A_ROW:
             self._diverged(number, "the increments of all clients are far longer than ever before")
-        if self.rolled_back:
-            metrics["rolled-back"] = 1
         return True
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -255,7 +264,8 @@ class _Watch:
         text = f"{type(run.strategy).__name__} diverged in round {number}: {reason}. {_advice(run, locally)}"
         if self._keeps and self._times < _IN_A_ROW:
             self._times += 1
-            self.rolled_back, self._result.arrays = True, run.roll_back()
+            self.rolled_back = self.ever_rolled_back = True
+            self._result.arrays = run.roll_back()
             answered = ", ".join(str(run.current.nodes[node]) for node in sorted(run.current.answered)[:20])
             log(WARNING, "%s The run goes on from round %s. Answers of: %s", text, good_round, answered)
             return
@@ -280,6 +290,11 @@ def _advice(run: Run, locally: bool) -> str:
         return "The rate of the clients' own training is too large for these data, or that of the server; lower them."
     if math.isnan(client_lr):
         return "Its steps are too large for these data: lower its rates, or scale the features and targets."
+    if getattr(run.strategy, "client_lr", None) == AUTO:
+        return (
+            f"client_lr={client_lr:g} is what theory says of the clients' losses: scale the features and targets, or "
+            "give a smaller one."
+        )
     if locally:
         return f"client_lr={client_lr:g} is too large for these data; try {client_lr / 10:g}, or fewer local steps."
     if server_lr > 1.0:
@@ -320,12 +335,7 @@ def _score(result: Result, number: int, evaluate_fn: EvaluateFunction | None, ti
     """Evaluate a round's model on the server."""
     if evaluate_fn is None:
         return
-    scores: Any = evaluate_fn(number, result.arrays)
-    if scores is not None and not isinstance(scores, MetricRecord):
-        raise ConfigurationError(
-            f"evaluate_fn returned a {type(scores).__name__} after round {number}; expected a MetricRecord, such as "
-            'MetricRecord({"loss": 0.5}), or None'
-        )
+    scores = as_metrics(evaluate_fn(number, result.arrays), "evaluate_fn", f" after round {number}")
     _keep(result.evaluate_metrics_serverapp, number, scores, title)
 
 

@@ -82,9 +82,8 @@ def test_weights_set_between_two_runs_are_those_of_the_second():
     model(strategy)
     strategy.weighting = weights
     np.testing.assert_array_equal(model(strategy), model(FedDAGT(**OPTIONS, weighting=weights)))
-    strategy.weighting = {0: -1.0}
     with pytest.raises(ConfigurationError, match=r"weighting\[0\]=-1.0"):
-        model(strategy)
+        strategy.weighting = {0: -1.0}
 
 
 def test_members_that_cannot_come_back_are_forgotten():
