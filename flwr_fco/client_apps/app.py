@@ -17,6 +17,7 @@ from flwr_fco.algorithms.contract import Disclosure
 from flwr_fco.client_apps.answers import find_answer, server_buffers
 from flwr_fco.client_apps.disclosed import count, withheld
 from flwr_fco.client_apps.quotas import Limits, clear_errors
+from flwr_fco.client_apps.recorded import recorded
 from flwr_fco.client_apps.training import (
     ClientData,
     LoadObjective,
@@ -68,8 +69,9 @@ def client_app(
         What a server may ask of this client; by default ``Limits()``. A message that exceeds the limits or cannot be
         read raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
     disclosure : Disclosure, optional
-        What may leave this client, as its owner says; by default ``Disclosure()``, which sets no limit. The log says
-        what has left in each run that asks for second derivatives at one strength, or if there is a `hessian_share`.
+        What may leave this client, as its owner says; by default there is no limit. With one, even ``Disclosure()``,
+        each message is a line of the log: what the server asked for, and what was sent, or why it was refused. Without
+        one, the log counts what has left in each run that asks for second derivatives at one strength.
     max_objectives : int, optional
         Maximum number of objectives that one process keeps; by default all that it has loaded. Above it, the least
         recently used ones are evicted. For a simulation of more data than the memory holds; data can also be a memory
@@ -102,7 +104,9 @@ def client_app(
         _check_loads("load_evaluation_objective", load_evaluation_objective)
     _end_quickly()
     allowed = Limits() if limits is None else limits
-    app = ClientApp(mods=checked_mods(mods))
+    own = checked_mods(mods)
+    # Outside of the others: what they change leaves as they have changed it.
+    app = ClientApp(mods=own if disclosure is None else [recorded, *own])
     discloses = checked("disclosure", Disclosure() if disclosure is None else disclosure, Disclosure)
     identity = uuid4().hex
     most = checked("max_objectives", max_objectives, int | None)
