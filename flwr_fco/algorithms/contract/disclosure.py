@@ -11,7 +11,7 @@ import numpy as np
 
 from flwr_fco.algorithms.contract.choices import AT_LEAST_ONE, Choice
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import CoxRegression, Poisson
+from flwr_fco.objectives import Poisson
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 
@@ -189,8 +189,6 @@ def _events_of(objective: Objective) -> list[int] | None:
     events: Any = getattr(objective, "num_events", None)
     if events is not None:
         return [int(events)]
-    if isinstance(objective, CoxRegression):
-        return [int(np.count_nonzero(objective.labels))]
     if isinstance(objective, Poisson):
         return [int(np.count_nonzero(objective.targets))]
     return _classes_of(objective)

@@ -1,20 +1,4 @@
-"""scikit-learn estimators: a run's result as a fitted estimator, and federated estimators that train in one process.
-
-``FederatedLasso(alpha=0.1).fit([X_1, X_2], [y_1, y_2])`` trains with two clients, each with its own rows, through
-:func:`flwr_fco.simulation.simulate`; ``fit(X, y)`` splits the rows, so these estimators work wherever scikit-learn's do
-(pipelines, grid searches), and ``fit(X, y, groups=client_of_each_row)`` assigns each row to a client. They pass
-scikit-learn's ``check_estimator``. Data frame columns are aligned by name across clients, in the first client's order,
-which ``predict`` expects. The objective functions are scikit-learn's, and so are the solutions::
-
-    FederatedLasso,
-    FederatedElasticNet           1/(2n) ||y - Xw - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
-    FederatedLogisticRegression   1/n sum_i loss_i + 1/(C n) (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
-
-The clients evaluate loss, gradient and a block of the Hessian (:class:`flwr_fco.strategies.FedNewton`): about a dozen
-rounds to a certified duality gap, however the data are distributed, after one in which they say how many rows they have
-and their loss at 0. No array holds the rows of all clients, and none has a row and a column for each feature. In a
-deployment ``model.client_app(load)`` is a site's ClientApp, and ``model.fit(grid, features=...)`` the ServerApp's part.
-"""
+"""The estimators of squares and classes, and what all estimators have in common."""
 
 from __future__ import annotations
 
@@ -47,7 +31,16 @@ from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, d
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
-from flwr_fco.inference.federated import COMPARED, ESTIMATED, Exchanges, OwnEstimates, Table, check_events
+from flwr_fco.inference.federated import (
+    CLASSES,
+    COMPARED,
+    ESTIMATED,
+    SQUARES,
+    Exchanges,
+    OwnEstimates,
+    Table,
+    check_events,
+)
 from flwr_fco.inference.federated import table as table_of
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.design import Design, is_sparse
@@ -265,6 +258,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     cv: int | Strengths | Sequence[Any] | None = field(default=None, kw_only=True)
     penalty_factor: Any = field(default=None, kw_only=True)
     standardize: bool = field(default=False, kw_only=True)
+    # What is fitted, for a table of intervals.
+    _kind = SQUARES
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -527,11 +522,16 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
             X, y, names = _read(load(context), order)
-            objective: Objective = self._objective(X, y, *classes)
+            objective: Objective = self._objective(X, self._targets(y), *classes)
             objective.feature_names = names
             return objective
 
         return make_app(objective_of, disclosure=disclosure)
+
+    @staticmethod
+    def _targets(y: Any) -> NDArray[Any]:
+        """Return a site's targets as an array."""
+        return np.asarray(y)
 
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
         start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
@@ -568,12 +568,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         rounds, path, tolerance = max(1, self.max_rounds - 1), self._path, strategy.tolerance
         self.n_iter_ = self._questions
-        names, squares = self._names(self.n_features_in_), isinstance(self, RegressorMixin)
+        names = self._names(self.n_features_in_)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
             self._intervals.places(names)
             told = run(OwnEstimates(strategy), start, 1)
-            check_events(told, names, squares)
+            check_events(told, names, self._kind)
             self.n_iter_ += 1
         for name in ("path_", "strength_"):
             # Of an earlier fit.
@@ -609,10 +609,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             )
         if self._intervals is not None:
             own = tolerance * min(1.0, _UNPENALISED / self.tol)
-            sums, asked = run(Exchanges(strategy, squares, own), result.arrays, rounds)
-            self._table = table_of(self._intervals, names, told, sums, squares, self._sites)
+            sums, asked = run(Exchanges(strategy, self._kind, own), result.arrays, rounds)
+            self._table = table_of(self._intervals, names, told, sums, self._kind, self._sites)
             self.n_iter_ += asked
-        first = "alpha" if squares else "C"
+        first = "C" if isinstance(self, ClassifierMixin) else "alpha"
         strength = getattr(strategy.regularizer, "strength", 0.0)
         value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
@@ -655,8 +655,8 @@ def _is_grid(X: Any) -> bool:
     return hasattr(X, "send_and_receive")
 
 
-def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, NDArray[Any], Names]:
-    """Return a site's features and targets, of arrays or of a frame, and the names of the columns.
+def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Names]:
+    """Return a site's features, of an array or of a frame, the targets as they are, and the names of the columns.
 
     A frame's columns are those of `order`, if it is given.
     """
@@ -673,7 +673,7 @@ def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, NDArray[Any], Na
         raise ConfigurationError(
             f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
         )
-    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), np.asarray(targets), names
+    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, names
 
 
 def _class_names(classes: NDArray[Any]) -> tuple[str, ...]:
@@ -1125,6 +1125,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
     C: float = 1.0
     l1_ratio: float = field(default=0.0, kw_only=True)
+    _kind = CLASSES
 
     def fit(
         self,
