@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ from flwr_fco.inference.federated import (
     check_events,
 )
 from flwr_fco.inference.federated import table as table_of
+from flwr_fco.inference.forest import forest
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.design import Design, is_sparse
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -237,10 +239,32 @@ class Summary(str):
     """
 
     rows: list[dict[str, Any]]
+    _sites: tuple[str, ...] = ()
+    _level: float | None = None
 
     def table(self) -> Any:
         """Return all features as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
         return columns_of(self.rows)
+
+    def plot(self, file: str | os.PathLike[str]) -> None:
+        """Draw a forest plot: intervals of all sites together, of each site, and between sites (Hartung and Knapp).
+
+        The axis is that of the estimates, of odds or hazard ratios if there are any: features in very different units
+        do not go together on it, so choose units, or ``Intervals(columns=...)``.
+
+        Parameters
+        ----------
+        file : path-like
+            PNG, SVG or PDF.
+
+        Raises
+        ------
+        ConfigurationError
+            If the fit was without intervals, or matplotlib is not installed.
+        """
+        if self._level is None:
+            raise ConfigurationError("this fit has no intervals to draw; expected one with fit(..., intervals=True)")
+        forest(self.rows, self._sites, self._level).savefig(file, dpi=150)
 
     __repr__ = str.__str__
 
@@ -306,6 +330,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
         summary = Summary("\n".join(text))
         summary.rows = rows
+        if self._table is not None and self._intervals is not None:
+            summary._sites, summary._level = self._table.sites, self._intervals.level
         return summary
 
     def _names(self, d: int) -> Sequence[str]:
