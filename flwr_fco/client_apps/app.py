@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr_fco.algorithms.contract import Disclosure
 from flwr_fco.client_apps.answers import find_answer, server_buffers
 from flwr_fco.client_apps.disclosed import count, withheld
+from flwr_fco.client_apps.quality import as_bins_may_leave
 from flwr_fco.client_apps.quotas import Limits, clear_errors
 from flwr_fco.client_apps.recorded import recorded
 from flwr_fco.client_apps.training import (
@@ -35,7 +36,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.envelope import names_reply, partition_reply, reply
 from flwr_fco.wire.model import primal_vector, read_primal
 from flwr_fco.wire.queries import answer_records, read_question
-from flwr_fco.wire.questions import ESTIMATES
+from flwr_fco.wire.questions import BINS, ESTIMATES
 
 #: Flower moves its own name for this type between releases.
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
@@ -144,6 +145,8 @@ def client_app(
         check_layout(objective.layout, asked.layout)
         with allowed.clock(single_threaded=True), server_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)
+            if asked.kind == BINS:
+                answer = as_bins_may_leave(answer, asked, objective, discloses, context)
         objective.take_training_loss()
         if discloses.hessian_share is not None:
             if asked.kind == ESTIMATES:

@@ -142,8 +142,7 @@ def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) ->
         If the number of folds, or the seed, is another than in the run's earlier messages.
     """
     folds, seed = int(downlink.numbers.get(FOLDS, 0.0)), downlink.plan.seed
-    limits = disclosure.min_rows, disclosure.min_class_rows, disclosure.min_events
-    if folds < 1 or limits == (None, None, None):
+    if folds < 1 or not disclosure.limits_rows:
         return
     before = read_disclosed(context)
     if not before.folds:

@@ -212,7 +212,7 @@ class Table(NamedTuple):
 
 
 #: What of a table stands in one part of a text.
-ESTIMATED = ("estimate", "odds ratio", "hazard ratio", "standard error", "lower", "upper", "p", "q")
+ESTIMATED = ("estimate", "odds ratio", "hazard ratio", "standard error", "lower", "upper", "p", "q", "p of trend")
 COMPARED = ("Q", "p of Q", "I2", "fixed", "DerSimonian-Laird", "Hartung-Knapp lower", "Hartung-Knapp upper", "sites")
 
 
@@ -246,7 +246,13 @@ def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
 
 
 def table(
-    asked: Intervals, names: Sequence[str], told: Told, sums: InformationState, kind: Kind, sites: Sequence[Any] = ()
+    asked: Intervals,
+    names: Sequence[str],
+    told: Told,
+    sums: InformationState,
+    kind: Kind,
+    sites: Sequence[Any] = (),
+    trend: tuple[Vector, float] | None = None,
 ) -> Table:
     """Return the table of a model.
 
@@ -264,6 +270,8 @@ def table(
         What is fitted.
     sites : sequence, optional
         Names of the sites by partition.
+    trend : pair of (ndarray of float64, shape (d,), float), optional
+        Of hazard ratios, p of a change over time, of each and of all.
 
     Raises
     ------
@@ -285,7 +293,7 @@ def table(
     half = quantile * error
     columns = {"estimate": estimate} | ({kind.ratio: np.exp(np.minimum(estimate, 700.0))} if kind.ratio else {})
     columns |= {"standard error": error, "lower": estimate - half, "upper": estimate + half}
-    columns |= {"p": p, "q": benjamini_hochberg(p)}
+    columns |= {"p": p, "q": benjamini_hochberg(p)} | ({} if trend is None else {"p of trend": trend[0][places]})
     own, doubted = _plausible(told, found, names, sites)
     columns |= _compared(own, places, int(sums.sites), half, asked.level)
     for site, (values, errors) in own.items():
@@ -301,6 +309,9 @@ def table(
     else:
         text = "an insignificant Q does not show that they agree; Hartung-Knapp's interval covers a spread"
     lines.append(("Between sites", text))
+    if trend is not None:
+        text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
+        lines.append(("Proportional hazards", f"{text}; a small 'p of trend': a hazard ratio changes over time"))
     return Table(rows, tuple(own), lines)
 
 
@@ -328,7 +339,7 @@ def _plausible(
     """Return the sites' own estimates and errors by name of site, and who is left out for impossible ones."""
     count = len(names)
     given = {
-        _site(answer, sites): (answer.vectors["estimate"][:count], answer.vectors["error"][:count])
+        site_of(answer, sites): (answer.vectors["estimate"][:count], answer.vectors["error"][:count])
         for answer in told.answers
         if answer.numbers["told"]
     }
@@ -353,7 +364,7 @@ def _plausible(
 
 def _reasons(told: Told, doubted: list[str], kind: Kind, sites: Sequence[Any]) -> str:
     """Return why sites have no estimates of their own; an empty string if all of them have."""
-    silent = [_site(answer, sites) for answer in told.answers if not answer.numbers["told"]]
+    silent = [site_of(answer, sites) for answer in told.answers if not answer.numbers["told"]]
     texts = [*doubted, *told.left_out]
     if silent:
         shown = ", ".join(silent[:5]) + f" and {len(silent) - 5} more" * (len(silent) > 5)
@@ -365,7 +376,16 @@ def _others(left_out: Sequence[str]) -> str:
     return f". Without {'; '.join(left_out)}" if left_out else ""
 
 
-def _site(answer: Answer, sites: Sequence[Any]) -> str:
+def site_of(answer: Answer, sites: Sequence[Any]) -> str:
+    """Return the name of the site that has answered.
+
+    Parameters
+    ----------
+    answer : Answer
+        What it says.
+    sites : sequence
+        Names of the sites by partition, of which there may be none.
+    """
     if answer.partition is None:
         return f"node {answer.node_id}"
     return f"site {sites[answer.partition] if answer.partition < len(sites) else answer.partition}"

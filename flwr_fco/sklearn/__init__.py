@@ -25,6 +25,7 @@ from flwr_fco.sklearn.estimators import (
     Summary,
     to_estimator,
 )
+from flwr_fco.sklearn.quality import Quality
 from flwr_fco.sklearn.survival import FederatedCoxRegression
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "FederatedLasso",
     "FederatedLogisticRegression",
     "Intervals",
+    "Quality",
     "Summary",
     "to_estimator",
 ]

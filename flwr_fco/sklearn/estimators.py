@@ -37,6 +37,7 @@ from flwr_fco.inference.federated import (
     COMPARED,
     ESTIMATED,
     SQUARES,
+    TIMES,
     Exchanges,
     OwnEstimates,
     Table,
@@ -44,6 +45,7 @@ from flwr_fco.inference.federated import (
 )
 from flwr_fco.inference.federated import table as table_of
 from flwr_fco.inference.forest import forest
+from flwr_fco.inference.proportional import Trends
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.design import Design, is_sparse
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -51,6 +53,8 @@ from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
 from flwr_fco.simulation.strength_path import StrengthPath
+from flwr_fco.sklearn.quality import Judges
+from flwr_fco.sklearn.texts import aligned_columns, class_names
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
 
 __all__ = [
@@ -272,7 +276,7 @@ class Summary(str):
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
-class _Federated(BaseEstimator):  # type: ignore[misc]
+class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
     """Base class of the estimators: the split into clients and the run; the subclasses document the fields."""
 
     fit_intercept: bool = field(default=True, kw_only=True)
@@ -322,7 +326,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             intercepts = np.atleast_1d(self.intercept_).tolist()
             shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
         lines = [*self._lines, ("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
-        text = [type(self).__name__, *(f"├── {title}: {about}" for title, about in lines), *_aligned_columns(shown)]
+        text = [type(self).__name__, *(f"├── {title}: {about}" for title, about in lines), *aligned_columns(shown)]
         if count > _SHOWN:
             text.append(f"    and {count - _SHOWN} more; all features: .table()")
         text += self._with_intervals(rows)
@@ -350,7 +354,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         for names in (ESTIMATED, COMPARED if sites else (), sites if len(sites) <= _SHOWN_SITES else ()):
             if names:
                 cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
-                lines += _aligned_columns(cells)
+                lines += aligned_columns(cells)
         if len(own) > len(shown):
             lines.append(f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()")
         return lines
@@ -390,8 +394,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
 
-    def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, **checks: Any) -> _Parts:
-        """Return each client's data."""
+    def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, *, reset: bool = True, **checks: Any) -> _Parts:
+        """Return each client's data; without `reset` they have the columns of the fit."""
         self._check_settings()
         checks |= {"dtype": np.float64, "accept_sparse": "csr"}
         rows: list[NDArray[np.int64]] | None = None
@@ -405,14 +409,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             parts = _aligned(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not _columns(parts[0])
             pairs = [
-                validate_data(self, own, labels, reset=m == 0, **checks)
+                validate_data(self, own, labels, reset=reset and m == 0, **checks)
                 for m, (own, labels) in enumerate(zip(parts, y, strict=True))
             ]
             sites = [f"part {m}" for m in range(len(parts))]
             given = [None] * len(pairs) if sample_weight is None else sample_weight
             clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
         else:
-            X, y = validate_data(self, X, y, **checks)
+            X, y = validate_data(self, X, y, reset=reset, **checks)
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:
@@ -438,7 +442,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             rows = [own[w > 0.0] for own, (_, _, w) in zip(rows, weighted, strict=True) if w.any()]
         return _Parts(features, targets, weights, sample_weight is not None, rows)
 
-    def _run(self, objectives: list[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
+    def _run(self, objectives: Sequence[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         self._questions = 1
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
@@ -493,7 +497,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
         asking.prepare(start)
         size = asking.plan.layout.size
-        classes = _class_names(self.classes_) if hasattr(self, "classes_") else None
+        classes = class_names(self.classes_) if hasattr(self, "classes_") else None
         asking.mail.schemas.own = (names_of(names), classes)
         shapes = {"gradient": (size,), DEVIATIONS: (d,)}
         numbers = {DEVIATIONS: 1.0}
@@ -636,7 +640,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         if self._intervals is not None:
             own = tolerance * min(1.0, _UNPENALISED / self.tol)
             sums, asked = run(Exchanges(strategy, self._kind, own), result.arrays, rounds)
-            self._table = table_of(self._intervals, names, told, sums, self._kind, self._sites)
+            trend = None
+            if self._kind is TIMES:
+                trend = run(Trends(strategy, sums), start, 1)
+                self.n_iter_ += 1
+            self._table = table_of(self._intervals, names, told, sums, self._kind, self._sites, trend)
             self.n_iter_ += asked
         first = "C" if isinstance(self, ClassifierMixin) else "alpha"
         strength = getattr(strategy.regularizer, "strength", 0.0)
@@ -659,22 +667,6 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             self._lines.append(("Proved zero", f"{count} features, which no optimum of the pooled problem has"))
         coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
         return coefficients, result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
-
-
-def _aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a table's lines, the header first; missing cells are empty."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [["", *names[1:]], *([_cell(row.get(name, "")) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return [
-        "    " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in cells
-    ]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float) and math.isnan(value):
-        return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _is_grid(X: Any) -> bool:
@@ -700,11 +692,6 @@ def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Names]:
             f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
         )
     return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, names
-
-
-def _class_names(classes: NDArray[Any]) -> tuple[str, ...]:
-    """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not."""
-    return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())
 
 
 def _refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
@@ -1262,7 +1249,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             made = MultinomialLogistic(
                 X, codes, num_classes=classes.size, intercept=self.fit_intercept, sample_weight=weights
             )
-        made.class_names = _class_names(classes)
+        made.class_names = class_names(classes)
         return made
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,7 +17,8 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import TIMES
-from flwr_fco.objectives import CoxRegression, Objective
+from flwr_fco.objectives import CoxRegression
+from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.estimators import _Federated, _is_grid, _is_missing, _penalty
 
@@ -88,6 +91,7 @@ class FederatedCoxRegression(_Federated):
     l1_ratio: float = field(default=1.0, kw_only=True)
     ties: Literal["efron", "breslow"] = field(default="efron", kw_only=True)
     _kind = TIMES
+    _of_y = MappingProxyType({"multi_output": True})
 
     def fit(
         self,
@@ -137,9 +141,7 @@ class FederatedCoxRegression(_Federated):
         if _is_grid(X):
             coefficients, _ = self._run_over(X, features, 1, penalty)
         else:
-            several = isinstance(X, list | tuple) and isinstance(y, list | tuple) and bool(X) and np.ndim(X[0]) == 2
-            told = [self._targets(own) for own in y] if several else self._targets(y)
-            parts = self._parts(X, told, sample_weight, groups, multi_output=True)
+            parts = self._parts(X, self._told(X, y), sample_weight, groups, **self._of_y)
             objectives = [self._objective(*own) for own in zip(*parts.rows_of_clients, strict=True)]
             coefficients, _ = self._run(objectives, parts, 1, penalty)
         self.coef_ = coefficients[:, 0]
@@ -166,32 +168,98 @@ class FederatedCoxRegression(_Federated):
         """Return each row's risk score, shape (n,): the logarithm of its hazard ratio to a row of zeros."""
         return np.asarray(self._features(X) @ self.coef_)
 
+    def predict_survival_function(
+        self, X: ArrayLike, times: ArrayLike, own: tuple[Any, Any], *, strata: ArrayLike | None = None
+    ) -> NDArray[np.float64]:
+        """Return the chances that rows of a site have no event up to some times, with the site's own baseline.
+
+        Call it at the site: the baseline is Breslow's, of the site's rows, and nothing is sent.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d)
+            The rows to predict.
+        times : array-like, shape (T,)
+            The times, in the unit of the site's.
+        own : pair of array-like
+            The site's rows and their times and events, as for :meth:`fit`, of which the baseline is made.
+        strata : array-like, shape (n,), optional
+            The stratum of each row of `X`; needed if the site has several.
+
+        Returns
+        -------
+        ndarray of float64, shape (n, T)
+            The chances; NaN after the last time that the site, or the row's stratum, was under observation.
+
+        Raises
+        ------
+        ConfigurationError
+            If the site has no event, or a stratum is not one of the site's.
+
+        References
+        ----------
+        Breslow: Discussion of Cox's regression models and life-tables (J. R. Stat. Soc. B 1972).
+
+        Examples
+        --------
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [0.0]]), np.array([[3.0, 1], [2.0, 1], [1.0, 1], [1.5, 0]])
+        >>> model = FederatedCoxRegression(0.1, num_clients=1).fit(X, y)
+        >>> model.predict_survival_function([[0.0], [1.0]], [1.0, 2.5, 4.0], (X, y)).round(3)
+        array([[0.905, 0.741,   nan],
+               [0.67 , 0.301,   nan]])
+        """
+        scores = self.predict(X)
+        objective = self._objective(self._features(own[0]), self._targets(own[1]))
+        if not objective.num_events:
+            raise ConfigurationError("own=(X, y) has no event, so there is no baseline; give a site's rows with events")
+        found = baseline(objective, self.coef_)
+        known = np.unique(_fields_of(own[1])[1].get(_STRATA, 0)).tolist()
+        given = np.broadcast_to(known, (scores.size,)) if strata is None and len(known) == 1 else strata
+        labels = [] if given is None else np.asarray(given).tolist()
+        if len(labels) != scores.size or not set(labels) <= set(known):
+            raise ConfigurationError(
+                f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's, which are "
+                f"{known[:10]}"
+            )
+        hazards = np.array([found.at(known.index(label), times) for label in labels])
+        return np.asarray(np.exp(-hazards * np.exp(scores)[:, None]))
+
+    def score(self, X: ArrayLike, y: Any) -> float:
+        """Return Harrell's concordance of the risk scores with the times of one site, or of the strata in `y`.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d)
+            The features.
+        y : array-like, shape (n, 2), structured array or frame
+            The times and events, as for :meth:`fit`.
+        """
+        ordered, compared = concordance(self._objective(self._features(X), self._targets(y)), self.coef_)
+        return ordered / compared if compared else math.nan
+
+    def _told(self, X: Any, y: Any) -> Any:
+        several = isinstance(X, list | tuple) and isinstance(y, list | tuple) and bool(X) and np.ndim(X[0]) == 2
+        return [self._targets(own) for own in y] if several else self._targets(y)
+
     @staticmethod
     def _targets(y: Any) -> NDArray[np.float64]:
         """Return times, events, entries and strata, shape (n, 4): an entry of -1 is before all times."""
-        frame = hasattr(y, "columns")
-        array = np.asarray(y)
-        names = list(y.columns) if frame else list(array.dtype.names or ())
-        columns = [np.asarray(y[name]) for name in names] if names else list(array.T) if array.ndim == 2 else []
-        fields: dict[Any, NDArray[Any]] = dict(zip(names, columns, strict=True)) if names else {}
-        more = [fields.pop(name, None) for name in (_ENTRY, _STRATA)]
-        pair = list(fields.values()) if names else columns
+        pair, more, found = _fields_of(y)
         if len(pair) != 2:
-            found = f"the fields {names}" if names else f"an array of shape {array.shape}"
             raise ConfigurationError(f"y has {found}; {_EXPECTED}")
         if pair[0].dtype == np.bool_ and pair[1].dtype != np.bool_:
             pair.reverse()
         try:
             times, events = (own.astype(np.float64) for own in pair)
-            entry = np.full(len(times), -1.0) if more[0] is None else more[0].astype(np.float64)
+            entry = more[_ENTRY].astype(np.float64) if _ENTRY in more else np.full(len(times), -1.0)
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"y has times, events or entries that are no numbers; {_EXPECTED}") from error
-        strata = np.zeros(len(times), dtype=np.int64) if more[1] is None else more[1]
+        strata = more.get(_STRATA, np.zeros(len(times), dtype=np.int64))
         if any(_is_missing(label) for label in strata.tolist()):
             raise ConfigurationError("y has a stratum that is missing; give such rows a stratum, or leave them out")
         return np.column_stack([times, events, entry, np.unique(strata, return_inverse=True)[1]])
 
-    def _objective(self, X: Any, y: NDArray[np.float64], weights: Vector | None = None) -> Objective:
+    def _objective(self, X: Any, y: NDArray[np.float64], weights: Vector | None = None) -> CoxRegression:
         times, events, entry, strata = y.T
         return CoxRegression(X, times, events, ties=self.ties, entry=entry, strata=strata, sample_weight=weights)
 
@@ -202,3 +270,14 @@ class FederatedCoxRegression(_Federated):
                 "nothing to fit; events are 1 and censored rows 0"
             )
         return super()._strategy(psi, told, outputs, **more)
+
+
+def _fields_of(y: Any) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:
+    """Return time and event in the order in which targets have them, entry and strata by name, and what was given."""
+    array = np.asarray(y)
+    names = list(y.columns) if hasattr(y, "columns") else list(array.dtype.names or ())
+    if not names:
+        return list(array.T) if array.ndim == 2 else [], {}, f"an array of shape {array.shape}"
+    fields = {name: np.asarray(y[name]) for name in names}
+    more = {name: fields.pop(name) for name in (_ENTRY, _STRATA) if name in fields}
+    return list(fields.values()), more, f"the fields {names}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -77,6 +77,11 @@ class Disclosure(Choice):
     )
     min_class_rows: int | None = field(default=None, metadata=AT_LEAST_ONE)
     min_events: int | None = field(default=None, metadata=AT_LEAST_ONE)
+
+    @property
+    def limits_rows(self) -> bool:
+        """Whether there is a limit on what an answer is about, besides that on second derivatives."""
+        return any(getattr(self, limit.name) is not None for limit in fields(self) if limit.name != "hessian_share")
 
     def check(self, objective: Objective, what: str) -> None:
         """Refuse an answer about the rows of an objective.
