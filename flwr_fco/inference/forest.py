@@ -17,6 +17,8 @@ from flwr_fco.errors import ConfigurationError
 _FEATURES, _LETTERS, _NAMED = 40, 28, 64
 #: Inches of a line with a name. Without names: distances of sites, at most, and of all sites, and of other lines.
 _INCHES, _CLOSE, _SITES, _OTHERS = 0.19, 0.22, 3.0, 0.5
+#: Inches of the axis, and of what is below it.
+_WIDTH, _BELOW = 5.6, 0.55
 #: Letters of a line of the title.
 _TITLE = 88
 #: How many times the range of the intervals of all sites together others may widen the axis on either side.
@@ -71,8 +73,9 @@ def forest(rows: Sequence[Mapping[str, Any]], sites: Sequence[str], level: float
     lines, heights = _lines(shown, sites, float(stats.norm.isf(0.5 * (1.0 - level))))
     low, high = _range_of(lines)
     bottom = lines[-1].height
-    figure = figures.Figure(figsize=(7.2, 1.9 + _INCHES * (1.0 - bottom)), layout="constrained")
-    axes = figure.subplots()
+    # Labels, title and legend are outside: save it with bbox_inches="tight".
+    figure = figures.Figure(figsize=(_WIDTH, _INCHES * (2.0 - bottom)))
+    axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
     axes.axvline(0.0, color="#000000", linewidth=0.7)
     for kind in _LOOKS:
         _draw(axes, kind, [line for line in lines if line.kind == kind], low, high)
@@ -84,8 +87,8 @@ def forest(rows: Sequence[Mapping[str, Any]], sites: Sequence[str], level: float
     axes.tick_params(axis="y", which="both", length=0)
     axes.tick_params(axis="y", which="minor", labelsize=7, labelcolor="#555555")
     axes.spines[["top", "right", "left"]].set_visible(False)
-    figure.suptitle(_finding(known, len(shown)), fontsize=10, x=0.02, ha="left")
-    _legend(figure, axes, {line.kind for line in lines}, level, len(sites))
+    axes.set_title(_finding(known, len(shown)), fontsize=10, loc="left")
+    _legend(axes, {line.kind for line in lines}, level, len(sites))
     return figure
 
 
@@ -166,7 +169,7 @@ def _finding(rows: Sequence[Mapping[str, Any]], shown: int) -> str:
     return "\n".join(line for text in texts for line in wrap(text, _TITLE)).replace("$", r"\$")
 
 
-def _legend(figure: Any, axes: Any, kinds: set[str], level: float, sites: int) -> None:
+def _legend(axes: Any, kinds: set[str], level: float, sites: int) -> None:
     texts = {
         "all": f"all sites together, {100.0 * level:g} % interval",
         "between": "between sites, Hartung-Knapp",
@@ -176,7 +179,9 @@ def _legend(figure: Any, axes: Any, kinds: set[str], level: float, sites: int) -
     for kind in (kind for kind in texts if kind in kinds):
         colour, width, marker = _LOOKS[kind]
         handles += axes.plot([], [], color=colour, linewidth=width, marker=marker, markersize=4.0, label=texts[kind])
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
+    below = (0.5, -_BELOW / axes.figure.get_size_inches()[1])
+    look = {"ncols": len(handles), "frameon": False, "fontsize": 8}
+    axes.legend(handles=handles, loc="upper center", bbox_to_anchor=below, borderaxespad=0.0, **look)
 
 
 def _cut(name: str) -> str:

@@ -268,7 +268,7 @@ class Summary(str):
         """
         if self._level is None:
             raise ConfigurationError("this fit has no intervals to draw; expected one with fit(..., intervals=True)")
-        forest(self.rows, self._sites, self._level).savefig(file, dpi=150)
+        forest(self.rows, self._sites, self._level).savefig(file, dpi=150, bbox_inches="tight")
 
     __repr__ = str.__str__
 
@@ -506,10 +506,11 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
         question = asking.inquiry.question("gradient", np.zeros(size), numbers)
         answers = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
         if len(answers) < self.num_clients:
-            reasons = [f"partition {row.partition_id}: {row.reason}" for row in asking.left_out]
+            # Below an error's own line there is where it was raised.
+            why = [(row.partition_id, row.reason.partition("\n")[0]) for row in asking.left_out]
             raise ConfigurationError(
                 f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
-                f"{'; '.join(reasons)}"
+                f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in why)}"
             )
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         total = math.fsum(answer.examples for answer in answers)

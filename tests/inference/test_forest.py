@@ -89,7 +89,7 @@ def test_what_is_beyond_the_axis_ends_in_an_arrow_and_leaves_room_for_the_others
     assert heights[5] in left
     assert heights[5] not in right
     assert intervals(figure, BLACK)[1][1] in right
-    figure.savefig(tmp_path / "forest.png")
+    figure.savefig(tmp_path / "forest.png", bbox_inches="tight")
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 300])
@@ -102,8 +102,8 @@ def test_any_number_of_sites_and_features_is_a_picture(count, tmp_path):
     shown = {label.get_text() for label in figure.axes[0].get_yticklabels()}
     assert shown == {row["feature"] for row in sorted(rows, key=lambda row: row["p"])[:40]}
     if count < 300:
-        figure.savefig(tmp_path / "forest.png", dpi=20)
-    title = figure.get_suptitle()
+        figure.savefig(tmp_path / "forest.png", dpi=20, bbox_inches="tight")
+    title = figure.axes[0].get_title(loc="left")
     assert "Drawn are the 40 with the smallest p" in title
     assert ("Fewer than three sites" in title) == (count < 3)
     drawn = {to_hex(own.get_colors()[0]) for own in figure.axes[0].collections if len(own.get_segments())}
@@ -116,13 +116,18 @@ def test_the_title_counts_what_was_found():
     for row, q, lower in zip(rows, (0.05, 0.01, 0.2, 0.9), (-0.1, 0.1, 0.2, -2.0), strict=True):
         row |= {"q": q, "Hartung-Knapp lower": lower, "Hartung-Knapp upper": lower + 1.0}
     rows[3] |= {"Hartung-Knapp lower": -2.0, "Hartung-Knapp upper": -1.0}
-    assert forest(rows, sites, 0.95).get_suptitle() == (
+    assert forest(rows, sites, 0.95).axes[0].get_title(loc="left") == (
         "2 of 4 features with a false discovery rate of at most 0.05: x0, x1\n"
         "3 of 4 whose interval between sites lies on one side of no effect"
     )
     for row in rows:
         row["q"] = 0.6
-    assert forest(rows, sites, 0.95).get_suptitle().startswith("0 of 4 features with a false discovery rate")
+    assert (
+        forest(rows, sites, 0.95)
+        .axes[0]
+        .get_title(loc="left")
+        .startswith("0 of 4 features with a false discovery rate")
+    )
 
 
 @pytest.mark.parametrize("spread", [0.01, 1.0, 8.0])
@@ -141,7 +146,7 @@ def test_ratios_stand_at_their_logarithms(spread, tmp_path):
     assert len(ticks) > 1
     for label, tick in ticks:
         assert label == pytest.approx(math.exp(tick), rel=6e-3)
-    figure.savefig(tmp_path / "forest.svg")
+    figure.savefig(tmp_path / "forest.svg", bbox_inches="tight")
 
 
 def test_names_of_any_kind_are_letters_and_not_formulas(tmp_path):
@@ -150,7 +155,7 @@ def test_names_of_any_kind_are_letters_and_not_formulas(tmp_path):
     for row, name in zip(rows, ("$\\frac$", "a" * 300, "Größe_^{"), strict=True):
         row |= {"feature": name, "q": 0.01}
     figure = forest(rows, sites, 0.95)
-    figure.savefig(tmp_path / "forest.png")
+    figure.savefig(tmp_path / "forest.png", bbox_inches="tight")
     assert max(len(label.get_text()) for label in figure.axes[0].get_yticklabels()) <= 28
 
 
