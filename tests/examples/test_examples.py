@@ -272,7 +272,8 @@ def test_thirteen_institutions_have_the_hazard_ratios_of_their_pooled_rows(lung,
         table = {row["feature"]: row for row in csv.DictReader(file)}
     parts = [task.prepared(task.rows_of(institution)) for institution in task.INSTITUTIONS[: task.TAKING_PART]]
     raw = task.rows_of(3).dropna(subset=["ph.ecog"])
-    np.testing.assert_allclose(parts[2][0], np.column_stack([raw["age"] / 10, raw["sex"] == 2, raw["ph.ecog"]]))
+    own = np.asarray(parts[2][0], dtype=float)
+    np.testing.assert_allclose(own, np.column_stack([raw["age"] / 10, raw["sex"] == 2, raw["ph.ecog"]]))
     pooled = np.concatenate([np.asarray(features, dtype=float) for features, _ in parts])
     targets = [own.assign(strata=number) for number, (_, own) in enumerate(parts)]
     told = {name: np.concatenate([own[name] for own in targets]) for name in ("time", "status", "strata")}
