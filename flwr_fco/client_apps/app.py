@@ -16,7 +16,9 @@ from flwr.clientapp import ClientApp
 from flwr_fco.algorithms.contract import Disclosure
 from flwr_fco.client_apps.answers import find_answer, server_buffers
 from flwr_fco.client_apps.disclosed import count, withheld
+from flwr_fco.client_apps.quality import as_bins_may_leave
 from flwr_fco.client_apps.quotas import Limits, clear_errors
+from flwr_fco.client_apps.recorded import recorded
 from flwr_fco.client_apps.training import (
     ClientData,
     LoadObjective,
@@ -34,7 +36,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.envelope import names_reply, partition_reply, reply
 from flwr_fco.wire.model import primal_vector, read_primal
 from flwr_fco.wire.queries import answer_records, read_question
-from flwr_fco.wire.questions import ESTIMATES
+from flwr_fco.wire.questions import BINS, ESTIMATES
 
 #: Flower moves its own name for this type between releases.
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
@@ -68,8 +70,9 @@ def client_app(
         What a server may ask of this client; by default ``Limits()``. A message that exceeds the limits or cannot be
         read raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
     disclosure : Disclosure, optional
-        What may leave this client, as its owner says; by default ``Disclosure()``, which sets no limit. The log says
-        what has left in each run that asks for second derivatives at one strength, or if there is a `hessian_share`.
+        What may leave this client, as its owner says; by default there is no limit. With one, even ``Disclosure()``,
+        each message is a line of the log: what the server asked for, and what was sent, or why it was refused. Without
+        one, the log counts what has left in each run that asks for second derivatives at one strength.
     max_objectives : int, optional
         Maximum number of objectives that one process keeps; by default all that it has loaded. Above it, the least
         recently used ones are evicted. For a simulation of more data than the memory holds; data can also be a memory
@@ -102,7 +105,9 @@ def client_app(
         _check_loads("load_evaluation_objective", load_evaluation_objective)
     _end_quickly()
     allowed = Limits() if limits is None else limits
-    app = ClientApp(mods=checked_mods(mods))
+    own = checked_mods(mods)
+    # Outside of the others: what they change leaves as they have changed it.
+    app = ClientApp(mods=own if disclosure is None else [recorded, *own])
     discloses = checked("disclosure", Disclosure() if disclosure is None else disclosure, Disclosure)
     identity = uuid4().hex
     most = checked("max_objectives", max_objectives, int | None)
@@ -140,6 +145,8 @@ def client_app(
         check_layout(objective.layout, asked.layout)
         with allowed.clock(single_threaded=True), server_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)
+            if asked.kind == BINS:
+                answer = as_bins_may_leave(answer, asked, objective, discloses, context)
         objective.take_training_loss()
         if discloses.hessian_share is not None:
             if asked.kind == ESTIMATES:

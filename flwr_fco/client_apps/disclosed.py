@@ -142,7 +142,7 @@ def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) ->
         If the number of folds, or the seed, is another than in the run's earlier messages.
     """
     folds, seed = int(downlink.numbers.get(FOLDS, 0.0)), downlink.plan.seed
-    if folds < 1 or (disclosure.min_rows is None and disclosure.min_class_rows is None):
+    if folds < 1 or not disclosure.limits_rows:
         return
     before = read_disclosed(context)
     if not before.folds:

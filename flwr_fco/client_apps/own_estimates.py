@@ -49,12 +49,13 @@ def events_of(objective: Objective) -> tuple[int, int]:
     objective : Objective
         The loss. Deaths are events: a loss of times says how many in an attribute ``num_events``.
     """
-    labels: Any = getattr(objective, "labels", None)
-    if labels is not None:
-        ones = int(np.count_nonzero(np.asarray(labels) == 1))
-        return ones, objective.num_examples - ones
-    rows = objective.num_examples
-    return (rows if isinstance(objective, LeastSquares) else int(getattr(objective, "num_events", 0))), rows
+    rows, labels = objective.num_examples, getattr(objective, "labels", None)
+    if isinstance(objective, LeastSquares):
+        return rows, rows
+    if labels is None or hasattr(objective, "num_events"):
+        return int(getattr(objective, "num_events", 0)), rows
+    ones = int(np.count_nonzero(np.asarray(labels) == 1))
+    return ones, rows - ones
 
 
 def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:

@@ -4,6 +4,7 @@
 :mod:`.federated`    what is asked of the sites, and the table of it
 :mod:`.estimates`    estimates and standard errors, from sums of derivatives
 :mod:`.between`      meta-analysis of the sites' own estimates, false discovery rates
+:mod:`.forest`       a picture of the table
 ===================  ==============================================================
 """
 

@@ -99,6 +99,30 @@ class _Exchange(
     """All sites' derivatives at one point."""
 
 
+class Kind(NamedTuple):
+    """What is fitted, as a table of intervals distinguishes it.
+
+    Parameters
+    ----------
+    counted : str
+        What a column needs enough of, in words.
+    least : int
+        How many of them a site needs for each column, for estimates of its own.
+    ratio : str, default ""
+        What the exponential of a coefficient is called.
+    """
+
+    counted: str
+    least: int
+    ratio: str = ""
+
+
+#: Kinds of models. The sums of squares at any point tell their minimum.
+SQUARES = Kind("rows", 10)
+CLASSES = Kind("rows of the rarer class", 5, "odds ratio")
+TIMES = Kind("events", 5, "hazard ratio")
+
+
 class Told(NamedTuple):
     """What the sites say of themselves.
 
@@ -145,14 +169,14 @@ class Exchanges:
     ----------
     strategy : FedNewton
         The strategy of the fit, whose sites these are.
-    squares : bool
-        Whether the loss is of squares, whose derivatives at any point are enough.
+    kind : Kind
+        What is fitted: the derivatives of squares at any point are enough.
     tolerance : float
         Residual at which the unpenalised fit of another loss ends.
     """
 
     strategy: FedNewton
-    squares: bool
+    kind: Kind
     tolerance: float
 
     def start(
@@ -161,7 +185,7 @@ class Exchanges:
         """Return the sums, and in how many rounds they came."""
         own = {"regularizer": Zero(), "hessian": "block", "on_refusal": "stop", "tolerance": self.tolerance}
         plain, arrays, rounds = replace(self.strategy, **own), initial_arrays, 0  # type: ignore[arg-type]
-        if not self.squares:
+        if self.kind is not SQUARES:
             result = plain.start(grid, arrays, num_rounds, timeout, **options)
             arrays, rounds = result.arrays, len(result.train_metrics_clientapp)
         last: Any = _Exchange(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
@@ -188,11 +212,11 @@ class Table(NamedTuple):
 
 
 #: What of a table stands in one part of a text.
-ESTIMATED = ("estimate", "odds ratio", "standard error", "lower", "upper", "p", "q")
+ESTIMATED = ("estimate", "odds ratio", "hazard ratio", "standard error", "lower", "upper", "p", "q", "p of trend")
 COMPARED = ("Q", "p of Q", "I2", "fixed", "DerSimonian-Laird", "Hartung-Knapp lower", "Hartung-Knapp upper", "sites")
 
 
-def check_events(told: Told, names: Sequence[str], squares: bool) -> None:
+def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
     """Refuse intervals of a generalised linear model with too few events for its columns.
 
     Parameters
@@ -201,27 +225,34 @@ def check_events(told: Told, names: Sequence[str], squares: bool) -> None:
         What the sites say of themselves.
     names : sequence of str
         The features.
-    squares : bool
-        Whether the loss is of squares, which has no events.
+    kind : Kind
+        What is fitted; squares have no events.
 
     Raises
     ------
     ConfigurationError
-        If the rarer class, or deaths, have fewer than 20 rows a column.
+        If there are fewer than 20 rows of the rarer class, or events, a column.
     """
     # No site has more of them than rows.
-    kinds = [[min(answer.numbers[kind], answer.examples) for answer in told.answers] for kind in ("events", "others")]
-    events = min(sum(max(0.0, number) for number in numbers) for numbers in kinds)
-    if not squares and events < _EVENTS * len(names):
+    counts = [[min(answer.numbers[name], answer.examples) for answer in told.answers] for name in ("events", "others")]
+    events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
+    if kind is not SQUARES and events < _EVENTS * len(names):
+        what = "events" if kind is TIMES else f"events ({kind.counted})"
         raise ConfigurationError(
-            f"intervals of {len(names)} columns from {events:.0f} events (rows of the rarer class); expected at "
-            f"least {_EVENTS} a column, with fewer the intervals are too short. Take fewer columns, chosen without "
-            f"these rows, or fit without intervals{_others(told.left_out)}"
+            f"intervals of {len(names)} columns from {events:.0f} {what}; expected at least {_EVENTS} a column, with "
+            "fewer the intervals are too short. Take fewer columns, chosen without these rows, or fit without "
+            f"intervals{_others(told.left_out)}"
         )
 
 
 def table(
-    asked: Intervals, names: Sequence[str], told: Told, sums: InformationState, squares: bool, sites: Sequence[Any] = ()
+    asked: Intervals,
+    names: Sequence[str],
+    told: Told,
+    sums: InformationState,
+    kind: Kind,
+    sites: Sequence[Any] = (),
+    trend: tuple[Vector, float] | None = None,
 ) -> Table:
     """Return the table of a model.
 
@@ -235,10 +266,12 @@ def table(
         What the sites say of themselves.
     sums : InformationState
         The sums of all sites.
-    squares : bool
-        Whether the loss is of squares; a logistic one otherwise, of which there are odds ratios.
+    kind : Kind
+        What is fitted.
     sites : sequence, optional
         Names of the sites by partition.
+    trend : pair of (ndarray of float64, shape (d,), float), optional
+        Of hazard ratios, p of a change over time, of each and of all.
 
     Raises
     ------
@@ -252,15 +285,15 @@ def table(
             "fit on fewer"
         )
     at = Sums(sums.point, sums.gradient, sums.hessian, sums.loss, sums.rows)
-    found = (of_squares if squares else of_likelihood)(at, names)
+    found = (of_squares if kind is SQUARES else of_likelihood)(at, names)
     places = np.array(asked.places(names))
     estimate, error = found.estimate[places], found.error[places]
     z, quantile = stats.t(found.degrees), stats.t.isf(0.5 * (1.0 - asked.level), found.degrees)
     p = 2.0 * z.sf(np.abs(estimate) / error)
     half = quantile * error
-    columns = {"estimate": estimate} | ({} if squares else {"odds ratio": np.exp(np.minimum(estimate, 700.0))})
+    columns = {"estimate": estimate} | ({kind.ratio: np.exp(np.minimum(estimate, 700.0))} if kind.ratio else {})
     columns |= {"standard error": error, "lower": estimate - half, "upper": estimate + half}
-    columns |= {"p": p, "q": benjamini_hochberg(p)}
+    columns |= {"p": p, "q": benjamini_hochberg(p)} | ({} if trend is None else {"p of trend": trend[0][places]})
     own, doubted = _plausible(told, found, names, sites)
     columns |= _compared(own, places, int(sums.sites), half, asked.level)
     for site, (values, errors) in own.items():
@@ -269,13 +302,16 @@ def table(
     degrees = "" if math.isinf(found.degrees) else f", {found.degrees:.0f} degrees of freedom"
     lines = [
         ("Intervals", f"{100 * asked.level:g} %, {found.how}{degrees}; q over {len(places)} columns"),
-        ("Own estimates", f"of {len(own)} of {sums.sites:.0f} sites{_reasons(told, doubted, squares, sites)}"),
+        ("Own estimates", f"of {len(own)} of {sums.sites:.0f} sites{_reasons(told, doubted, kind, sites)}"),
     ]
     if len(own) < _SITES:
         text = "no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
     else:
         text = "an insignificant Q does not show that they agree; Hartung-Knapp's interval covers a spread"
     lines.append(("Between sites", text))
+    if trend is not None:
+        text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
+        lines.append(("Proportional hazards", f"{text}; a small 'p of trend': a hazard ratio changes over time"))
     return Table(rows, tuple(own), lines)
 
 
@@ -303,7 +339,7 @@ def _plausible(
     """Return the sites' own estimates and errors by name of site, and who is left out for impossible ones."""
     count = len(names)
     given = {
-        _site(answer, sites): (answer.vectors["estimate"][:count], answer.vectors["error"][:count])
+        site_of(answer, sites): (answer.vectors["estimate"][:count], answer.vectors["error"][:count])
         for answer in told.answers
         if answer.numbers["told"]
     }
@@ -326,14 +362,13 @@ def _plausible(
     return given, doubted
 
 
-def _reasons(told: Told, doubted: list[str], squares: bool, sites: Sequence[Any]) -> str:
+def _reasons(told: Told, doubted: list[str], kind: Kind, sites: Sequence[Any]) -> str:
     """Return why sites have no estimates of their own; an empty string if all of them have."""
-    silent = [_site(answer, sites) for answer in told.answers if not answer.numbers["told"]]
-    least = "10 rows" if squares else "5 rows of the rarer class"
+    silent = [site_of(answer, sites) for answer in told.answers if not answer.numbers["told"]]
     texts = [*doubted, *told.left_out]
     if silent:
         shown = ", ".join(silent[:5]) + f" and {len(silent) - 5} more" * (len(silent) > 5)
-        texts.append(f"none of {shown}: fewer than {least} a column, no unique fit, or kept back")
+        texts.append(f"none of {shown}: fewer than {kind.least} {kind.counted} a column, no unique fit, or kept back")
     return "".join(f"; {text}" for text in texts)
 
 
@@ -341,7 +376,16 @@ def _others(left_out: Sequence[str]) -> str:
     return f". Without {'; '.join(left_out)}" if left_out else ""
 
 
-def _site(answer: Answer, sites: Sequence[Any]) -> str:
+def site_of(answer: Answer, sites: Sequence[Any]) -> str:
+    """Return the name of the site that has answered.
+
+    Parameters
+    ----------
+    answer : Answer
+        What it says.
+    sites : sequence
+        Names of the sites by partition, of which there may be none.
+    """
     if answer.partition is None:
         return f"node {answer.node_id}"
     return f"site {sites[answer.partition] if answer.partition < len(sites) else answer.partition}"

@@ -125,3 +125,60 @@ def spread(scores, shares, tops, order, spans, entry, times, out):  # type: igno
                     out[j] += shares[other] * math.exp(scores[j] - tops[other])
         if begin == first:
             scale, total, size, last = -np.inf, 0.0, 0.0, g
+
+
+@njit(cache=True)
+def ordered_pairs(ranks, order, spans, dead, sizes, counts):  # type: ignore[no-untyped-def]
+    """Write how many of those at risk at each event, other events at the same time aside, have a smaller score.
+
+    Parameters
+    ----------
+    ranks : ndarray of int64, shape (n,)
+        Rank of each row's score, from 0, the same for equal scores.
+    order, spans
+        Rows and risk sets, as in :func:`risk_sums`.
+    dead : ndarray of int64, shape (E,)
+        Rows with an event, by risk set.
+    sizes : ndarray of int64, shape (G,)
+        Number of events of each risk set.
+    counts : ndarray of int64, shape (E, 3)
+        Written: how many have a smaller score, an equal one, and how many there are.
+    """
+    top = ranks.max() + 1
+    # A Fenwick tree: sums over ranks, of those at risk.
+    tree = np.zeros(top + 1, dtype=np.int64)
+    total, event = 0, 0
+    for g in range(spans.shape[0]):
+        first, begin, end, late, stop = spans[g]
+        if begin == first:
+            tree[:] = 0
+            total = 0
+        for k in range(end - begin + stop - late + sizes[g]):
+            if k < end - begin:
+                row, change = order[0, begin + k], 1
+            elif k < end - begin + stop - late:
+                row, change = order[1, late + k - (end - begin)], -1
+            else:
+                row, change = dead[event + k - (end - begin) - (stop - late)], -1
+            place = ranks[row] + 1
+            total += change
+            while place <= top:
+                tree[place] += change
+                place += place & -place
+        for i in range(event, event + sizes[g]):
+            less, place = 0, ranks[dead[i]]
+            while place > 0:
+                less += tree[place]
+                place -= place & -place
+            most, place = 0, ranks[dead[i]] + 1
+            while place > 0:
+                most += tree[place]
+                place -= place & -place
+            counts[i, 0], counts[i, 1], counts[i, 2] = less, most - less, total
+        for i in range(event, event + sizes[g]):
+            place = ranks[dead[i]] + 1
+            total += 1
+            while place <= top:
+                tree[place] += 1
+                place += place & -place
+        event += sizes[g]

@@ -185,6 +185,11 @@ class CoxRegression(LinearModel):
         return DualTerms(f"Cox {self.ties}", float(total @ np.log(heads) + left), self.l2, "cox")
 
     @property
+    def num_events(self) -> int:
+        """Number of rows with an event."""
+        return int(self._dead.size)
+
+    @property
     def times(self) -> Vector:
         """When each row's observation ends, shape (num_examples,)."""
         return self._targets

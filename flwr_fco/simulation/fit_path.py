@@ -22,6 +22,7 @@ __all__ = ["PathPoint", "PathResult", "StrengthPath", "fit_path", "plot_path"]
 
 #: Maximum number of coefficients drawn: those that are largest anywhere on the path.
 _LINES = 200
+_BLUE, _GREY = "#0072B2", "#8c8c8c"
 
 
 def fit_path(
@@ -103,7 +104,8 @@ def fit_path(
 def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     """Plot a path in the style of glmnet: coefficients, and the loss on held-out data, against log10(strength).
 
-    The top axis counts non-zero entries. Dashed: the smallest held-out loss; dotted: one standard error.
+    The top axis counts non-zero entries. Dashed: the smallest held-out loss; dotted: one standard error, with the
+    coefficients in blue that are not 0 there.
 
     Parameters
     ----------
@@ -128,17 +130,28 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     x = np.log10([point.strength for point in points])
     figure = figures.Figure(figsize=(10.0 if validated else 5.5, 4.2), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, 2 if validated else 1))
-    lines = _coefficients(points, path.acted_on)
-    drawn = axes[0].plot(x, lines, linewidth=0.9)
-    drawn[0].set_label("coefficients, a line each")
-    axes[0].axhline(0.0, color="#222222", linewidth=0.6)
+    lines = _coefficients(path.points, path.acted_on)
+    blue, title = np.ones(lines.shape[1], np.bool_), f"{points[0].nonzero} to {points[-1].nonzero} are not zero"
+    if validated:
+        best, simple = path.best, path.one_standard_error
+        blue = lines[path.points.index(simple)] != 0.0
+        title = f"{simple.nonzero} are not zero at one standard error, {best.nonzero} at the smallest loss"
+    lines = lines[[point.strength > 0.0 for point in path.points]]
+    # Grey ones first, below the others.
+    for j in np.argsort(blue, kind="stable"):
+        axes[0].plot(x, lines[:, j], color=_BLUE if blue[j] else _GREY, linewidth=0.9)
+    axes[0].get_lines()[-1].set_label("coefficients, a line each")
+    axes[0].axhline(0.0, color="#000000", linewidth=0.6)
     axes[0].set_ylabel("coefficient")
+    axes[0].set_title(title, fontsize=9)
     if validated:
         losses = np.array([point.held_out for point in points])
         errors = [point.standard_error for point in points]
-        look = {"color": "#d55e00", "ecolor": "#bbbbbb", "marker": "o", "markersize": 3.5, "capsize": 2}
+        look = {"color": _BLUE, "ecolor": _GREY, "marker": "o", "markersize": 3.5, "capsize": 2}
         axes[1].errorbar(x, losses, errors, label="loss on held-out data, with its standard error", **look)
         axes[1].set_ylabel("loss on held-out data")
+        text = f"smallest loss {best.held_out:.4g}, at one standard error {simple.held_out:.4g}"
+        axes[1].set_title(text, fontsize=9)
     for place in axes:
         place.set_xlabel("log10(strength)")
         if validated:
@@ -147,7 +160,7 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
                 (path.one_standard_error, "dotted", "one standard error"),
             ):
                 if point.strength > 0.0:
-                    look = {"color": "#222222", "linewidth": 0.8, "linestyle": style}
+                    look = {"color": "#000000", "linewidth": 0.8, "linestyle": style}
                     place.axvline(math.log10(point.strength), label=what, **look)
         top = place.secondary_xaxis("top")
         shown = np.unique(np.linspace(0, len(points) - 1, min(6, len(points))).round().astype(int))

@@ -21,8 +21,9 @@ import glob
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
+from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import flwr.clientapp
 import numpy as np
@@ -32,11 +33,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flwr_fco.algorithms import dual_averaging
-from flwr_fco.algorithms.contract import ClientHalf, Memory, halves
+from flwr_fco.algorithms.contract import ClientHalf, Disclosure, Memory, halves
 from flwr_fco.client_apps.app import Mod, checked_mods
 from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.client_apps.recorded import recorded
 from flwr_fco.client_apps.training import begin
 from flwr_fco.core.clock import check_time
+from flwr_fco.core.validation import checked
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
@@ -52,7 +55,7 @@ from flwr_fco.torch.optim import (
     sign_groups,
 )
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, seed_generators
-from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
+from flwr_fco.wire.envelope import HANDSHAKE, PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import Work
 
@@ -82,11 +85,15 @@ class ClientApp(flwr.clientapp.ClientApp):
         What a server may ask of this client; by default ``Limits()``. A message that exceeds the limits or cannot be
         read raises an error that says why. The steps and seconds of your training loop are counted as it runs: the
         optimiser step that exceeds ``max_steps`` or ``max_seconds`` raises.
+    disclosure : Disclosure, optional
+        Only `min_rows`, for a training loop says of its data how many rows there are: an answer whose
+        ``"num-examples"`` are fewer, or that has none, does not leave. With one, even ``Disclosure()``, each message is
+        a line of the log: what the server asked for, and what was sent, or why it was refused.
 
     Raises
     ------
     ConfigurationError
-        If `mods` is not a sequence of functions, or a mod clips replies.
+        If `mods` is not a sequence of functions, a mod clips replies, or `disclosure` has another limit.
 
     Examples
     --------
@@ -100,24 +107,62 @@ class ClientApp(flwr.clientapp.ClientApp):
     ...     return training.reply({"num-examples": 100})
     """
 
-    def __init__(self, *, mods: Sequence[Mod] | None = None, limits: Limits | None = None) -> None:
-        checked = checked_mods(mods)
+    def __init__(
+        self,
+        *,
+        mods: Sequence[Mod] | None = None,
+        limits: Limits | None = None,
+        disclosure: Disclosure | None = None,
+    ) -> None:
+        own = checked_mods(mods)
         allowed = Limits() if limits is None else limits
+        discloses = _of_a_loop(disclosure)
 
         def answering(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
             token = _within_app.set(allowed)
             try:
-                return call_next(message, context)
+                answer = call_next(message, context)
             except (PlanMissingError, StateMissingError) as error:
                 return missing_reply(message, error)
             finally:
                 _within_app.reset(token)
+            _check_rows(answer, message, discloses)
+            return answer
 
-        super().__init__(mods=[*checked, answering])
+        super().__init__(mods=[*own, answering] if disclosure is None else [recorded, *own, answering])
 
         @self.query("partition")
         def partition(message: Message, context: Context) -> Message:
             return reply(message, partition_reply(context))
+
+
+def _of_a_loop(disclosure: Disclosure | None) -> Disclosure:
+    """Return a Disclosure of a training loop of one's own."""
+    given: Disclosure = checked("disclosure", Disclosure() if disclosure is None else disclosure, Disclosure)
+    wrong = [name for name, limit in asdict(given).items() if name != "min_rows" and limit is not None]
+    if wrong:
+        raise ConfigurationError(
+            f"disclosure has {', '.join(wrong)}, and a training loop of your own says only how many rows it has: leave "
+            "all but min_rows out, or use flwr_fco.client_apps.client_app with an objective"
+        )
+    return given
+
+
+def _check_rows(answer: Message, message: Message, disclosure: Disclosure) -> None:
+    """Refuse an answer about fewer rows than the client's owner allows, or about rows that it does not count."""
+    # A handler that returns nothing is silent in Flower.
+    silent, kind = cast(Any, answer) is None, message.metadata.message_type
+    if disclosure.min_rows is None or kind == HANDSHAKE or silent or answer.has_error():
+        return
+    counts = [record["num-examples"] for record in answer.content.metric_records.values() if "num-examples" in record]
+    what = f"an answer to {kind!r:.80}"
+    if not counts:
+        raise ConfigurationError(
+            f"the server asks for {what}; this site's owner sets min_rows={disclosure.min_rows}, and the answer does "
+            "not say how many rows it is about: add 'num-examples' to its metrics, or leave the limit out"
+        )
+    for count in counts:
+        disclosure.check_rows(int(_number("num-examples", count)), what)
 
 
 class LocalTraining:

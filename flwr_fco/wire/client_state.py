@@ -35,6 +35,8 @@ class Disclosed(NamedTuple):
         Number of folds of a cross-validation that it was about; 0 for none.
     seed : int
         From which its rows were dealt into these folds.
+    bins : int
+        A digest of the bins of scores that it was about; 0 for none.
     """
 
     answers: int = 0
@@ -42,6 +44,7 @@ class Disclosed(NamedTuple):
     columns: int = 0
     folds: int = 0
     seed: int = 0
+    bins: int = 0
 
 
 def read_disclosed(context: Context) -> Disclosed:

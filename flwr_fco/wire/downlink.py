@@ -119,6 +119,13 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     return plan
 
 
+def method_of(content: RecordDict) -> str | None:
+    """Return the method that a training message asks for; None if its plan has not been read in this process."""
+    record = content.get(_FCO)
+    plan = _plans.get(str(record.get("plan"))) if isinstance(record, ConfigRecord) else None
+    return None if plan is None else plan.solver
+
+
 def store_plan(contexts: Sequence[Context], plan: Spec, digest: str, header: str) -> Plan:
     """Give clients in this process the plan of a run, as their first messages would.
 

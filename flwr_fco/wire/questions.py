@@ -15,6 +15,13 @@ kind                what is sent                                        what is 
 ``"validation"``    a point                                             the loss on held-out data
 ``"estimates"``     nothing                                             the site's own unpenalised estimates and their
                                                                         standard errors, if it has rows enough
+``"quality"``       a point                                             pairs in the order of the events, events, mean
+                                                                        and square of the scores, Brier's score
+``"calibration"``   a point; a slope and an intercept                   the loss of the scores changed by them, and
+                                                                        its derivatives by these two numbers
+``"bins"``          a point; edges of the scores                        rows, expected and observed events between
+                                                                        them, if its owner allows so few rows
+``"trend"``         a point                                             the trend of a Cox model's residuals over time
 ==================  ==================================================  ===========================================
 
 ``queries.py`` turns questions and answers into Flower records and back; they travel in messages of type ``query``.
@@ -40,6 +47,10 @@ CONVEX = LINKS[5:]
 
 #: The kind of question about a site's own estimates, whose standard errors are second derivatives.
 ESTIMATES = "estimates"
+
+#: The kinds of questions about how good a model is, and the numbers of one that are edges of bins.
+QUALITY, CALIBRATION, BINS, TREND = "quality", "calibration", "bins", "trend"
+EDGE = "edge-"
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 

@@ -19,6 +19,7 @@ from reproduction.data import saddle
 from reproduction.data.fmri import SyntheticBrain, load_haxby
 from reproduction.data.graph import SparseGraphProblem
 from reproduction.data.newsgroups import newsgroups
+from reproduction.data.survival import survival
 from reproduction.problems import tasks
 from reproduction.problems.tasks import Task
 from reproduction.values import suggestion
@@ -410,3 +411,10 @@ def support_vectors(
 def convex_logistic(seed: int, *, num_clients: int = 8, num_examples: int = 200, num_features: int = 10) -> Task:
     """Return a problem that is convex but not strongly convex."""
     return tasks.PooledMinimum(tasks.NoisyLabels(num_clients, num_examples, num_features, seed), 0.0)
+
+
+def survival_times(
+    seed: int, *, variant: Literal["lung", "gbsg2", "flchain"], strength: float = 0.01, num_clients: int = 0
+) -> Task:
+    """Return a stratified Cox regression of patients, with an l1 norm."""
+    return tasks.Survival(survival(variant, num_clients, seed), L1(strength))

@@ -293,6 +293,20 @@ class TextClassification(Classification):
         return {"non-zeros": float(count), "density": count / coefficients.size}
 
 
+class Survival(Task):
+    """Times of events, with a linear predictor of which few features are part.
+
+    Parameters
+    ----------
+    dataset : SurvivalTimes
+    regularizer : Regularizer
+    """
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the number of features that the model uses."""
+        return {"non-zeros": float(np.count_nonzero(coefficients))}
+
+
 class ConstrainedClassification(Classification):
     """Classification with a model in a ball around 0.
 

@@ -46,6 +46,7 @@ NAN = float("nan")
     [
         *(("min_rows", value) for value in (0, -3, 2.5, True, "3", NAN)),
         *(("min_class_rows", value) for value in (0, -1, 1.5, False)),
+        *(("min_events", value) for value in (0, -1, 1.5, False, "5")),
         *(("hessian_share", value) for value in (-0.1, NAN, float("inf"), "a third", True)),
     ],
 )
@@ -262,6 +263,56 @@ def test_events_are_a_class_and_numbers_are_none():
     limits.check(CoxRegression(X, numbers, numbers > 6.0), "a round")
     with pytest.raises(ConfigurationError, match="a class with fewer rows than min_class_rows=5"):
         limits.check(CoxRegression(X, numbers, numbers > 9.0), "a round")
+
+
+def test_few_events_are_refused_whatever_the_loss_calls_them():
+    """Deaths, counts above 0, rows of each class; no event at all is not few, and numbers have none."""
+    limits, X, n = Disclosure(min_events=5), np.ones((12, 1)), np.arange(12.0)
+    for objective in (
+        CoxRegression(X, n, n > 6.0),
+        CoxRegression(X, n, n > 2.0),  # three censored rows
+        CoxRegression(X, n, n > 20.0),
+        Poisson(X, np.where(n > 6.0, 1.0, 0.0)),
+        Poisson(X, np.zeros(12)),
+        Logistic(X, n > 6.0),
+        Logistic(X, n > 20.0),
+        LeastSquares(X, n),
+        Huber(X, n),
+    ):
+        limits.check(objective, "a round")
+    for objective in (
+        CoxRegression(X, n, n > 7.0),
+        CoxRegression(X, n, n > 10.0),
+        Poisson(X, np.where(n > 7.0, 900.0, 0.0)),
+        Poisson(X, np.where(n > 10.0, 0.5, 0.0)),
+        Logistic(X, n > 7.0),
+        Logistic(X, n > 1.5),
+        of_classes(5, 4, 7),
+    ):
+        with pytest.raises(ConfigurationError, match="asks for a round; this site has fewer events than min_events=5"):
+            limits.check(objective, "a round")
+
+
+def test_an_own_loss_says_its_events_or_is_refused():
+    limits = Disclosure(min_events=5)
+    saddle = QuadraticSaddle(np.eye(3), np.eye(3), np.eye(3), num_examples=30)
+    with pytest.raises(ConfigurationError, match=r"QuadraticSaddle does not say its events: give it .* `num_events`"):
+        limits.check(saddle, "a round")
+    saddle.num_events = 5
+    limits.check(saddle, "a round")
+    saddle.num_events = 4
+    with pytest.raises(ConfigurationError, match="fewer events than min_events=5"):
+        limits.check(saddle, "a round")
+
+
+def test_the_events_of_a_subset_are_its_own():
+    """A fold is refused by its own events, not by the site's."""
+    n = np.arange(12.0)
+    for whole in (CoxRegression(np.ones((12, 1)), n, n > 5.0), Poisson(np.ones((12, 1)), np.maximum(n - 5.0, 0.0))):
+        limits = Disclosure(min_events=3)
+        limits.check(whole.subset(np.arange(3, 9))[0], "a fold")
+        with pytest.raises(ConfigurationError, match="min_events=3"):
+            limits.check(whole.subset(np.arange(2, 8))[0], "a fold")
 
 
 def test_questions_count_as_well():

@@ -8,6 +8,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 from sklearn.linear_model import Lasso
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.sklearn import FederatedCoxRegression
 from flwr_fco.strategies import FedDR, LocalSGD, Minimise, Scaffold, Steps
 from flwr_fco.wire import flower as _flower
 
@@ -205,3 +208,117 @@ def test_the_hospitals_fit_the_lasso_of_all_patients_in_a_few_messages(example, 
     with open(config["table"], encoding="utf-8") as file:
         table = {row["feature"]: float(row["coefficient"]) for row in csv.DictReader(file)}
     np.testing.assert_allclose([table[name] for name in list(task.UNITS)[2:]], theirs.coef_, atol=1e-3)
+
+
+#: Patients and deaths of lung's institutions with age, sex and performance score.
+LUNG = dict(
+    zip(
+        (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13, 15, 16, 21, 22, 26, 32, 33),
+        zip(
+            (36, 5, 19, 4, 9, 14, 8, 4, 18, 23, 20, 6, 16, 12, 17, 6, 7, 2),
+            (27, 4, 15, 4, 6, 12, 6, 4, 11, 18, 12, 4, 12, 10, 13, 2, 2, 1),
+            strict=True,
+        ),
+        strict=True,
+    )
+)
+
+
+@pytest.fixture
+def lung(monkeypatch):
+    """lifelines' patients, or drawn ones of the same form where it is not installed; whether they are the real ones."""
+    pandas = pytest.importorskip("pandas", reason="pip install pandas")
+    try:
+        importlib.import_module("lifelines.datasets")
+    except ImportError:
+        rng = np.random.default_rng(0)
+        parts = []
+        for institution, (rows, deaths) in LUNG.items():
+            part = pandas.DataFrame({"inst": float(institution), "age": rng.integers(40, 82, rows)})
+            part["sex"], part["ph.ecog"] = rng.integers(1, 3, rows), rng.integers(0, 3, rows).astype(float)
+            risk = 0.3 * part["ph.ecog"] - 0.5 * (part["sex"] == 2) + 0.02 * part["age"]
+            part["time"] = np.ceil(900.0 * rng.exponential(size=rows) * np.exp(-risk))
+            part["status"] = rng.permutation(np.arange(rows) < deaths).astype(int)
+            parts.append(part)
+        module = ModuleType("lifelines.datasets")
+        module.load_lung = lambda: pandas.concat([*parts, parts[0][:1].assign(inst=np.nan)], ignore_index=True)
+        monkeypatch.setitem(sys.modules, "lifelines", ModuleType("lifelines"))
+        monkeypatch.setitem(sys.modules, "lifelines.datasets", module)
+        return False
+    return True
+
+
+def survival_run(client, server, config, nodes=13, **options):
+    grid = InProcessGrid(client, nodes, run_config=config, raise_errors=False, **options)
+    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    with _flower.identity(grid.run_id):
+        server.app(grid, context)
+
+
+def shown(folder, number):
+    """Return the lines of a block of text in an example's README."""
+    return (EXAMPLES / folder / "README.md").read_text(encoding="utf-8").split("```text\n")[number].split("```")[0]
+
+
+def test_thirteen_institutions_have_the_hazard_ratios_of_their_pooled_rows(lung, example, capsys, tmp_path):
+    """From their partitions as from their files; the oracle is a fit of the pooled rows, stratified by institution."""
+    pytest.importorskip("matplotlib", reason="pip install matplotlib")
+    task, client, server, config = example("hospital-survival", "hospital_survival")
+    config |= {"table": str(tmp_path / "table.csv"), "picture": str(tmp_path / "forest.png")}
+    survival_run(client, server, config)
+    printed = capsys.readouterr().out
+    assert (tmp_path / "forest.png").stat().st_size > 10_000
+    with open(tmp_path / "table.csv", encoding="utf-8") as file:
+        table = {row["feature"]: row for row in csv.DictReader(file)}
+    parts = [task.prepared(task.rows_of(institution)) for institution in task.INSTITUTIONS[: task.TAKING_PART]]
+    raw = task.rows_of(3).dropna(subset=["ph.ecog"])
+    own = np.asarray(parts[2][0], dtype=float)
+    np.testing.assert_allclose(own, np.column_stack([raw["age"] / 10, raw["sex"] == 2, raw["ph.ecog"]]))
+    pooled = np.concatenate([np.asarray(features, dtype=float) for features, _ in parts])
+    targets = [own.assign(strata=number) for number, (_, own) in enumerate(parts)]
+    told = {name: np.concatenate([own[name] for own in targets]) for name in ("time", "status", "strata")}
+    y = np.array(list(zip(*told.values(), strict=True)), dtype=[(name, float) for name in told])
+    oracle = FederatedCoxRegression(num_clients=1).fit(pooled, y)
+    found = [float(table[name]["estimate"]) for name in task.FEATURES]
+    np.testing.assert_allclose(found, oracle.coef_, atol=1e-9)
+    assert {"hazard ratio", "Hartung-Knapp lower", "site 0", "site 0 error"} <= set(table["age"])
+    if lung:
+        stable = r"(?m)^(├── Residual: ).*$"
+        assert re.sub(stable, r"\1", shown("hospital-survival", 1)) in re.sub(stable, r"\1", printed)
+
+    def file_of(partition):
+        path = tmp_path / f"{partition}.csv"
+        task.rows_of(task.INSTITUTIONS[partition]).to_csv(path)
+        return {"data-path": str(path)}
+
+    survival_run(client, server, config, node_config=file_of)
+    assert capsys.readouterr().out == printed
+
+
+def test_small_institutions_and_one_with_other_columns_are_refused_by_name(lung, example, capsys):
+    _, client, server, config = example("hospital-survival", "hospital_survival")
+    with pytest.raises(ConfigurationError, match="13 of num_clients=18 sites have answered") as refused:
+        survival_run(client, server, config | {"sites": 18}, nodes=18)
+    text = str(refused.value)
+    assert "Traceback" not in text
+    reasons = {int(number): limit for number, limit in re.findall(r"partition (\d+): .*?than (min_\w+)=", text)}
+    assert reasons == {13: "min_rows", 14: "min_rows", 15: "min_events", 16: "min_events", 17: "min_rows"}
+    if lung:
+        assert " ".join(shown("hospital-survival", 2).split()).removesuffix("; ...") in text
+    with pytest.raises(ConfigurationError, match=r"\(partition 3\) lacks 'female' and has 'sex'") as refused:
+        survival_run(client, server, config | {"misaligned": 3})
+    assert " ".join(shown("hospital-survival", 3).split()) == str(refused.value)
+
+
+def test_the_comparison_is_as_the_readme_shows_it(example, capsys, tmp_path, monkeypatch):
+    pytest.importorskip("lifelines", reason="pip install lifelines")
+    example("hospital-survival", "hospital_survival")
+    monkeypatch.delitem(sys.modules, "compare", raising=False)
+    compare = importlib.import_module("compare")
+    monkeypatch.setattr(sys, "argv", ["compare.py", "--picture", str(tmp_path / "forest.png")])
+    compare.main()
+    printed = capsys.readouterr().out
+    for line in shown("hospital-survival", 4).splitlines():
+        assert line in printed or "differ by" in line
+    apart = float(re.search(r"Federated and pooled differ by (\S+)\.", printed)[1])
+    assert apart < 1e-8

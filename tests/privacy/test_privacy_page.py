@@ -10,11 +10,16 @@ pytest.importorskip("dp_accounting")
 PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
 
 
-def lines_of(block, folder):
-    """Return what a block of the page prints."""
+def run_block(block, folder):
+    """Run a block of the page."""
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[block]
     (folder / "mine.py").write_text(code, encoding="utf-8")
-    return run_file(folder / "mine.py").stdout.splitlines()
+    return run_file(folder / "mine.py")
+
+
+def lines_of(block, folder):
+    """Return what a block of the page prints."""
+    return run_block(block, folder).stdout.splitlines()
 
 
 def test_the_code_of_the_page_keeps_its_promise(tmp_path):
@@ -32,8 +37,11 @@ def test_blocks_of_as_many_columns_as_rows_give_the_rows_away_and_of_fewer_do_no
 
 def test_the_refusal_of_the_page_is_as_printed(tmp_path):
     printed = re.search(r"```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1].splitlines()
-    found = lines_of(2, tmp_path)
+    done = run_block(2, tmp_path)
+    found = done.stdout.splitlines()
     assert found[0] == printed[0]
     rounds, gap = re.fullmatch(r"(\d+) rounds, duality gap (.*)", found[1]).groups()
     assert rounds == printed[1].split()[0]
     assert float(gap) <= 1e-8
+    record = re.search(r"^(Disclosure: run )\d+(, .*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert re.search(rf"{record[1]}\d+{re.escape(record[2])}$", done.stderr, flags=re.MULTILINE)

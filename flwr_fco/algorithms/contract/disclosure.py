@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
 
 from flwr_fco.algorithms.contract.choices import AT_LEAST_ONE, Choice
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Poisson
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 
@@ -19,8 +20,10 @@ from flwr_fco.objectives.base import Objective
 class Disclosure(Choice):
     """Limits that a site's owner sets on what its answers give away of its rows; by default there are none.
 
-    `min_rows` and `min_class_rows` are about every answer: training in each strategy, evaluations, questions. A site
-    below them answers with an error, which names the limit and not the site's own numbers.
+    `min_rows`, `min_events` and `min_class_rows` are about every answer: training in each strategy, evaluations,
+    questions. A site below them answers with an error, which names the limit and not the site's own numbers. A site
+    whose owner gives a Disclosure, also one without limits, writes a line of its log for each message: what the server
+    asked for, and what the site has sent, or why it has refused.
 
     `hessian_share` is about second derivatives. Every vector that leaves is a weighted sum of the site's rows: a
     gradient, an increment or the means of the columns is one, a block of the Hessian on k columns is k (with several
@@ -43,7 +46,12 @@ class Disclosure(Choice):
         0 forbids Hessian blocks. DataSHIELD's ``nfilter.glm``, 1/3 by default, compares a model's parameters with the
         rows in the same way, but in each message by itself.
     min_class_rows : int, optional
-        For losses with classes, the smallest number of rows of a class that occurs at the site.
+        For losses with classes, the smallest number of rows of a class that occurs at the site. Rows with an event and
+        censored rows are two classes.
+    min_events : int, optional
+        Smallest number of rows with an event, if there are any: deaths of ``CoxRegression``, counts above 0 of
+        ``Poisson``, the rows of each class of a loss with classes. A loss of your own says it in an attribute
+        ``num_events``. Losses of numbers, such as squares, have no events.
 
     Raises
     ------
@@ -68,6 +76,12 @@ class Disclosure(Choice):
         default=None, metadata={"range": (lambda share: 0.0 <= share < math.inf, "a finite number >= 0")}
     )
     min_class_rows: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    min_events: int | None = field(default=None, metadata=AT_LEAST_ONE)
+
+    @property
+    def limits_rows(self) -> bool:
+        """Whether there is a limit on what an answer is about, besides that on second derivatives."""
+        return any(getattr(self, limit.name) is not None for limit in fields(self) if limit.name != "hessian_share")
 
     def check(self, objective: Objective, what: str) -> None:
         """Refuse an answer about the rows of an objective.
@@ -82,24 +96,16 @@ class Disclosure(Choice):
         Raises
         ------
         ConfigurationError
-            If they are fewer than `min_rows`, or those of a class fewer than `min_class_rows`, or the objective does
-            not say its classes.
+            If they are fewer than `min_rows`, those of a class fewer than `min_class_rows`, or those with an event
+            fewer than `min_events`; or if the objective does not say its classes or events.
         """
         self.check_rows(int(objective.num_examples), what)
-        if self.min_class_rows is None:
-            return
-        labels: Any = getattr(objective, "labels", None)
-        if labels is not None:
-            self.check_classes(np.unique(labels, return_counts=True)[1].tolist(), what)
-            return
-        data = objective.linear_data()
-        numbers = isinstance(objective, LinearModel) or (data is not None and data.link == "identity")
-        if not numbers:
-            raise ConfigurationError(
-                f"the server asks for {what}; this site's owner sets min_class_rows={self.min_class_rows}, and its "
-                f"{type(objective).__name__} does not say which class each row has: give it an attribute `labels`, or "
-                "leave the limit out"
-            )
+        if self.min_class_rows is not None:
+            self.check_classes(self._said(_classes_of(objective), objective, "min_class_rows", what), what)
+        if self.min_events is not None:
+            counts = self._said(_events_of(objective), objective, "min_events", what)
+            if any(0 < count < self.min_events for count in counts):
+                raise self._refusal("min_events", what, "has fewer events than")
 
     def check_rows(self, rows: int, what: str) -> None:
         """Refuse an answer about fewer rows than `min_rows`.
@@ -155,8 +161,39 @@ class Disclosure(Choice):
         # A third of 300 rows is 100, whatever is lost to rounding.
         return math.floor(min(self.hessian_share * rows * (1.0 + 1e-12), 2.0**53))
 
+    def _said(self, counts: list[int] | None, objective: Objective, limit: str, what: str) -> list[int]:
+        if counts is None:
+            classes = limit == "min_class_rows"
+            which, attribute = ("which class each row has", "labels") if classes else ("its events", "num_events")
+            raise ConfigurationError(
+                f"the server asks for {what}; this site's owner sets {limit}={getattr(self, limit)}, and its "
+                f"{type(objective).__name__} does not say {which}: give it an attribute `{attribute}`, or leave the "
+                "limit out"
+            )
+        return counts
+
     def _refusal(self, limit: str, what: str, why: str) -> ConfigurationError:
         return ConfigurationError(
             f"the server asks for {what}; this site {why} {limit}={getattr(self, limit)} allows. Its owner can change "
             f"the limit: client_app(..., disclosure=Disclosure({limit}=...))"
         )
+
+
+def _classes_of(objective: Objective) -> list[int] | None:
+    """Return the rows of each class; none of a loss of numbers, and None of one that does not say."""
+    labels: Any = getattr(objective, "labels", None)
+    if labels is not None:
+        return [int(count) for count in np.unique(labels, return_counts=True)[1]]
+    data = objective.linear_data()
+    numbers = isinstance(objective, LinearModel) or (data is not None and data.link == "identity")
+    return [] if numbers else None
+
+
+def _events_of(objective: Objective) -> list[int] | None:
+    """Return the rows with an event, of a loss with classes those of each class, as :func:`_classes_of` does."""
+    events: Any = getattr(objective, "num_events", None)
+    if events is not None:
+        return [int(events)]
+    if isinstance(objective, Poisson):
+        return [int(np.count_nonzero(objective.targets))]
+    return _classes_of(objective)

@@ -2,6 +2,7 @@
 
 import copy
 import weakref
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -416,6 +417,7 @@ def test_without_a_strength_at_which_all_is_zero_strengths_are_given_by_hand():
         ({"min_rows": 20}, 4, r"sums over fold 1; this site has fewer rows for it than min_rows=20"),
         ({"min_rows": 45}, 4, r"this site has fewer rows for it than min_rows=45"),
         ({"min_class_rows": 5}, 8, r"has a class with fewer rows than min_class_rows=5"),
+        ({"min_events": 5}, 8, r"has fewer events than min_events=5"),
     ],
 )
 def test_what_a_site_does_not_allow_is_refused_of_each_fold(limits, cv, message):
@@ -512,10 +514,10 @@ def test_where_rows_are_limited_a_run_deals_them_into_folds_once():
     assert grid.ask()
     with pytest.raises(ConfigurationError, match=r"asks for 2 folds \(seed=0\), and has asked for 3 \(seed=0\) before"):
         grid.ask(folds=2.0, **{"fold-0": 2.0})
-    for seed in (0, 1):
+    for seed, limit in product((0, 1), ("min_class_rows", "min_events")):
         downlink = SimpleNamespace(plan=SimpleNamespace(seed=seed), numbers={"folds": 3.0})
         if seed:
             with pytest.raises(ConfigurationError, match=r"asks for 3 folds \(seed=1\)"):
-                check_folds(downlink, Disclosure(min_class_rows=1), grid.contexts[2])
+                check_folds(downlink, Disclosure(**{limit: 1}), grid.contexts[2])
         else:
-            check_folds(downlink, Disclosure(min_class_rows=1), grid.contexts[2])
+            check_folds(downlink, Disclosure(**{limit: 1}), grid.contexts[2])

@@ -1,24 +1,9 @@
-"""scikit-learn estimators: a run's result as a fitted estimator, and federated estimators that train in one process.
-
-``FederatedLasso(alpha=0.1).fit([X_1, X_2], [y_1, y_2])`` trains with two clients, each with its own rows, through
-:func:`flwr_fco.simulation.simulate`; ``fit(X, y)`` splits the rows, so these estimators work wherever scikit-learn's do
-(pipelines, grid searches), and ``fit(X, y, groups=client_of_each_row)`` assigns each row to a client. They pass
-scikit-learn's ``check_estimator``. Data frame columns are aligned by name across clients, in the first client's order,
-which ``predict`` expects. The objective functions are scikit-learn's, and so are the solutions::
-
-    FederatedLasso,
-    FederatedElasticNet           1/(2n) ||y - Xw - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
-    FederatedLogisticRegression   1/n sum_i loss_i + 1/(C n) (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
-
-The clients evaluate loss, gradient and a block of the Hessian (:class:`flwr_fco.strategies.FedNewton`): about a dozen
-rounds to a certified duality gap, however the data are distributed, after one in which they say how many rows they have
-and their loss at 0. No array holds the rows of all clients, and none has a row and a column for each feature. In a
-deployment ``model.client_app(load)`` is a site's ClientApp, and ``model.fit(grid, features=...)`` the ServerApp's part.
-"""
+"""The estimators of squares and classes, and what all estimators have in common."""
 
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,8 +32,20 @@ from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, d
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
-from flwr_fco.inference.federated import COMPARED, ESTIMATED, Exchanges, OwnEstimates, Table, check_events
+from flwr_fco.inference.federated import (
+    CLASSES,
+    COMPARED,
+    ESTIMATED,
+    SQUARES,
+    TIMES,
+    Exchanges,
+    OwnEstimates,
+    Table,
+    check_events,
+)
 from flwr_fco.inference.federated import table as table_of
+from flwr_fco.inference.forest import forest
+from flwr_fco.inference.proportional import Trends
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.design import Design, is_sparse
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -56,6 +53,8 @@ from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
 from flwr_fco.simulation.strength_path import StrengthPath
+from flwr_fco.sklearn.quality import Judges
+from flwr_fco.sklearn.texts import aligned_columns, class_names
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
 
 __all__ = [
@@ -244,10 +243,32 @@ class Summary(str):
     """
 
     rows: list[dict[str, Any]]
+    _sites: tuple[str, ...] = ()
+    _level: float | None = None
 
     def table(self) -> Any:
         """Return all features as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
         return columns_of(self.rows)
+
+    def plot(self, file: str | os.PathLike[str]) -> None:
+        """Draw a forest plot: intervals of all sites together, of each site, and between sites (Hartung and Knapp).
+
+        The axis is that of the estimates, of odds or hazard ratios if there are any: features in very different units
+        do not go together on it, so choose units, or ``Intervals(columns=...)``.
+
+        Parameters
+        ----------
+        file : path-like
+            PNG, SVG or PDF.
+
+        Raises
+        ------
+        ConfigurationError
+            If the fit was without intervals, or matplotlib is not installed.
+        """
+        if self._level is None:
+            raise ConfigurationError("this fit has no intervals to draw; expected one with fit(..., intervals=True)")
+        forest(self.rows, self._sites, self._level).savefig(file, dpi=150, bbox_inches="tight")
 
     __repr__ = str.__str__
 
@@ -255,7 +276,7 @@ class Summary(str):
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
-class _Federated(BaseEstimator):  # type: ignore[misc]
+class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
     """Base class of the estimators: the split into clients and the run; the subclasses document the fields."""
 
     fit_intercept: bool = field(default=True, kw_only=True)
@@ -265,6 +286,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     cv: int | Strengths | Sequence[Any] | None = field(default=None, kw_only=True)
     penalty_factor: Any = field(default=None, kw_only=True)
     standardize: bool = field(default=False, kw_only=True)
+    # What is fitted, for a table of intervals.
+    _kind = SQUARES
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -303,7 +326,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             intercepts = np.atleast_1d(self.intercept_).tolist()
             shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
         lines = [*self._lines, ("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
-        text = [type(self).__name__, *(f"├── {title}: {about}" for title, about in lines), *_aligned_columns(shown)]
+        text = [type(self).__name__, *(f"├── {title}: {about}" for title, about in lines), *aligned_columns(shown)]
         if count > _SHOWN:
             text.append(f"    and {count - _SHOWN} more; all features: .table()")
         text += self._with_intervals(rows)
@@ -311,6 +334,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
         summary = Summary("\n".join(text))
         summary.rows = rows
+        if self._table is not None and self._intervals is not None:
+            summary._sites, summary._level = self._table.sites, self._intervals.level
         return summary
 
     def _names(self, d: int) -> Sequence[str]:
@@ -329,7 +354,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         for names in (ESTIMATED, COMPARED if sites else (), sites if len(sites) <= _SHOWN_SITES else ()):
             if names:
                 cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
-                lines += _aligned_columns(cells)
+                lines += aligned_columns(cells)
         if len(own) > len(shown):
             lines.append(f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()")
         return lines
@@ -369,8 +394,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
 
-    def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, **checks: Any) -> _Parts:
-        """Return each client's data."""
+    def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, *, reset: bool = True, **checks: Any) -> _Parts:
+        """Return each client's data; without `reset` they have the columns of the fit."""
         self._check_settings()
         checks |= {"dtype": np.float64, "accept_sparse": "csr"}
         rows: list[NDArray[np.int64]] | None = None
@@ -384,14 +409,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             parts = _aligned(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not _columns(parts[0])
             pairs = [
-                validate_data(self, own, labels, reset=m == 0, **checks)
+                validate_data(self, own, labels, reset=reset and m == 0, **checks)
                 for m, (own, labels) in enumerate(zip(parts, y, strict=True))
             ]
             sites = [f"part {m}" for m in range(len(parts))]
             given = [None] * len(pairs) if sample_weight is None else sample_weight
             clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
         else:
-            X, y = validate_data(self, X, y, **checks)
+            X, y = validate_data(self, X, y, reset=reset, **checks)
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:
@@ -417,7 +442,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             rows = [own[w > 0.0] for own, (_, _, w) in zip(rows, weighted, strict=True) if w.any()]
         return _Parts(features, targets, weights, sample_weight is not None, rows)
 
-    def _run(self, objectives: list[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
+    def _run(self, objectives: Sequence[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         self._questions = 1
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
@@ -472,7 +497,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
         asking.prepare(start)
         size = asking.plan.layout.size
-        classes = _class_names(self.classes_) if hasattr(self, "classes_") else None
+        classes = class_names(self.classes_) if hasattr(self, "classes_") else None
         asking.mail.schemas.own = (names_of(names), classes)
         shapes = {"gradient": (size,), DEVIATIONS: (d,)}
         numbers = {DEVIATIONS: 1.0}
@@ -481,10 +506,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         question = asking.inquiry.question("gradient", np.zeros(size), numbers)
         answers = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
         if len(answers) < self.num_clients:
-            reasons = [f"partition {row.partition_id}: {row.reason}" for row in asking.left_out]
+            # Below an error's own line there is where it was raised.
+            why = [(row.partition_id, row.reason.partition("\n")[0]) for row in asking.left_out]
             raise ConfigurationError(
                 f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
-                f"{'; '.join(reasons)}"
+                f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in why)}"
             )
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         total = math.fsum(answer.examples for answer in answers)
@@ -527,11 +553,16 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
             X, y, names = _read(load(context), order)
-            objective: Objective = self._objective(X, y, *classes)
+            objective: Objective = self._objective(X, self._targets(y), *classes)
             objective.feature_names = names
             return objective
 
         return make_app(objective_of, disclosure=disclosure)
+
+    @staticmethod
+    def _targets(y: Any) -> NDArray[Any]:
+        """Return a site's targets as an array."""
+        return np.asarray(y)
 
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
         start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
@@ -568,12 +599,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         rounds, path, tolerance = max(1, self.max_rounds - 1), self._path, strategy.tolerance
         self.n_iter_ = self._questions
-        names, squares = self._names(self.n_features_in_), isinstance(self, RegressorMixin)
+        names = self._names(self.n_features_in_)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
             self._intervals.places(names)
             told = run(OwnEstimates(strategy), start, 1)
-            check_events(told, names, squares)
+            check_events(told, names, self._kind)
             self.n_iter_ += 1
         for name in ("path_", "strength_"):
             # Of an earlier fit.
@@ -609,10 +640,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             )
         if self._intervals is not None:
             own = tolerance * min(1.0, _UNPENALISED / self.tol)
-            sums, asked = run(Exchanges(strategy, squares, own), result.arrays, rounds)
-            self._table = table_of(self._intervals, names, told, sums, squares, self._sites)
+            sums, asked = run(Exchanges(strategy, self._kind, own), result.arrays, rounds)
+            trend = None
+            if self._kind is TIMES:
+                trend = run(Trends(strategy, sums), start, 1)
+                self.n_iter_ += 1
+            self._table = table_of(self._intervals, names, told, sums, self._kind, self._sites, trend)
             self.n_iter_ += asked
-        first = "alpha" if squares else "C"
+        first = "C" if isinstance(self, ClassifierMixin) else "alpha"
         strength = getattr(strategy.regularizer, "strength", 0.0)
         value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
@@ -635,28 +670,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return coefficients, result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
 
 
-def _aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a table's lines, the header first; missing cells are empty."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [["", *names[1:]], *([_cell(row.get(name, "")) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return [
-        "    " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in cells
-    ]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float) and math.isnan(value):
-        return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
 def _is_grid(X: Any) -> bool:
     return hasattr(X, "send_and_receive")
 
 
-def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, NDArray[Any], Names]:
-    """Return a site's features and targets, of arrays or of a frame, and the names of the columns.
+def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Names]:
+    """Return a site's features, of an array or of a frame, the targets as they are, and the names of the columns.
 
     A frame's columns are those of `order`, if it is given.
     """
@@ -673,12 +692,7 @@ def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, NDArray[Any], Na
         raise ConfigurationError(
             f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
         )
-    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), np.asarray(targets), names
-
-
-def _class_names(classes: NDArray[Any]) -> tuple[str, ...]:
-    """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not."""
-    return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())
+    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, names
 
 
 def _refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
@@ -1125,6 +1139,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
     C: float = 1.0
     l1_ratio: float = field(default=0.0, kw_only=True)
+    _kind = CLASSES
 
     def fit(
         self,
@@ -1235,7 +1250,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             made = MultinomialLogistic(
                 X, codes, num_classes=classes.size, intercept=self.fit_intercept, sample_weight=weights
             )
-        made.class_names = _class_names(classes)
+        made.class_names = class_names(classes)
         return made
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -1,0 +1,81 @@
+"""What the owners refuse, and the federated hazard ratios beside the pooled rows' and a meta-analysis.
+
+    python compare.py [--picture forest.png]    (in one process, a few seconds)
+
+Only this script has all rows in one place, which a federation is there to avoid.
+"""
+
+import argparse
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from lifelines import CoxPHFitter
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from hospital_survival import client_app, task
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.simulation import InProcessGrid
+
+
+def fitted(sites: int, **config: Any) -> Any:
+    """Return the model of the first institutions, fitted as the ServerApp does."""
+    grid = InProcessGrid(client_app.app, sites, run_config=config, raise_errors=False)
+    with grid.identity():
+        return task.new_model(sites).fit(grid, features=list(task.FEATURES), intervals=True)
+
+
+def refusal(sites: int, **config: Any) -> str:
+    """Return why such a run ends."""
+    try:
+        fitted(sites, **config)
+    except ConfigurationError as error:
+        return str(error).replace("; partition", ";\npartition")
+    raise AssertionError("expected a refusal")
+
+
+def pooled() -> CoxPHFitter:
+    """Return lifelines' fit of the rows of all institutions that take part, stratified by institution."""
+    parts = []
+    for institution in task.INSTITUTIONS[: task.TAKING_PART]:
+        features, targets = task.prepared(task.rows_of(institution))
+        parts.append(features.astype(float).join(targets).assign(institution=institution))
+    options = {"duration_col": "time", "event_col": "status", "strata": ["institution"]}
+    return CoxPHFitter().fit(pd.concat(parts), **options, fit_options={"precision": 1e-12})
+
+
+def main() -> None:
+    """Print both refusals and the table, and draw the forest plot."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--picture", default="forest.png", help="where the forest plot goes")
+    picture = parser.parse_args().picture
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    logging.getLogger("flwr.disclosure").setLevel(logging.ERROR)
+    print("All 18 institutions:", refusal(len(task.INSTITUTIONS)), sep="\n", end="\n\n")
+    print("One with its old column names:", refusal(task.TAKING_PART, misaligned=3), sep="\n", end="\n\n")
+    summary = fitted(task.TAKING_PART).summary()
+    summary.plot(picture)
+    own, together = pd.DataFrame(summary.rows).set_index("feature"), pooled()
+    columns = {
+        "federated": own["estimate"],
+        "pooled": together.params_[own.index],
+        "meta-analysis": own["DerSimonian-Laird"],
+    }
+    print("Hazard ratios:", pd.DataFrame(columns).apply(np.exp).round(4).to_string(), sep="\n", end="\n\n")
+    errors = {
+        "federated": own["standard error"],
+        "pooled": together.standard_errors_[own.index],
+        "meta-analysis": own["DerSimonian-Laird error"],
+    }
+    print("Standard errors of their logarithms:", pd.DataFrame(errors).round(4).to_string(), sep="\n", end="\n\n")
+    apart = (own["estimate"] - together.params_[own.index]).abs().max()
+    print(f"Federated and pooled differ by {apart:.0e}. {picture} is the forest plot.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""How good a fitted model is, from sums over the sites' rows: order, calibration, Brier's score, bins.
+
+The scores s_i of a model are its log odds, or log hazard ratios; a site is a stratum.
+
+    concordance        pairs within sites that are in the order of their events, over all pairs that can be compared:
+                       of classes the area under the ROC curve within sites
+    calibration        the model a + b s_i of the same kind that fits the rows best: b = 1 and a = 0 where it is exact
+    bins               expected and observed events between quantiles of a normal distribution of the scores
+
+References: Harrell, Califf, Pryor, Lee, Rosati: Evaluating the yield of medical tests (JAMA 1982). Cox: Two further
+applications of a model for binary regression (Biometrika 1958). Brier: Verification of forecasts expressed in terms of
+probability (Mon. Weather Rev. 1950). van Houwelingen: Validation, calibration, revision and combination of prognostic
+survival models (Stat. Med. 2000).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.inference.federated import CLASSES, Kind, site_of
+from flwr_fco.strategies import FedNewton, run_of
+from flwr_fco.wire.questions import BINS, CALIBRATION, EDGE, QUALITY, Answer
+
+Vector = NDArray[np.float64]
+
+#: Bins, and how many of them are merged where a site keeps smaller ones back.
+_BINS, _MERGED = 8, (1, 2, 4)
+#: Steps of a calibration at most, halvings of a step, and the square of the last one in standard errors.
+_STEPS, _HALVINGS, _SOLVED = 30, 20, 1e-10
+#: Curvature, relative to that at the model, below which the scores tell the events apart: a slope grows without end.
+_SEPARABLE = 1e-6
+_CURVED = ("slope-slope", "slope-intercept", "intercept-intercept")
+_WANTED = ("mean", "square", "brier", "ordered", "compared", "events")
+
+
+class Found(NamedTuple):
+    """What the sites' rows say of a model.
+
+    Parameters
+    ----------
+    overall : dict of str to float
+        Of all rows; NaN where the rows do not tell it.
+    sites : list of dict
+        Of each site.
+    bins : list of dict
+        For each bin of scores, from the lowest, where it ends, and its rows, expected and observed events.
+    lines : list of (str, str)
+        Lines of a text.
+    """
+
+    overall: dict[str, float]
+    sites: list[dict[str, Any]]
+    bins: list[dict[str, float]]
+    lines: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Questions to all sites about a model; ``start`` takes the arguments of a strategy's ``start``.
+
+    Parameters
+    ----------
+    strategy : FedNewton
+        A strategy, whose sites these are.
+    kind : Kind
+        What was fitted.
+    point : ndarray of float64, shape (d,)
+        Coefficients, then the intercept, if there is one.
+    names : pair of (tuple of str or None)
+        The names of columns and classes that the sites must have.
+    sites : sequence, optional
+        Names of the sites by partition.
+    bins : bool, default True
+        Whether bins are asked for.
+    """
+
+    strategy: FedNewton
+    kind: Kind
+    point: Vector
+    names: tuple[Any, Any] = (None, None)
+    sites: Sequence[Any] = ()
+    bins: bool = True
+
+    def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Found:
+        """Ask the sites."""
+        run = run_of(replace(self.strategy))
+        run.prepare(initial_arrays)
+        run.mail.schemas.own = self.names
+
+        def ask(kind: str, wanted: Sequence[str], numbers: dict[str, float], shapes: Any = ()) -> list[Answer]:
+            question = run.inquiry.question(kind, self.point, numbers)
+            return run.inquiry.ask(grid, question, wanted=wanted, shapes=dict(shapes))
+
+        answers, doubted = _possible(ask(QUALITY, _WANTED, {}), self.sites)
+        left_out = [f"partition {row.partition_id}: {row.reason}" for row in run.left_out]
+        if not answers:
+            raise ConfigurationError(f"no site says how good the model is: {'; '.join([*doubted, *left_out])}")
+        nodes = {answer.node_id for answer in answers}
+
+        def derivatives(slope: float, intercept: float) -> tuple[float, Vector, NDArray[np.float64]]:
+            wanted = ("loss", "by-slope", "by-intercept", *_CURVED)
+            told = ask(CALIBRATION, wanted, {"slope": slope, "intercept": intercept})
+            kept = [answer for answer in told if answer.node_id in nodes]
+            if len(kept) < len(nodes):
+                raise ConfigurationError(
+                    f"{len(kept)} of {len(nodes)} sites say how the model is calibrated, of which all have said how "
+                    "good it is; ask again"
+                )
+            means = {name: _mean(kept, [answer.numbers[name] for answer in kept]) for name in wanted}
+            curved = np.array([[means[_CURVED[0]], means[_CURVED[1]]], [means[_CURVED[1]], means[_CURVED[2]]]])
+            return means["loss"], np.array([means["by-slope"], means["by-intercept"]]), curved
+
+        rows = sum(answer.examples for answer in answers)
+        overall = self._overall(answers) | _calibrated(derivatives, rows, "intercept" in run.plan.layout.shapes)
+        bins, kept_back = [], ""
+        mean, square = (_mean(answers, [own.numbers[name] for own in answers]) for name in ("mean", "square"))
+        deviation = math.sqrt(max(square - mean**2, 0.0))
+        if self.bins and deviation > 0.0:
+            edges = mean + deviation * stats.norm.ppf(np.arange(1, _BINS) / _BINS)
+            numbers = {f"{EDGE}{i}": float(edge) for i, edge in enumerate(edges)}
+            for merged in _MERGED:
+                shapes = dict.fromkeys(("rows", "expected", "observed"), (_BINS // merged,))
+                told = ask(BINS, ("told",), {**numbers, "merged": float(merged)}, shapes)
+                told = [answer for answer in told if answer.node_id in nodes]
+                if len(told) == len(nodes) and all(answer.numbers["told"] for answer in told):
+                    bins = _binned(told, edges[merged - 1 :: merged])
+                    break
+            else:
+                kept_back = "kept back: a site has one with fewer rows than its owner allows"
+        lines = self._lines(overall, answers, kept_back, [*doubted, *left_out])
+        return Found(overall, [self._of_site(own) for own in answers], bins, lines)
+
+    def _overall(self, answers: Sequence[Answer]) -> dict[str, float]:
+        ordered, pairs = (sum(answer.numbers[name] for answer in answers) for name in ("ordered", "compared"))
+        found = {"concordance": ordered / pairs if pairs else math.nan, "pairs": pairs}
+        if self.kind is CLASSES:
+            found["Brier"] = _mean(answers, [answer.numbers["brier"] for answer in answers])
+        return found
+
+    def _of_site(self, answer: Answer) -> dict[str, Any]:
+        own = {"site": site_of(answer, self.sites), "rows": int(answer.examples)}
+        return (
+            own
+            | {"events": int(answer.numbers["events"])}
+            | {name: value for name, value in self._overall([answer._replace(weight=1.0)]).items() if name != "pairs"}
+        )
+
+    def _lines(
+        self, overall: dict[str, float], answers: Sequence[Answer], kept_back: str, left_out: Sequence[str]
+    ) -> list[tuple[str, str]]:
+        count, events = (sum(own) for own in zip(*((a.examples, a.numbers["events"]) for a in answers), strict=True))
+        lines = [("Data", f"{count:.0f} rows, {events:.0f} events, of {len(answers)} sites")]
+        lines.append(("Concordance", about_pairs(overall)))
+        if math.isnan(overall["slope"]):
+            text = "the rows tell no slope: all scores are the same, or they order the events without error"
+        else:
+            text = f"slope {overall['slope']:.4g} +- {overall['slope error']:.3g} (1 where the model is exact)"
+            if "intercept" in overall:
+                text += f", intercept {overall['intercept']:.4g} +- {overall['intercept error']:.3g} (0)"
+        lines.append(("Calibration", text))
+        if self.kind is CLASSES:
+            lines.append(("Brier's score", f"{overall['Brier']:.4g} (0.25: every chance is a half)"))
+        return lines + [("Bins", kept_back)] * bool(kept_back) + [("Left out", text) for text in left_out]
+
+
+def about_pairs(overall: dict[str, float]) -> str:
+    """Return a concordance in words.
+
+    Parameters
+    ----------
+    overall : dict of str to float
+        The concordance, and its pairs.
+    """
+    return f"{overall['concordance']:.4g}, of {overall['pairs']:.0f} pairs within sites (0.5: no better than chance)"
+
+
+def _mean(answers: Sequence[Answer], numbers: Sequence[float]) -> float:
+    """Return the mean over the rows."""
+    total = sum(answer.examples for answer in answers)
+    return sum(answer.examples * number for answer, number in zip(answers, numbers, strict=True)) / total
+
+
+def _possible(answers: Sequence[Answer], sites: Sequence[Any]) -> tuple[list[Answer], list[str]]:
+    """Return the answers that rows can have, and who is left out for others."""
+    kept, doubted = [], []
+    for answer in answers:
+        told, n = answer.numbers, answer.examples
+        most = 0.5 * n * (n - 1.0)
+        if not 0.0 <= told["ordered"] <= told["compared"] <= most:
+            why = f"{told['ordered']:g} of {told['compared']:g} pairs are in order, of {n:.0f} rows"
+        elif not 0.0 <= told["events"] <= n:
+            why = f"{told['events']:g} events of {n:.0f} rows"
+        elif not (0.0 <= told["brier"] <= 1.0 and told["square"] >= (1.0 - 1e-9) * told["mean"] ** 2):
+            why = f"Brier's score is {told['brier']:g}, and the scores' mean square {told['square']:g}"
+        else:
+            kept.append(answer)
+            continue
+        doubted.append(f"{site_of(answer, sites)}: {why}")
+    return kept, doubted
+
+
+def _calibrated(derivatives: Any, rows: float, intercept: bool) -> dict[str, float]:
+    """Return slope and intercept with their standard errors, by Newton's method; NaN if the rows do not tell them."""
+    at, size = np.array([1.0, 0.0]), 2 if intercept else 1
+    names = ("slope", "intercept")[:size]
+    nothing = dict.fromkeys([*names, *(f"{name} error" for name in names)], math.nan)
+    loss, slopes, curved = derivatives(*at)
+    first = np.diag(curved)[:size]
+    for _ in range(_STEPS):
+        own = curved[:size, :size]
+        units = np.sqrt(np.maximum(np.diag(own), 0.0))
+        if not (units**2 > _SEPARABLE * first).all() or np.linalg.eigvalsh(own / np.outer(units, units))[0] < 1e-10:
+            return nothing
+        covariance = np.linalg.inv(own / np.outer(units, units)) / np.outer(units, units)
+        step = covariance @ slopes[:size]
+        if rows * float(step @ slopes[:size]) <= _SOLVED:
+            at[:size] -= step
+            errors = np.sqrt(np.diag(covariance) / rows)
+            found = dict(zip(names, at.tolist(), strict=False))
+            return found | {f"{name} error": float(own) for name, own in zip(names, errors, strict=True)}
+        for _ in range(_HALVINGS):
+            trial = at.copy()
+            trial[:size] -= step
+            told = derivatives(*trial)
+            if told[0] <= loss:
+                break
+            step = 0.5 * step
+        at, (loss, slopes, curved) = trial, told
+    return nothing
+
+
+def _binned(answers: Sequence[Answer], edges: Vector) -> list[dict[str, float]]:
+    sums = {
+        name: np.sum([answer.examples * answer.vectors[name] for answer in answers], axis=0)
+        for name in ("rows", "expected", "observed")
+    }
+    ends = [*edges.tolist(), math.inf]
+    return [{"up to": end} | {name: float(own[i]) for name, own in sums.items()} for i, end in enumerate(ends)]

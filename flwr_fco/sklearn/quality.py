@@ -1,0 +1,205 @@
+"""How good a fitted estimator is at the sites."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+
+from flwr_fco.client_apps import client_app as make_app
+from flwr_fco.core.schema import names_of
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.inference.federated import SQUARES, Kind
+from flwr_fco.inference.quality import Found, Judged, about_pairs
+from flwr_fco.results import columns_of
+from flwr_fco.simulation import simulate
+from flwr_fco.sklearn.texts import aligned_columns, class_names
+from flwr_fco.strategies import FedNewton
+
+
+class Quality(str):
+    """How good a model is on some rows: a text, which printing and a notebook show, and its numbers.
+
+    Attributes
+    ----------
+    overall : dict of str to float
+        Of all rows: ``concordance``, of the ``pairs`` within sites; ``slope`` of the calibration and ``slope error``;
+        of classes ``intercept``, ``intercept error`` and ``Brier``. NaN where the rows do not tell it. Where each site
+        was left out, there is no common slope.
+    rows : list of dict
+        Of each site: ``site``, ``rows``, ``events``, ``concordance``, of classes ``Brier``, and where each site was
+        left out the calibration there.
+    bins : list of dict
+        Of each bin of scores, from the lowest: the score ``up to`` which it goes, ``rows``, ``expected`` and
+        ``observed`` events. Empty if a site keeps them back.
+    """
+
+    overall: dict[str, float]
+    rows: list[dict[str, Any]]
+    bins: list[dict[str, float]]
+
+    def table(self) -> Any:
+        """Return what is known of each site as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
+        return columns_of(self.rows)
+
+    __repr__ = str.__str__
+
+
+class Judges:
+    """An estimator whose fitted models the sites can judge."""
+
+    _kind: Kind
+    #: How `y` is checked besides.
+    _of_y: Mapping[str, Any] = MappingProxyType({})
+
+    def quality(self, X: Any, y: Any = None, groups: Any = None, *, leave_one_out: bool = False) -> Quality:
+        """Return how good the fitted model is on the rows of several sites, which send sums of them.
+
+        Of two classes and of survival times. Give rows that the model has not been fitted to: on those of the fit it
+        looks better than it is. Or leave each site out of a fit, and judge that model there.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
+            Each site's rows, as for :meth:`fit`.
+        y : array-like, or a list of them
+            The classes, or the times and events, as for :meth:`fit`; none with a grid.
+        groups : array-like, shape (n,), optional
+            The site of each row of one `X`.
+        leave_one_out : bool, default False
+            Whether each site is judged by a model of the same parameters that is fitted without it: as many fits as
+            there are sites, over the same rows.
+
+        Returns
+        -------
+        Quality
+            A text, with its numbers as attributes.
+
+        Raises
+        ------
+        ConfigurationError
+            Of squares, of more than two classes, or if a site is left out and there is no other one.
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self)
+        if self._kind is SQUARES or len(getattr(self, "classes_", "01")) > 2:
+            raise ConfigurationError(
+                "quality is of two classes and of survival times; of other models ask `score`, at each site"
+            )
+        found = _left_out(self, X, y, groups) if leave_one_out else _judged(self, X, y, groups)
+        lines = [("Each site", "judged by a fit without it")] * leave_one_out + found.lines
+        text = [f"Quality of {type(self).__name__}", *(f"├── {title}: {about}" for title, about in lines)]
+        text += aligned_columns(found.sites)
+        if found.bins:
+            text += aligned_columns([{"bin": "scores", **own} for own in found.bins])
+        quality = Quality("\n".join(text))
+        quality.overall, quality.rows, quality.bins = found.overall, found.sites, found.bins
+        return quality
+
+    def _told(self, X: Any, y: Any) -> Any:
+        """Return the targets in the form in which they are checked."""
+        return y
+
+
+def _judged(model: Any, X: Any, y: Any, groups: Any, *, bins: bool = True) -> Found:
+    """Ask the sites about a model."""
+    point = np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_
+    start = model._start(model.n_features_in_, 1)
+    extra = (model.classes_,) if hasattr(model, "classes_") else ()
+    few: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
+    if hasattr(X, "send_and_receive"):
+        classes = class_names(model.classes_) if extra else None
+        names = names_of(getattr(model, "feature_names_in_", None)), classes
+        strategy = FedNewton(min_available_nodes=model.num_clients, **few)
+        arrays = ArrayRecord({name: Array(array) for name, array in start.items()})
+        return Judged(strategy, model._kind, np.ravel(point), names, bins=bins).start(X, arrays, 1)
+    # A copy, because a fitted model is not changed.
+    other = copy.copy(model)
+    parts = other._parts(X, model._told(X, y), None, groups, reset=False, **model._of_y)
+    objectives = [model._objective(own, targets, *extra) for own, targets in zip(parts.features, parts.y, strict=True)]
+    judged = Judged(
+        FedNewton(min_available_nodes=1, **few), model._kind, np.ravel(point), sites=other._sites, bins=bins
+    )
+    return simulate(
+        judged,  # type: ignore[arg-type, return-value]
+        make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=len(objectives),
+        num_rounds=1,
+        initial_arrays=start,
+        progress=False,
+        on_interrupt="raise",
+    )
+
+
+class _Some:
+    """Some of the nodes of a grid."""
+
+    def __init__(self, grid: Any, nodes: Sequence[int]) -> None:
+        self._grid, self._nodes = grid, list(nodes)
+
+    def get_node_ids(self) -> list[int]:
+        return self._nodes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+
+def _left_out(model: Any, X: Any, y: Any, groups: Any) -> Found:
+    """Ask each site about a model that is fitted to the others."""
+    sites: list[dict[str, Any]] = []
+    lines: list[tuple[str, str]] = []
+    splits = _splits(model, X, y, groups)
+    if len(splits) < 2:
+        raise ConfigurationError("leave_one_out with one site: without it there is nothing to fit to")
+    for name, others, judge in splits:
+        fitted = clone(model).set_params(num_clients=len(splits) - 1).fit(**others).set_params(num_clients=1)
+        own = _judged(fitted, *judge, None, bins=False)
+        row = own.sites[0] | ({"site": name} if name else {})
+        sites.append(row | {key: value for key, value in own.overall.items() if key not in row})
+        lines += [line for line in own.lines if line[0] == "Left out"]
+    pairs, rows = ([row[name] for row in sites] for name in ("pairs", "rows"))
+    ordered = [row["concordance"] * row.pop("pairs") for row in sites]
+    overall = {"concordance": np.nansum(ordered) / sum(pairs) if any(pairs) else math.nan, "pairs": sum(pairs)}
+    if "Brier" in sites[0]:
+        overall["Brier"] = float(np.average([row["Brier"] for row in sites], weights=rows))
+    count, events = sum(rows), sum(row["events"] for row in sites)
+    first = [("Data", f"{count} rows, {events} events, of {len(sites)} sites"), ("Concordance", about_pairs(overall))]
+    return Found(overall, sites, [], [*first, *lines])
+
+
+def _splits(model: Any, X: Any, y: Any, groups: Any) -> list[tuple[str, dict[str, Any], tuple[Any, Any]]]:
+    """Return for each site its name, the arguments of a fit to the others, and those that judge it there."""
+    if hasattr(X, "send_and_receive"):
+        nodes = sorted(X.get_node_ids())
+        more: dict[str, Any] = {"features": list(getattr(model, "feature_names_in_", ())) or model.n_features_in_}
+        if hasattr(model, "classes_"):
+            more["classes"] = model.classes_
+        without = {node: _Some(X, [other for other in nodes if other != node]) for node in nodes}
+        return [("", {"X": others, **more}, (_Some(X, [node]), None)) for node, others in without.items()]
+    if groups is None and isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
+        each = range(len(X))
+        kept = [{"X": [X[i] for i in each if i != m], "y": [y[i] for i in each if i != m]} for m in each]
+        return [(f"site {m}", kept[m], ([X[m]], [y[m]])) for m in each]
+    if groups is None:
+        raise ConfigurationError("leave_one_out of one X needs the site of each row: groups=[...]")
+    owner = np.asarray(groups)
+    splits = []
+    for name in np.unique(owner):
+        away, here = np.flatnonzero(owner != name), np.flatnonzero(owner == name)
+        others = {"X": _rows(X, away), "y": _rows(y, away), "groups": owner[away]}
+        splits.append((f"site {name}", others, ([_rows(X, here)], [_rows(y, here)])))
+    return splits
+
+
+def _rows(table: Any, rows: Any) -> Any:
+    if hasattr(table, "iloc"):
+        return table.iloc[rows]
+    return table[rows] if hasattr(table, "shape") else np.asarray(table)[rows]

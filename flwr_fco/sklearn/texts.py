@@ -1,0 +1,29 @@
+"""Numbers and names as texts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numpy.typing import NDArray
+
+
+def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
+    """Return a table's lines, the header first; missing cells are empty."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [["", *names[1:]], *([_cell(row.get(name, "")) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
+    return [
+        "    " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in cells
+    ]
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float) and math.isnan(value):
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
+    """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not."""
+    return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())

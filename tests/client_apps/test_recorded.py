@@ -1,0 +1,219 @@
+"""A site's record: a line for each message, of what was asked and what has left, which no server can forge."""
+
+import logging
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from newton import sites
+from problems import app_of, clients, start_arrays
+
+from flwr_fco.client_apps import Disclosure, answers, client_app
+from flwr_fco.client_apps.recorded import plain
+from flwr_fco.errors import ClientError
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import FedDualAvg, FedNewton, run_of
+from flwr_fco.wire import flower
+from flwr_fco.wire.downlink import PLAN
+from flwr_fco.wire.envelope import HANDSHAKE, NAMES, QUESTION, addressed
+from flwr_fco.wire.queries import question_records
+
+PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+
+
+@pytest.fixture
+def lines(caplog):
+    """The lines of the record so far."""
+    return lambda: [r.getMessage() for r in caplog.records if r.name == "flwr.disclosure"]
+
+
+def train(app, num_rounds=2, **options):
+    return simulate(
+        FedDualAvg(client_lr=0.02, fraction_evaluate=0.0, min_train_nodes=1),
+        app,
+        num_nodes=4,
+        num_rounds=num_rounds,
+        initial_arrays=start_arrays(),
+        progress=False,
+        **options,
+    )
+
+
+def grid_of(**options):
+    return InProcessGrid(app_of(clients(), **options), 4, raise_errors=False)
+
+
+def ask(grid, content, kind=QUESTION, stamp="1", node=2):
+    with flower.identity(grid.run_id), flower.quiet(50):
+        (answer,) = grid.send_and_receive(addressed(grid, [(node, content)], kind, stamp))
+    return answer
+
+
+def question(kind="gradient", numbers=None):
+    strategy = FedDualAvg(client_lr=0.1)
+    run_of(strategy).prepare(start_arrays())
+    return question_records(run_of(strategy).inquiry.question(kind, np.zeros(7), numbers))
+
+
+def test_without_a_disclosure_there_is_no_record_and_with_one_each_message_is_a_line(lines):
+    train(app_of(clients()))
+    assert lines() == []
+    train(app_of(clients(), disclosure=Disclosure()))
+    assert len(lines()) == 2 * 4
+    assert re.fullmatch(
+        r"Disclosure: run \d+, partition 3, round 2: asked for training by 'dual_averaging'; sent arrays: "
+        r"increment\[7\]; numbers: num-examples, local-steps, elapsed",
+        lines()[-1],
+    )
+
+
+def test_the_record_does_not_change_the_run():
+    with_it, without = (train(app_of(clients(), **more)) for more in ({"disclosure": Disclosure()}, {}))
+    for name, array in without.arrays.items():
+        np.testing.assert_array_equal(with_it.arrays[name].numpy(), array.numpy())
+
+
+def test_a_refusal_is_a_line_with_its_reason(lines):
+    with pytest.raises(ClientError):
+        train(app_of(clients(), disclosure=Disclosure(min_rows=10)), num_rounds=1)
+    assert [": sent " in line.replace("; sent ", ": sent ") for line in lines()] == [True, True, False]
+    assert re.search(
+        r"partition 2, round 1: asked for training by 'dual_averaging'; refused: the server asks for a round of "
+        r"training \(dual_averaging\); this site has fewer rows for it than min_rows=10 allows",
+        lines()[-1],
+    )
+
+
+def test_an_error_of_the_owners_code_is_no_refusal(lines):
+    def load(context):
+        raise KeyError("path")
+
+    with pytest.raises(ClientError):
+        train(client_app(load, disclosure=Disclosure()), num_rounds=1)
+    assert lines()[-1].endswith("asked for training by 'dual_averaging'; failed: KeyError: 'path'")
+
+
+def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
+    grid = grid_of(disclosure=Disclosure())
+    asked = question("gradient", {"deviations": 1.0})
+    for kind, content in ((QUESTION, asked), (HANDSHAKE, flower.RecordDict()), (NAMES, flower.RecordDict())):
+        assert ask(grid, content, kind).has_content()
+    who = f"Disclosure: run {grid.run_id}, partition 0, round 1: asked for "
+    assert lines() == [
+        who + "an answer to the question 'gradient'; sent arrays: gradient[7], deviations[6]; numbers: loss, "
+        "num-examples",
+        who + "its partition; sent arrays: none; numbers: partition-id",
+        who + "the names of its columns and classes; sent arrays: none; numbers: columns[0], classes[0]",
+    ]
+    strategy = FedDualAvg(client_lr=0.1)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        run_of(strategy).prepare(start_arrays())
+        grid.send_and_receive(strategy.configure_evaluate(1, start_arrays(), flower.ConfigRecord(), grid))
+    assert "round 1: asked for an evaluation; sent arrays: none; numbers: num-examples, loss" in lines()[-1]
+
+
+def test_a_block_that_is_kept_back_is_sent_with_no_number(lines):
+    objectives = sites()
+    start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
+    strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
+    app = app_of(objectives, disclosure=Disclosure(hessian_share=0.0))
+    simulate(strategy, app, num_nodes=3, num_rounds=3, initial_arrays=start, progress=False)
+    assert all("block[0]" in line for line in lines() if "block" in line)
+    assert any("block[0]" in line for line in lines())
+    assert not any(re.search(r"block\[[1-9]", line) for line in lines())
+
+
+HOSTILE = (
+    "gradient'; sent arrays: none; numbers: none\nDisclosure: run 1, partition 0, round 1: asked for nothing",
+    "\x1b[2J\x1b[1;1H\r\x00\x07",
+    "\u202e\u2028\u2029\x85\ud800",
+    "\\n\\'",
+    "x" * 100_000,
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_server_cannot_forge_a_line_or_move_the_cursor(text, lines):
+    grid = grid_of(disclosure=Disclosure())
+    content = question()
+    content["fco-question"]["kind"] = text.replace("\ud800", "")
+    ask(grid, content)
+    ask(grid, question(), stamp=text.replace("\ud800", ""))
+    assert len(lines()) == 2
+    for line in lines():
+        assert line.isprintable()
+        assert len(line) < 1000
+        assert line.count("Disclosure: run ") == 1 or re.search(r"asked for an answer to the question '[^;]*\\';", line)
+    quoted = re.search(r"asked for an answer to the question '((?:[^'\\]|\\.)*)'; (refused|sent)", lines()[0])
+    assert quoted
+    assert len(quoted[1]) <= 60 * 10 + 3
+
+
+def test_a_text_is_escaped_so_that_it_can_be_told_apart():
+    assert plain("é a_b-1.5", 60) == "é a_b-1.5"
+    assert plain("\n", 9) == "\\n"
+    assert plain("\\n", 9) == "\\\\n"
+    for text in HOSTILE:
+        assert plain(text, 60).isprintable()
+
+
+def test_a_message_that_is_no_message_of_ours_is_a_line_too(lines):
+    grid = grid_of(disclosure=Disclosure())
+    for content in (flower.RecordDict(), flower.RecordDict({PLAN: flower.ArrayRecord()})):
+        assert ask(grid, content, "train").has_error()
+        assert ask(grid, content, QUESTION).has_error()
+        assert ask(grid, content, "evaluate").has_error()
+    assert len(lines()) == 6
+    assert all("; refused: " in line for line in lines())
+    assert lines()[0].split(": asked for ")[1].startswith("training; refused")
+
+
+def test_the_owners_mods_change_what_leaves_and_the_record_sees_it(lines):
+    def rename(message, context, call_next):
+        answer = call_next(message, context)
+        answer.content["metrics"]["more"] = 1
+        return answer
+
+    train(client_app(lambda context: clients()[0], disclosure=Disclosure(), mods=[rename]), num_rounds=1)
+    assert lines()[0].endswith("elapsed, more")
+
+
+def test_the_record_goes_to_a_file_of_the_owner(tmp_path):
+    handler = logging.FileHandler(tmp_path / "disclosed.log")
+    logging.getLogger("flwr.disclosure").addHandler(handler)
+    try:
+        train(app_of(clients(), disclosure=Disclosure()), num_rounds=1)
+    finally:
+        logging.getLogger("flwr.disclosure").removeHandler(handler)
+        handler.close()
+    assert len((tmp_path / "disclosed.log").read_text(encoding="utf-8").splitlines()) == 4
+
+
+# --- the table of the page --------------------------------------------------------------------------------------------
+
+
+def table():
+    section = PAGE.read_text(encoding="utf-8").split("## What a site is asked")[1].split("\n## ")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "| `" in line]
+
+
+def test_every_question_has_a_row_that_says_what_it_reveals_and_what_holds_it_back():
+    """What a ClientApp answers, and each kind of question: one that is new fails here until it has a row."""
+    handlers = {name.removesuffix(".default").removeprefix("query.") for name in client_app(clients)._registered_funcs}
+    assert "question" in handlers
+    rows = {re.match(r"`(\w+)`", row[0])[1] for row in table()}
+    assert rows == handlers - {"question"} | set(answers._ANSWERS)
+    assert all(len(row) == 4 and all(row) for row in table())
+
+
+def test_what_the_page_says_holds_back_a_question_does():
+    limits = Disclosure(min_rows=10, hessian_share=100.0)
+    told = {re.match(r"`(\w+)`", row[0])[1]: row[3] for row in table()}
+    grid = grid_of(disclosure=limits)
+    for kind in answers._ANSWERS:
+        refused = ask(grid, question(kind, {"batch-size": 0.0, "stage": 0.0}), node=4)
+        assert ("`min_*`" in told[kind]) == ("min_rows=10" in refused.error.reason), kind
+    assert ask(grid, flower.RecordDict(), NAMES, node=4).has_error() == ("`min_*`" in told["names"])
+    assert ask(grid, flower.RecordDict(), HANDSHAKE, node=4).has_error() == ("`min_*`" in told["partition"])

@@ -1,0 +1,83 @@
+"""What the owner of a client with a training loop of its own may forbid, and its record."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
+
+import torch
+from flwr.app import MetricRecord, RecordDict
+
+from flwr_fco.client_apps import Disclosure
+from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDualAvg
+from flwr_fco.torch import ClientApp, local_training
+from flwr_fco.wire.envelope import reply
+
+ROWS = (12, 25, 7, 16)
+
+
+def app_of(evaluated=True, **options):
+    """Return a ClientApp of four sites with a step of one gradient."""
+    app = ClientApp(**options)
+
+    @app.train()
+    def train(message, context):
+        net = torch.nn.Linear(2, 1, dtype=torch.float64)
+        with local_training(message, context, net) as training:
+            net(torch.ones(3, 2, dtype=torch.float64)).mean().backward()
+            training.optimizer.step()
+        return training.reply({"num-examples": ROWS[int(context.node_config["partition-id"])]})
+
+    @app.evaluate()
+    def evaluate(message, context):
+        metrics = {"loss": 1.0} | (
+            {"num-examples": ROWS[int(context.node_config["partition-id"])]} if evaluated else {}
+        )
+        return reply(message, RecordDict({"metrics": MetricRecord(metrics)}))
+
+    return app
+
+
+def run(app, **options):
+    strategy = FedDualAvg(client_lr=0.02, min_train_nodes=1, min_evaluate_nodes=1)
+    start = {"weight": np.zeros((1, 2)), "bias": np.zeros(1)}
+    return simulate(strategy, app, num_nodes=4, num_rounds=2, initial_arrays=start, progress=False, **options)
+
+
+def test_answers_about_few_rows_do_not_leave_a_training_loop():
+    result = run(app_of(disclosure=Disclosure(min_rows=10)), raise_errors=False)
+    assert {(row.kind, row.partition_id) for row in result.left_out} == {("train", 2), ("evaluate", 2)}
+    for row in result.left_out:
+        assert re.search(f"an answer to '{row.kind}'; this site has fewer rows for it than min_rows=10", row.reason)
+    assert run(app_of(disclosure=Disclosure(min_rows=7))).left_out == []
+
+
+def test_an_answer_that_does_not_count_its_rows_does_not_leave():
+    with pytest.raises(ClientError, match=r"min_rows=7, and the answer does not say .* add 'num-examples'"):
+        run(app_of(evaluated=False, disclosure=Disclosure(min_rows=7)))
+
+
+@pytest.mark.parametrize("limit", [{"hessian_share": 0.5}, {"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}])
+def test_a_limit_that_a_loop_cannot_keep_is_refused_at_once(limit):
+    with pytest.raises(ConfigurationError, match=rf"disclosure has {next(iter(limit))}, .*only how many rows"):
+        ClientApp(disclosure=Disclosure(**limit))
+    with pytest.raises(ConfigurationError, match="disclosure=20 is a int; expected"):
+        ClientApp(disclosure=20)
+
+
+def test_each_message_is_a_line(caplog):
+    def lines():
+        return [record.getMessage() for record in caplog.records if record.name == "flwr.disclosure"]
+
+    run(app_of())
+    assert lines() == []
+    run(app_of(disclosure=Disclosure(min_rows=10)), raise_errors=False)
+    trained = [line for line in lines() if ": asked for training by 'dual_averaging'; " in line]
+    assert len(trained) == 2 * 4
+    assert sum("sent arrays: increment[3]; numbers: num-examples" in line for line in trained) == 2 * 3
+    assert sum("refused: " in line and "min_rows=10" in line for line in trained) == 2
+    assert sum(": asked for an evaluation; sent arrays: none; numbers: loss, num-examples" in x for x in lines()) == 6

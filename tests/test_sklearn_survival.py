@@ -1,0 +1,209 @@
+"""The estimator of survival times: solutions, ways to give times and events, and a table with hazard ratios."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_array
+
+from flwr_fco.client_apps import Disclosure
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import CoxRegression
+from flwr_fco.pooled import centralized_solution
+from flwr_fco.regularizers import L1, ElasticNet, Zero
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.sklearn import FederatedCoxRegression
+from flwr_fco.strategies import Strengths
+from flwr_fco.wire import flower
+
+NAMES = ["age", "dose", "sex", "noise"]
+
+
+def site(m, n=80, censored=1.0):
+    """A site with a baseline of its own, ties, late entries and strata."""
+    rng = np.random.default_rng(m)
+    X = rng.normal(0.3 * m, 1.0, size=(n, 4))
+    ends = np.ceil(10 * (1 + m) * rng.exponential(1.0 / np.exp(X @ [0.8, -0.5, 0.3, 0.0]))) + 1.0
+    stops = np.ceil(10 * (1 + m) * rng.exponential(2.0 / censored, n)) + 1.0
+    times = np.minimum(ends, stops)
+    y = pd.DataFrame({"time": times, "event": ends <= stops})
+    y["entry"], y["strata"] = times - rng.integers(1, 40, n), np.array(["a", "b"])[rng.integers(0, 2, n)]
+    return pd.DataFrame(X, columns=NAMES), y
+
+
+SITES = [site(m) for m in range(4)]
+FEATURES, TARGETS = ([own[i] for own in SITES] for i in range(2))
+PLAIN = [y[["time", "event"]].to_numpy(float) for y in TARGETS]
+ROWS = np.repeat(np.arange(4), 80)
+
+
+def pooled(**options):
+    y = pd.concat(TARGETS)
+    return CoxRegression(
+        *(pd.concat(FEATURES), y["time"], y["event"].astype(int)),
+        entry=y["entry"],
+        strata=[f"{m} {own}" for m, own in zip(ROWS, y["strata"], strict=True)],
+        **options,
+    )
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+@pytest.mark.parametrize(
+    ("alpha", "l1_ratio", "psi"), [(0.0, 1.0, Zero()), (0.03, 1.0, L1(0.03)), (0.1, 0.5, ElasticNet(0.1, 0.5))]
+)
+def test_the_solution_is_that_of_the_pooled_rows_with_a_stratum_for_each_site_and_stratum(ties, alpha, l1_ratio, psi):
+    model = FederatedCoxRegression(alpha, l1_ratio=l1_ratio, ties=ties).fit(FEATURES, TARGETS)
+    best = centralized_solution([pooled(ties=ties)], psi, tol=1e-12)
+    np.testing.assert_allclose(model.coef_, best, atol=1e-8)
+    assert not hasattr(model, "intercept_")
+    np.testing.assert_allclose(model.predict(FEATURES[0]), FEATURES[0].to_numpy() @ model.coef_)
+
+
+def test_times_and_events_can_be_given_in_the_ways_in_which_they_are_at_hand():
+    expected = FederatedCoxRegression(0.02).fit(FEATURES, PLAIN).coef_
+    others = {
+        "a structured array": [
+            np.array(list(zip(y["event"], y["time"], strict=True)), [("cens", bool), ("days", float)]) for y in TARGETS
+        ],
+        "a frame": [y[["event", "time"]] for y in TARGETS],
+        "a list": [own.tolist() for own in PLAIN],
+    }
+    for y in others.values():
+        assert np.array_equal(FederatedCoxRegression(0.02).fit(FEATURES, y).coef_, expected)
+    whole = FederatedCoxRegression(0.02).fit(pd.concat(FEATURES), np.vstack(PLAIN), groups=ROWS)
+    assert np.array_equal(whole.coef_, expected)
+    sparse = FederatedCoxRegression(0.02).fit([csr_array(X) for X in FEATURES], PLAIN)
+    np.testing.assert_allclose(sparse.coef_, expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("y", [TARGETS, PLAIN])
+def test_a_fit_over_a_grid_has_the_bits_of_a_fit_on_a_list(y):
+    options = {"alpha": 0.02, "cv": Strengths(num=4, folds=3), "standardize": True, "penalty_factor": {"sex": 0}}
+    there, here = (FederatedCoxRegression(**options) for _ in range(2))
+    app = there.client_app(lambda context: (FEATURES[context.node_config["partition-id"]], y_of(context, y)))
+    grid = InProcessGrid(app, 4)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        there.fit(grid)
+    here.fit(FEATURES, y)
+    assert np.array_equal(there.coef_, here.coef_)
+    assert there.coef_[2] != 0.0
+    assert there.strength_ == here.strength_
+    assert there.feature_names_in_.tolist() == NAMES
+
+
+def y_of(context, y):
+    return y[context.node_config["partition-id"]]
+
+
+def test_a_path_begins_where_the_first_coefficient_enters():
+    model = FederatedCoxRegression(cv=Strengths(num=5, folds=3)).fit(FEATURES, PLAIN)
+    counts = [point.nonzero for point in model.path_.points]
+    assert counts[0] == 0
+    assert counts[-1] == 4
+    assert FederatedCoxRegression(model.path_.points[0].strength * 0.99).fit(FEATURES, PLAIN).coef_.any()
+    assert FederatedCoxRegression(model.strength_).fit(FEATURES, PLAIN).coef_ == pytest.approx(model.coef_, abs=1e-8)
+
+
+def test_alpha_is_that_of_scikit_survival():
+    coxnet = pytest.importorskip("sksurv.linear_model").CoxnetSurvivalAnalysis
+    X, y = FEATURES[0].to_numpy(), PLAIN[0]
+    events = np.array([(bool(event), time) for time, event in y], [("event", bool), ("time", float)])
+    other = coxnet(alphas=[0.05], l1_ratio=0.7, tol=1e-12, max_iter=10**6).fit(X, events)
+    model = FederatedCoxRegression(0.05, l1_ratio=0.7, ties="breslow").fit([X], [y])
+    np.testing.assert_allclose(model.coef_, other.coef_[:, 0], atol=1e-5)
+
+
+def test_weights_are_those_of_the_rows():
+    """A row of weight 0 is none."""
+    weights = [np.arange(80) % 3.0 for _ in range(4)]
+    model = FederatedCoxRegression(0.02, ties="breslow").fit(FEATURES, PLAIN, weights)
+    y, mass = np.vstack(PLAIN), np.concatenate(weights)
+    kept = mass > 0.0
+    whole = CoxRegression(
+        *(pd.concat(FEATURES)[kept], y[kept, 0], y[kept, 1]),
+        ties="breslow",
+        strata=ROWS[kept],
+        sample_weight=mass[kept],
+    )
+    np.testing.assert_allclose(model.coef_, centralized_solution([whole], L1(0.02), tol=1e-12), atol=1e-8)
+
+
+# --- a table --------------------------------------------------------------------------------------------------------
+
+
+def test_estimates_and_errors_are_those_of_the_stratified_partial_likelihood():
+    phreg = pytest.importorskip("statsmodels.duration.hazard_regression").PHReg
+    y = np.vstack(PLAIN)
+    model = FederatedCoxRegression(0.1).fit(FEATURES, PLAIN, intervals=True)
+    rows = model.summary().rows
+
+    def check(found, features, times, strata):
+        other = phreg(times[:, 0], features, status=times[:, 1], strata=strata, ties="efron").fit()
+        for j, (estimate, error) in enumerate(zip(other.params, other.bse, strict=True)):
+            assert found(rows[j]) == pytest.approx((estimate, error), rel=1e-5)
+
+    check(lambda row: (row["estimate"], row["standard error"]), pd.concat(FEATURES).to_numpy(), y, ROWS)
+    check(lambda row: (row["site 2"], row["site 2 error"]), FEATURES[2].to_numpy(), PLAIN[2], None)
+    for row in rows:
+        assert row["hazard ratio"] == pytest.approx(np.exp(row["estimate"]))
+        assert "odds ratio" not in row
+    assert "hazard ratio" in model.summary()
+
+
+def with_events(counts, n=80):
+    """Rows of which so many have an event at each site."""
+    rng = np.random.default_rng(0)
+    X = [rng.normal(size=(n, 2)) for _ in counts]
+    return X, [np.c_[rng.exponential(size=n), np.arange(n) < count] for count in counts]
+
+
+def test_events_are_counted_and_not_the_rarer_of_events_and_censored_rows():
+    X, y = with_events([75, 75])
+    assert "estimate" in FederatedCoxRegression().fit(X, y, intervals=True).summary().rows[0]
+    X, y = with_events([19, 20])
+    with pytest.raises(ConfigurationError, match=r"intervals of 2 columns from 39 events; expected at least 20 a col"):
+        FederatedCoxRegression().fit(X, y, intervals=True)
+    X, y = with_events([40, 10, 9, 0])
+    model = FederatedCoxRegression().fit(X, y, intervals=True)
+    assert model.summary().rows[0]["sites"] == 2
+    assert "of 2 of 4 sites; none of site 2, site 3: fewer than 5 events a column" in model.summary()
+
+
+def test_limits_on_rows_and_on_second_derivatives_hold():
+    model = FederatedCoxRegression(num_clients=2)
+    X, y = with_events([40, 40])
+    for disclosure, message in (
+        (Disclosure(min_rows=81), "min_rows=81"),
+        (Disclosure(hessian_share=0.0), "keep their Hessian of 2 columns back"),
+    ):
+        app = model.client_app(lambda context: (X[0], y[context.node_config["partition-id"]]), disclosure=disclosure)
+        grid = InProcessGrid(app, 2, raise_errors=False)
+        with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError, match=message):
+            model.fit(grid, features=2, intervals=True)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (np.arange(80.0), r"y has an array of shape \(80,\); expected two columns, the time and 1 for an event"),
+        (np.ones((80, 3)), r"y has an array of shape \(80, 3\)"),
+        (TARGETS[0][["time"]], r"y has the fields \['time'\]"),
+        (TARGETS[0].assign(more=1.0), r"y has the fields \['time', 'event', 'entry', 'strata', 'more'\]"),
+        (TARGETS[0][["time", "event"]].replace({"event": {True: "yes", False: "no"}}), "that are no numbers"),
+        (PLAIN[0][:, ::-1], r"events hold .*; expected 1 for an event and 0 for a censored row"),
+        (TARGETS[0].assign(strata=None), "y has a stratum that is missing"),
+        (TARGETS[0].assign(entry=TARGETS[0]["time"]), r"entry\[0\] is not before times\[0\]"),
+        (PLAIN[0] * [1, 0], "no event at which anybody else of the same client and stratum is at risk"),
+    ],
+)
+def test_targets_of_another_form_are_refused_in_words(y, message):
+    with pytest.raises(ConfigurationError, match=message):
+        FederatedCoxRegression().fit(FEATURES[:1], [y])
+
+
+@pytest.mark.parametrize("options", [{"alpha": -1.0}, {"alpha": np.inf}, {"l1_ratio": 2.0}, {"ties": "exact"}])
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ConfigurationError, match=next(iter(options))):
+        FederatedCoxRegression(**options).fit(FEATURES, PLAIN)
