@@ -241,7 +241,8 @@ def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
         raise ConfigurationError(
             f"intervals of {len(names)} columns from {events:.0f} {what}; expected at least {_EVENTS} a column, with "
             "fewer the intervals are too short. Take fewer columns, chosen without these rows, or fit without "
-            f"intervals{_others(told.left_out)}"
+            "intervals. fit(..., selection=True), a stability selection, says which columns matter, with a bound on "
+            f"how many are chance{_others(told.left_out)}"
         )
 
 
