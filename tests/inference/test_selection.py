@@ -5,15 +5,19 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.linear_model import lasso_path
+from problems import app_of
+from sklearn.linear_model import Lasso
 
 from flwr_fco.algorithms.newton.dealing import check_what_leaves, halves_of
+from flwr_fco.algorithms.newton.halves import models_of_halves
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference.selection import _first
+from flwr_fco.inference.selection import StabilitySelection, _first
 from flwr_fco.objectives import LeastSquares, Logistic
-from flwr_fco.simulation import InProcessGrid
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Selection
+from flwr_fco.strategies import Strengths
 from flwr_fco.wire import flower
 
 FEW = Selection(pairs=10, false_selections=2.0)
@@ -63,26 +67,37 @@ def test_two_halves_part_the_rows_and_no_two_pairs_are_the_same(rows):
         halves_of(objective, 3, 0)
 
 
-def test_frequencies_are_those_of_scikit_learns_lassos_on_the_halves():
-    """The rows of each half of all sites, its first q columns on the same strengths."""
+def test_models_of_halves_are_scikit_learns_lassos_on_their_rows():
+    """Of the half's rows of all sites together, at each strength."""
     X, y = federation()
-    model = FederatedLasso(0.1).fit(X, y, selection=FEW)
-    most = FEW.columns_of_a_half(20)
-    objectives = [LeastSquares(*own) for own in zip(X, y, strict=True)]
-    left_out = [halves_of(own, 20, 0) for own in objectives]
-    # The largest strength and the last one are those of all rows.
-    at = np.geomspace(2.0, 0.01, 400) * 2.0
-    shares = []
-    for half in range(20):
+    objectives = [LeastSquares(*own, scale=0.5) for own in zip(X, y, strict=True)]
+    at = [0.5, 0.2, 0.1]
+    strategy = StabilitySelection(
+        regularizer=L1(1.0), strengths=Strengths(values=at, folds=6), tolerance=1e-13, fraction_evaluate=0.0
+    )
+    start = {"coefficients": np.zeros(20), "intercept": np.zeros(1)}
+    simulate(strategy, app_of(objectives), num_nodes=3, num_rounds=50, initial_arrays=start, progress=False)
+    models = models_of_halves(strategy.state)
+    assert models.shape == (6, 3, 21)
+    left_out = [halves_of(own, 6, 0) for own in objectives]
+    for half in range(6):
         kept = [np.setdiff1d(np.arange(len(own)), rows[half]) for own, rows in zip(X, left_out, strict=True)]
         rows, targets = (np.concatenate([own[k] for own, k in zip(each, kept, strict=True)]) for each in (X, y))
-        path = lasso_path(rows - rows.mean(axis=0), targets - targets.mean(), alphas=at, tol=1e-10, max_iter=10**5)[1].T
-        shares.append(_first(path[None] != 0.0, most)[0])
-    # On a finer grid a half may have more of its columns, and never another one first.
-    expected = np.mean(shares, axis=0)
-    assert np.all(frequencies(model) <= expected + 0.1)
-    assert np.all(frequencies(model)[:4] >= 0.75)
-    assert np.abs(frequencies(model) - expected).mean() < 0.05
+        for strength, model in zip(at, models[half], strict=True):
+            other = Lasso(strength, tol=1e-12, max_iter=10**6).fit(rows, targets)
+            np.testing.assert_allclose(model, np.r_[other.coef_, other.intercept_], atol=1e-6)
+
+
+def test_a_frequency_is_the_share_of_halves_with_the_column_among_their_first():
+    X, y = federation()
+    model = FederatedLasso(0.1).fit(X, y, selection=FEW)
+    found = frequencies(model)
+    assert set(np.round(20 * found, 9)) <= set(range(21))
+    assert found.sum() <= FEW.columns_of_a_half(20)
+    assert (found[:4] >= 0.75).all()
+    path = np.array([[[0, 0, 0], [0, 1, 0], [1, 1, 1], [1, 1, 0]], [[0, 0, 0], [0, 0, 1], [0, 0, 1], [0, 1, 1]]]) == 1
+    # A half that has had too many columns has no later ones.
+    assert _first(path, 2).astype(int).tolist() == [[0, 1, 0], [0, 1, 1]]
 
 
 def test_all_sites_take_part_in_each_half_and_a_grid_has_the_bits_of_a_list():
