@@ -881,7 +881,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With a factor of 0 there is no gap: it ends at a proximal gradient step that short.
+        smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
@@ -904,7 +904,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with a factor of 0.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -1018,7 +1018,7 @@ class FederatedLasso(FederatedElasticNet):
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With a factor of 0 there is no gap: it ends at a proximal gradient step that short.
+        smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
@@ -1041,7 +1041,7 @@ class FederatedLasso(FederatedElasticNet):
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with a factor of 0.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -1081,7 +1081,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With a factor of 0 there is no gap: it ends at a proximal gradient step that short.
+        smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
@@ -1106,7 +1106,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with a factor of 0.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
