@@ -23,7 +23,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -49,8 +49,9 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import COMPARED, ESTIMATED, Exchanges, OwnEstimates, Table, check_events
 from flwr_fco.inference.federated import table as table_of
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
 from flwr_fco.objectives.design import Design, is_sparse
+from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import columns_of
@@ -162,13 +163,14 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
 
 
 class _Parts(NamedTuple):
-    """Each client's features, targets and weights of rows, whether these were given, and the rows of one X."""
+    """Each client's features, targets and weights of rows, whether these were given, rows of one X, and its name."""
 
     features: list[Any]
     y: list[NDArray[Any]]
     weights: list[Vector]
     weighted: bool
     rows: list[NDArray[np.int64]] | None
+    sites: list[str]
 
     @property
     def rows_of_clients(self) -> tuple[list[Any], list[NDArray[Any]], list[Any]]:
@@ -265,6 +267,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     cv: int | Strengths | Sequence[Any] | None = field(default=None, kw_only=True)
     penalty_factor: Any = field(default=None, kw_only=True)
     standardize: bool = field(default=False, kw_only=True)
+    site_intercepts: Literal["local"] | None = field(default=None, kw_only=True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -299,7 +302,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         count = int(np.count_nonzero(size))
         order = np.argsort(-size, kind="stable")[: min(count, _SHOWN)]
         shown = [rows[j] for j in order]
-        if self.fit_intercept:
+        if self._common_intercept:
             intercepts = np.atleast_1d(self.intercept_).tolist()
             shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
         lines = [*self._lines, ("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
@@ -339,6 +342,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         given = checked("intervals", intervals, bool | Intervals)
         self._table: Table | None = None
         self._intervals = (Intervals() if given else None) if isinstance(given, bool) else given
+        if self._intervals is not None and self.site_intercepts is not None:
+            raise ConfigurationError(
+                f"intervals with site_intercepts={self.site_intercepts!r}: the tables are of models with a common "
+                "intercept; leave one of them out"
+            )
         if self._intervals is not None and sample_weight is not None:
             raise ConfigurationError(
                 "intervals with sample_weight: rows that count twice as copies have other standard errors than rows "
@@ -354,8 +362,59 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 f"num_clients={self.num_clients!r}, max_rounds={self.max_rounds!r}, tol={self.tol!r}; expected whole "
                 "numbers >= 1 and a number > 0"
             )
+        if self.site_intercepts not in (None, "local") or (self.site_intercepts and not self.fit_intercept):
+            raise ConfigurationError(
+                f"site_intercepts={self.site_intercepts!r}, fit_intercept={self.fit_intercept!r}; expected None for a "
+                "common intercept, or 'local' with fit_intercept=True for one of each site"
+            )
         if self._path is not None and self._path.folds is None:
             raise ConfigurationError(f"cv={self.cv!r} has no folds; give Strengths(folds=5)")
+
+    @property
+    def _common_intercept(self) -> bool:
+        """Whether the model has an intercept that all clients share."""
+        return self.fit_intercept and self.site_intercepts is None
+
+    def _sited(self, objective: LeastSquares | Logistic) -> Objective:
+        """Return a client's objective, with an intercept of its own if that is asked for."""
+        if self.site_intercepts is None:
+            return objective
+        with warnings.catch_warnings():
+            # Who knows all sites names those with few rows.
+            warnings.simplefilter("ignore", UserWarning)
+            return SiteIntercept(objective)
+
+    def intercept_for(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Return the intercept that a site's own rows have at the fitted coefficients: for ``site_intercepts="local"``.
+
+        At a site, ``model.intercept_ = model.intercept_for(X, y)`` makes a model that predicts there.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix, shape (n, d)
+            The site's rows.
+        y : array-like, shape (n,)
+            Its targets.
+        sample_weight : array-like, shape (n,), optional
+            Weight of each row.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigurationError
+            Without ``site_intercepts="local"``, or if the rows are of one class.
+        """
+        check_is_fitted(self)
+        if self.site_intercepts is None:
+            raise ConfigurationError(f"the model has a common intercept, intercept_={self.intercept_}")
+        X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
+        weights = None if sample_weight is None else _row_weights(sample_weight, X)
+        classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
+        found = self._objective(X, column_or_1d(y), *classes, weights).own_intercept(np.ravel(self.coef_))
+        if not math.isfinite(found):
+            raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
+        return found if not classes else np.array([found])
 
     @property
     def _path(self) -> Strengths | None:
@@ -367,6 +426,12 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _features(self, X: ArrayLike) -> Any:
         check_is_fitted(self)
+        if np.isnan(self.intercept_).any():
+            raise ConfigurationError(
+                "each site has an intercept of its own, which has stayed there, so the model predicts at a site only: "
+                "model.intercept_ = model.intercept_for(X, y) of the site's rows. Up to a site's intercept, "
+                "X @ model.coef_.T are the scores"
+            )
         return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
 
     def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, **checks: Any) -> _Parts:
@@ -415,7 +480,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         features, targets, weights = (list(column) for column in zip(*kept, strict=True))
         if rows is not None:
             rows = [own[w > 0.0] for own, (_, _, w) in zip(rows, weighted, strict=True) if w.any()]
-        return _Parts(features, targets, weights, sample_weight is not None, rows)
+        names = [f"{site}" for site in sites] if len(sites) else [f"part {m}" for m in range(len(clients))]
+        names = [name for name, (_, _, w) in zip(names, weighted, strict=True) if w.any()]
+        self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
+        return _Parts(features, targets, weights, sample_weight is not None, rows, names)
 
     def _run(self, objectives: list[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
@@ -429,6 +497,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         start, total = self._start(d, outputs), math.fsum(masses)
         w = np.zeros(objectives[0].layout.size)
         told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
+        self._name_idle(split.sites, told)
         weighting = dict(enumerate(masses)) if split.weighted else "examples"
         self._scales = None
         if self.standardize:
@@ -508,10 +577,27 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             del self.feature_names_in_
         self._on_trust = any(digests_of(answer.schema)[0] == 0 for answer in answers)
         sites = [f"partition {answer.partition}" for answer in answers]
+        self._check_sites({site: int(answer.examples) for site, answer in zip(sites, answers, strict=True)})
+        self._name_idle(sites, told)
         deviations = {site: answer.vectors[DEVIATIONS] for site, answer in zip(sites, answers, strict=True)}
         _warn_of_units(deviations, self._names(d))
         data = f"{total:.0f} rows, of {len(answers)} sites"
         return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, outputs, total, data)
+
+    def _check_sites(self, rows: dict[str, int]) -> None:
+        """Refuse sites with too few rows for an intercept of their own."""
+        if self.site_intercepts is not None and isinstance(self, ClassifierMixin):
+            check_site_rows(rows)
+
+    def _name_idle(self, sites: Sequence[str], told: Sequence[tuple[float, float, Vector]]) -> None:
+        """Warn of sites that add nothing: at their own intercepts one class is fitted whatever the coefficients are."""
+        idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
+        if self.site_intercepts is not None and isinstance(self, ClassifierMixin) and idle:
+            warnings.warn(
+                f"{', '.join(idle)}: all rows of one class, which tell nothing beside an intercept of the site's own",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _names_at(self, grid: Any) -> Names:
         """Ask the sites for the names of their columns, in one more message to each; return those of most sites."""
@@ -535,7 +621,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
         start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
-        return start | {"intercept": np.zeros(outputs)} if self.fit_intercept else start
+        return start | {"intercept": np.zeros(outputs)} if self._common_intercept else start
 
     def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
         """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
@@ -547,7 +633,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 "0, or leave cv out"
             )
         null = at_zero = math.fsum(weight * loss for weight, loss, _ in told)
-        if self.fit_intercept and isinstance(self, RegressorMixin):
+        if self._common_intercept and isinstance(self, RegressorMixin):
             # With the best intercept the loss is less by half of its slope's square.
             null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in told) ** 2
             if null <= _CONSTANT * at_zero:
@@ -626,13 +712,17 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
             ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
         ]
+        if self.site_intercepts:
+            self._lines.append(("Intercepts", "each site's own, which have stayed there"))
         proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
         self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
         if proved.any():
             count = np.count_nonzero(proved.all(axis=1))
             self._lines.append(("Proved zero", f"{count} features, which no optimum of the pooled problem has"))
         coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
-        return coefficients, result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
+        if self._common_intercept:
+            return coefficients, result.arrays["intercept"].numpy()
+        return coefficients, np.full(outputs, math.nan if self.site_intercepts else 0.0)
 
 
 def _aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
@@ -890,6 +980,10 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
         features as they are. Each client sends means and variances of its columns; no data are changed.
+    site_intercepts : {"local"}, optional
+        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
+        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
+        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -900,7 +994,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     coef_ : ndarray, shape (d,)
         Coefficients.
     intercept_ : float
-        Intercept; 0 without one.
+        Intercept; 0 without one, NaN where each client has its own.
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
@@ -995,7 +1089,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
         targets = y.astype(np.float64)
-        return LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights)
+        return self._sited(LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights))
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
@@ -1027,6 +1121,10 @@ class FederatedLasso(FederatedElasticNet):
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
         features as they are. Each client sends means and variances of its columns; no data are changed.
+    site_intercepts : {"local"}, optional
+        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
+        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
+        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -1037,7 +1135,7 @@ class FederatedLasso(FederatedElasticNet):
     coef_ : ndarray, shape (d,)
         Coefficients.
     intercept_ : float
-        Intercept; 0 without one.
+        Intercept; 0 without one, NaN where each client has its own.
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
@@ -1090,6 +1188,11 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
         features as they are. Each client sends means and variances of its columns; no data are changed.
+    site_intercepts : {"local"}, optional
+        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
+        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
+        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there. For
+        two classes; clients with fewer than 10 rows are refused, and there is a warning below 25.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -1102,7 +1205,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     coef_ : ndarray, shape (k, d), or (1, d) for two classes
         Coefficients.
     intercept_ : ndarray, shape (k,), or (1,) for two classes
-        Intercept; 0 without one.
+        Intercept; 0 without one, NaN where each client has its own.
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
@@ -1185,6 +1288,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         outputs = self.classes_.size if self.classes_.size > 2 else 1
         if outputs > 1 and self._intervals is not None:
             raise ConfigurationError(f"intervals of {outputs} classes; there are some of two classes only")
+        if outputs > 1 and self.site_intercepts is not None:
+            raise ConfigurationError(
+                f"site_intercepts={self.site_intercepts!r} of {outputs} classes; sites have their own of two only"
+            )
         if parts is None:
             coefficients, intercept = self._run_over(X, features, outputs, penalty)
         else:
@@ -1230,7 +1337,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         codes = np.searchsorted(classes, y)
         made: Objective
         if classes.size == 2:
-            made = Logistic(X, codes, intercept=self.fit_intercept, sample_weight=weights)
+            made = self._sited(Logistic(X, codes, intercept=self.fit_intercept, sample_weight=weights))
         else:
             made = MultinomialLogistic(
                 X, codes, num_classes=classes.size, intercept=self.fit_intercept, sample_weight=weights
