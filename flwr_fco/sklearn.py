@@ -50,6 +50,7 @@ from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import COMPARED, ESTIMATED, Exchanges, OwnEstimates, Table, check_events
 from flwr_fco.inference.federated import table as table_of
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
+from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
 from flwr_fco.objectives.design import Design, is_sparse
 from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -339,17 +340,18 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _ask(self, intervals: Any, sample_weight: Any) -> None:
         """Store which intervals are asked for, before a fit."""
-        given = checked("intervals", intervals, bool | Intervals)
+        asked = checked("intervals", intervals, bool | Intervals)
         self._table: Table | None = None
-        self._intervals = (Intervals() if given else None) if isinstance(given, bool) else given
+        self._intervals = (Intervals() if asked else None) if isinstance(asked, bool) else asked
         if self._intervals is not None and self.site_intercepts is not None:
             raise ConfigurationError(
                 f"intervals with site_intercepts={self.site_intercepts!r}: the tables are of models with a common "
                 "intercept; leave one of them out"
             )
-        if self._intervals is not None and sample_weight is not None:
+        given = "sample_weight" if sample_weight is not None else "class_weight"
+        if self._intervals is not None and (sample_weight is not None or getattr(self, given, None) is not None):
             raise ConfigurationError(
-                "intervals with sample_weight: rows that count twice as copies have other standard errors than rows "
+                f"intervals with {given}: rows that count twice as copies have other standard errors than rows "
                 "that weigh twice; give copies as rows, or fit without intervals"
             )
 
@@ -409,9 +411,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         if self.site_intercepts is None:
             raise ConfigurationError(f"the model has a common intercept, intercept_={self.intercept_}")
         X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
-        weights = None if sample_weight is None else _row_weights(sample_weight, X)
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
-        found = self._objective(X, column_or_1d(y), *classes, weights).own_intercept(np.ravel(self.coef_))
+        weights, y = self._site_weights(column_or_1d(y), *classes), column_or_1d(y)
+        if sample_weight is not None:
+            weights = _row_weights(sample_weight, X) * (1.0 if weights is None else weights)
+        found = self._objective(X, y, *classes, weights).own_intercept(np.ravel(self.coef_))
         if not math.isfinite(found):
             raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
         return found if not classes else np.array([found])
@@ -541,8 +545,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
         asking.prepare(start)
         size = asking.plan.layout.size
-        classes = _class_names(self.classes_) if hasattr(self, "classes_") else None
-        asking.mail.schemas.own = (names_of(names), classes)
+        asking.mail.schemas.own = (names_of(names), self._names_of_classes())
         shapes = {"gradient": (size,), DEVIATIONS: (d,)}
         numbers = {DEVIATIONS: 1.0}
         if self.standardize:
@@ -555,8 +558,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
                 f"{'; '.join(reasons)}"
             )
-        told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
+        more: dict[str, Any] = {}
         total = math.fsum(answer.examples for answer in answers)
+        if (masses := self._masses(answers, outputs)) is not None:
+            total = math.fsum(masses)
+            pairs = list(zip(answers, masses, strict=True))
+            answers = [answer._replace(weight=mass / total) for answer, mass in pairs]
+            more["weighting"] = {answer.partition: mass for answer, mass in pairs}
+        told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         self._scales = None
         if self.standardize:
             for answer in answers:
@@ -569,7 +578,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             self._scales = _scales(moments)
             _check_scales(self._scales, moments, [f"partition {a.partition}" for a in answers], names or range(d))
         psi = penalty(total, *(_broadcast(own, outputs) for own in (self._factors, self._scales)))
-        strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients)
+        strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients, **more)
         self.n_features_in_ = d
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
@@ -581,7 +590,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self._name_idle(sites, told)
         deviations = {site: answer.vectors[DEVIATIONS] for site, answer in zip(sites, answers, strict=True)}
         _warn_of_units(deviations, self._names(d))
-        data = f"{total:.0f} rows, of {len(answers)} sites"
+        rows = math.fsum(answer.examples for answer in answers)
+        data = f"{rows:.0f} rows{', weighted' * bool(more)}, of {len(answers)} sites"
         return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, outputs, total, data)
 
     def _check_sites(self, rows: dict[str, int]) -> None:
@@ -613,11 +623,23 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
             X, y, names = _read(load(context), order)
-            objective: Objective = self._objective(X, y, *classes)
+            objective: Objective = self._objective(X, y, *classes, self._site_weights(y, *classes))
             objective.feature_names = names
             return objective
 
         return make_app(objective_of, disclosure=disclosure)
+
+    def _names_of_classes(self) -> Names:
+        """Return the classes as texts, by which sites are compared; None without classes."""
+        return None
+
+    def _site_weights(self, y: NDArray[Any], *classes: Any) -> Vector | None:
+        """Return the weights of a site's rows by their classes, if classes have weights."""
+        return None
+
+    def _masses(self, answers: Sequence[Any], outputs: int) -> list[float] | None:
+        """Return the sum of each site's weights of rows, from its first answer; None if all are 1."""
+        return None
 
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
         start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
@@ -766,9 +788,11 @@ def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, NDArray[Any], Na
     return features if is_sparse(features) else np.asarray(features, dtype=np.float64), np.asarray(targets), names
 
 
-def _class_names(classes: NDArray[Any]) -> tuple[str, ...]:
-    """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not."""
-    return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())
+def _class_names(classes: NDArray[Any], weights: Vector | None = None) -> tuple[str, ...]:
+    """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not; with their weights."""
+    names = [repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist()]
+    factors = [""] * len(names) if weights is None else [f" of weight {factor:.6g}" for factor in weights]
+    return tuple(name + factor for name, factor in zip(names, factors, strict=True))
 
 
 def _refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
@@ -1193,6 +1217,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
         :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there. For
         two classes; clients with fewer than 10 rows are refused, and there is a warning below 25.
+    class_weight : dict or "balanced", optional
+        A factor > 0 of the weight of each class's rows, 1 if it is not named; ``"balanced"``: the rows of all clients
+        over those of the class and the number of classes, as in scikit-learn. With a grid give a dict, the same at
+        every site: an error about ``"balanced"`` has it, from what the sites' first answers say of their classes.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -1228,6 +1256,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
     C: float = 1.0
     l1_ratio: float = field(default=0.0, kw_only=True)
+    class_weight: Any = field(default=None, kw_only=True)
 
     def fit(
         self,
@@ -1281,6 +1310,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
                 check_classification_targets(own)
             classes = np.concatenate(parts.y)
         self.classes_ = np.unique(classes)
+        self._class_weights = weights_of_classes(self.class_weight, self.classes_)
         if self.classes_.size < 2:
             raise ConfigurationError(
                 f"y holds 1 class, {self.classes_.tolist()}; a classifier needs examples of two classes at least"
@@ -1295,6 +1325,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         if parts is None:
             coefficients, intercept = self._run_over(X, features, outputs, penalty)
         else:
+            parts = self._with_class_weights(parts)
             clients = zip(*parts.rows_of_clients, strict=True)
             objectives = [self._objective(own, labels, self.classes_, weights) for own, labels, weights in clients]
             coefficients, intercept = self._run(objectives, parts, outputs, penalty)
@@ -1328,7 +1359,54 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         disclosure : Disclosure, optional
             What may leave the site, as its owner says; by default no limit is set.
         """
-        return self._app(load, features, disclosure, np.unique(np.asarray(classes)))
+        known = np.unique(np.asarray(classes))
+        self._class_weights = weights_of_classes(self.class_weight, known)
+        return self._app(load, features, disclosure, known)
+
+    def _with_class_weights(self, parts: _Parts) -> _Parts:
+        """Return the parts with the weights of their rows' classes."""
+        if self.class_weight is None:
+            return parts
+        pairs = list(zip(parts.y, parts.weights, strict=True))
+        counts = [[float(weights[y == label].sum()) for label in self.classes_] for y, weights in pairs]
+        self._class_weights = weights_of_classes(self.class_weight, self.classes_, np.sum(counts, axis=0))
+        own = [weights * self._weights_of(y, self.classes_) for y, weights in pairs]
+        return parts._replace(weights=own, weighted=True)
+
+    def _names_of_classes(self) -> Names:
+        return _class_names(self.classes_, self._class_weights)
+
+    def _site_weights(self, y: NDArray[Any], *classes: Any) -> Vector | None:
+        return None if self._class_weights is None else self._weights_of(y, *classes)
+
+    def _weights_of(self, y: NDArray[Any], classes: NDArray[Any]) -> Vector:
+        """Return the weight of each row's class."""
+        assert self._class_weights is not None
+        return np.asarray(self._class_weights[np.minimum(np.searchsorted(classes, y), classes.size - 1)])
+
+    def _masses(self, answers: Sequence[Any], outputs: int) -> list[float] | None:
+        if self.class_weight is None:
+            return None
+        if not self._common_intercept:
+            raise ConfigurationError(
+                f"class_weight={self.class_weight!r} over a grid: the sites say by a common intercept how many rows of "
+                "a class they have, and this model has none; leave it out"
+            )
+        slopes = [answer.vectors["gradient"][-outputs:] for answer in answers]
+        counts = [
+            class_counts(own, round(answer.examples), self._class_weights)
+            for own, answer in zip(slopes, answers, strict=True)
+        ]
+        if self._class_weights is None:
+            total, known = np.sum(counts, axis=0), self.classes_.tolist()
+            found: Any = weights_of_classes("balanced", self.classes_, total)
+            weights = dict(zip(known, found.tolist(), strict=True))
+            raise ConfigurationError(
+                "class_weight='balanced' over a grid: sites weigh their rows before anybody knows all of them. They "
+                f"have {', '.join(f'{count:.0f}' for count in total)} rows of the classes {known}: give "
+                f"class_weight={weights} here and to the sites' model"
+            )
+        return [float(own @ self._class_weights) for own in counts]
 
     def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None) -> Objective:
         if not np.isin(y, classes).all():
@@ -1342,7 +1420,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             made = MultinomialLogistic(
                 X, codes, num_classes=classes.size, intercept=self.fit_intercept, sample_weight=weights
             )
-        made.class_names = _class_names(classes)
+        made.class_names = _class_names(classes, self._class_weights)
         return made
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -174,7 +174,7 @@ def test_their_parameters_are_those_of_scikit_learns():
     for ours, theirs, first in (
         (FederatedLasso, Lasso, {"alpha": 1.0}),
         (FederatedElasticNet, ElasticNet, {"alpha": 1.0, "l1_ratio": 0.5}),
-        (FederatedLogisticRegression, LogisticRegression, {"C": 1.0, "l1_ratio": 0.0}),
+        (FederatedLogisticRegression, LogisticRegression, {"C": 1.0, "l1_ratio": 0.0, "class_weight": None}),
     ):
         assert ours().get_params() == {**own, **first}
         name = next(iter(first))
