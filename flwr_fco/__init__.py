@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Poisson as Poisson,
         QuadraticSaddle as QuadraticSaddle,
         SaddleObjective as SaddleObjective,
+        SiteIntercept as SiteIntercept,
         TraceRegression as TraceRegression,
         UniversalAdversarialLogistic as UniversalAdversarialLogistic,
     )

@@ -73,8 +73,8 @@ def rounds_of(rounds: int | None, num_rounds: int | None) -> int:
 def rounds_needed(density: float, layers: int = 2) -> int:
     """Return after how many rounds most networks have 95 % of FedAvg's accuracy; measured, not proved.
 
-    Four rounds for each halving of the density, in a network of more than three layers eight (``benchmarks/density.py``).
-    For 99 % it takes about three times as many.
+    Four rounds for each halving of the density, eight in a network of more than three layers
+    (``benchmarks/density.py``). For 99 % it takes about three times as many.
 
     Parameters
     ----------

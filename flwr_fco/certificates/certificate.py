@@ -7,7 +7,8 @@ a generator that yields :class:`Request` and receives the answers, so the client
 For Phi(w) = sum_m p_m F_m(w) + psi(w) with losses of linear predictions, Fenchel duality gives
 Phi(w) - min Phi <= Phi(w) + mean f*(u) + psi*(-X'u) for any slopes u. The slopes at w are used, corrected so that they
 sum to 0 over the examples if psi does not act on the intercept, and scaled until psi* is finite. Of other convex losses
-mixtures of gradients are dual points (:func:`flwr_fco.certificates.dual.convex_bound`). psi* is known
+mixtures of gradients are dual points (:func:`flwr_fco.certificates.dual.convex_bound`), and of all losses where psi
+leaves coefficients alone (:mod:`flwr_fco.certificates.free`). psi* is known
 
 - for any convex psi if the losses have an l2 term, through psi's proximal map;
 - for sums over coordinates (l1, squared l2, elastic net, boxes, l1 in a box), balls and the simplex
@@ -26,21 +27,26 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.certificates.dual import (
     conjugate_at,
     convex_bound,
     free_intercept,
     largest_scaling,
+    mixed_coordinates,
     only_norms,
     why_none,
 )
+from flwr_fco.certificates.free import as_row, corners, mixed_bound, surround
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import NoAnswerError
 from flwr_fco.regularizers import BoundRegularizer
 from flwr_fco.wire.questions import BALANCE, CONVEX, ENTROPY, FACTS, LINKS, SLOPES, Answer
 
 _NOBODY = "no client answered, so nothing is known about this point"
+#: Step of differences of gradients, and how often points are sought that surround the optimum in free coefficients.
+_STEP, _TRIES = 1e-6, 4
 _FACTS = ("loss", "link", "outputs", "intercept", "l2", "factor", "slope")
 
 
@@ -57,12 +63,15 @@ class Request(NamedTuple):
         Names of the numbers in the answer.
     shapes : mapping of str to tuple of int
         Names and shapes of the vectors in the answer.
+    point : ndarray of float64, shape (d,), optional
+        Another point that is asked about.
     """
 
     kind: str
     numbers: Mapping[str, float] = MappingProxyType({})
     wanted: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
+    point: Vector | None = None
 
 
 class Certificate(NamedTuple):
@@ -153,6 +162,9 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     corrections: dict[str, float] = {}
     outputs = int(facts["outputs"])
     free = free_intercept(facts, psi, w)
+    on = mixed_coordinates(psi, outputs if facts["intercept"] else 0)
+    if on.size and l2 == 0.0:
+        return (yield from _mixed(psi, w, objective, on, link))
     if link in CONVEX:
         return (yield from _convex(psi, w, objective, l2, outputs if facts["intercept"] else 0, free))
     if free and link == "identity":
@@ -199,6 +211,47 @@ def _convex(psi: BoundRegularizer, w: Vector, objective: float, l2: float, outpu
     if lower == -math.inf:
         return (yield from _residual(psi, w, objective, "the loss has no minimum in the intercept"))
     return Certificate("duality-gap", max(objective - lower, 0.0), objective)
+
+
+def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.int64], link: str) -> Asking:
+    """Return the gap from further gradients, about the optimum in the coordinates that psi leaves alone."""
+    at_zero = 0.0
+    if link in CONVEX:
+        answers = yield Request("duality", {"stage": float(SLOPES)}, ("linear", "quadratic"), {"gradient": w.shape})
+        at_zero = _mean(answers, "quadratic")
+    own = around = yield from _row(w)
+    point, rows = w, np.zeros((0, own.size))
+    for tries in range(_TRIES):
+        bend = np.zeros((on.size, on.size))
+        for place, j in enumerate(on):
+            moved = point.copy()
+            moved[j] += _STEP * max(1.0, abs(float(point[j])))
+            changed = yield from _row(moved)
+            bend[place] = (changed[on] - around[on]) / (moved[j] - point[j])
+        found = corners(point[on], around[on], bend, around[-1] + at_zero, tries)
+        each = []
+        for values in found.values:
+            corner = point.copy()
+            corner[on] = values
+            each.append((yield from _row(corner)))
+        rows = np.array(each)
+        if surround(rows[:, on]):
+            break
+        point = point.copy()
+        point[on] = found.values.mean(axis=0)
+        around = yield from _row(point)
+    else:
+        return (
+            yield from _residual(psi, w, objective, "the optimum in the coefficients that psi leaves alone is too far")
+        )
+    lower, _ = mixed_bound(psi, own, rows, on, at_zero, link == "identity")
+    return Certificate("duality-gap", max(objective - lower, 0.0), objective)
+
+
+def _row(point: Vector) -> Generator[Request, Sequence[Answer], Vector]:
+    """Return the pooled gradient at a point with its conjugate and loss."""
+    answers = yield Request("gradient", {}, ("loss",), {"gradient": point.shape}, point)
+    return as_row(_mean_vector(answers, "gradient"), point, _mean(answers, "loss"))
 
 
 def _residual(psi: BoundRegularizer, w: Vector, objective: float, reason: str) -> Asking:

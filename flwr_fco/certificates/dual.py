@@ -15,6 +15,8 @@ from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.wire.questions import LINKS
 
 _CONVEX = LINKS.index("convex")
+#: Coordinates that psi may leave alone, each of which takes one more gradient.
+MOST_FREE = 64
 #: Residual of a mixture that is to be 0, relative to what it balances, and rounding error of its parts.
 _UNBALANCED, _ROUNDING = 1e-9, 1e-14
 #: Factor that keeps a scaled dual vector within the domain of psi* despite rounding.
@@ -50,12 +52,18 @@ def why_none(told: Sequence[Mapping[str, float]], psi: BoundRegularizer, w: Vect
         return "psi acts on the intercept, which the l2 term leaves alone"
     if facts["l2"] > 0.0:
         return ""
-    if not coefficients.all():
-        return "psi leaves coefficients alone"
+    free = psi.free_coordinates()
+    if free[: coefficients.size].any():
+        if free.all():
+            return "psi does not act in some directions" if coefficients.all() else "psi leaves coefficients alone"
+        if LINKS[int(facts["link"])] == "hinge":
+            return "psi leaves coefficients alone, and the loss has kinks"
+        if free.sum() > MOST_FREE:
+            return f"psi leaves {free.sum()} coordinates alone, more than {MOST_FREE}"
     terms = psi.separable_terms(w.shape)
     if terms is not None:
         unbounded = ~np.isfinite(terms.lower) | ~np.isfinite(terms.upper)
-        idle = (np.asarray(terms.threshold) == 0.0) & (np.asarray(terms.shrinkage) == 0.0) & unbounded & acts
+        idle = (np.asarray(terms.threshold) == 0.0) & (np.asarray(terms.shrinkage) == 0.0) & unbounded & ~free
         return "psi does not act in some directions" if bool(idle.any()) else ""
     try:
         for _, shape, regularizer in psi.blocks:
@@ -64,6 +72,21 @@ def why_none(told: Sequence[Mapping[str, float]], psi: BoundRegularizer, w: Vect
     except ConfigurationError:
         return f"the conjugate of {psi.regularizer!r} is not known"
     return "" if psi.blocks else f"the conjugate of {psi.regularizer!r} is not known"
+
+
+def mixed_coordinates(psi: BoundRegularizer, intercepts: int) -> NDArray[np.int64]:
+    """Return the coordinates that psi leaves alone, if a coefficient is among them and a gap can be had; else none.
+
+    Parameters
+    ----------
+    psi : BoundRegularizer
+        The regularizer.
+    intercepts : int
+        Number of intercepts, which come last.
+    """
+    free = psi.free_coordinates()
+    possible = free[: free.size - intercepts].any() and not free.all() and free.sum() <= MOST_FREE
+    return np.flatnonzero(free if possible else np.zeros_like(free))
 
 
 def is_norm(regularizer: Regularizer, shape: tuple[int, ...]) -> bool:
@@ -134,7 +157,7 @@ def convex_bound(
     """
     count, (own, at_zero), total = slopes.size - outputs, conjugates, 1.0
     if references is not None:
-        share = _balance(references[:, count:-1], slopes[count:])
+        share = balance(references[:, count:-1], slopes[count:])
         if share is None:
             return -math.inf, np.zeros(slopes.size)
         slopes, own = slopes + share @ references[:, :-1], own + float(share @ references[:, -1])
@@ -145,7 +168,7 @@ def convex_bound(
     return -value - conjugate_at(psi, -scaling * slopes, l2, count), scaling * slopes
 
 
-def _balance(rows: NDArray[np.float64], slopes: Vector) -> Vector | None:
+def balance(rows: NDArray[np.float64], slopes: Vector) -> Vector | None:
     """Return weights >= 0 of the rows with which they sum to minus the slopes; None if there are none."""
     size = float(np.linalg.norm(slopes))
     if size == 0.0:

@@ -17,6 +17,7 @@ from flwr_fco.objectives.saddle import (
     SaddleObjective,
     UniversalAdversarialLogistic,
 )
+from flwr_fco.objectives.site_intercept import SiteIntercept
 
 __all__ = [
     "Batch",
@@ -38,6 +39,7 @@ __all__ = [
     "Poisson",
     "QuadraticSaddle",
     "SaddleObjective",
+    "SiteIntercept",
     "TraceRegression",
     "UniversalAdversarialLogistic",
     "Vector",

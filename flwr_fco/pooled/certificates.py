@@ -313,13 +313,14 @@ def certify(
     parts = [(float(share), objective) for share, objective in zip(shares, objectives, strict=True) if share > 0.0]
 
     def ask(request: Request) -> list[Answer]:
+        at = w if request.point is None else request.point
         if request.kind == "gradient":
             answers: list[Answer] = []
             for share, objective in parts:
-                value, gradient = objective.value_and_gradient(w)
+                value, gradient = objective.value_and_gradient(at)
                 answers.append(Answer({"loss": float(value)}, {"gradient": gradient}, weight=share))
             return answers
-        return [Answer(*duality_terms(objective, w, request.numbers), weight=share) for share, objective in parts]
+        return [Answer(*duality_terms(objective, at, request.numbers), weight=share) for share, objective in parts]
 
     return settle(certificate(_bound(regularizer, objectives), w), ask)
 

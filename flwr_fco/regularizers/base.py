@@ -333,3 +333,22 @@ class BoundRegularizer:
             for target, source in zip(terms, part_terms, strict=True):
                 target[place] = np.broadcast_to(source, shape).reshape(-1)  # type: ignore[index]
         return terms, others
+
+    def free_coordinates(self) -> NDArray[np.bool_]:
+        """Return which coordinates psi leaves alone, shape (d,): outside of its arrays, or with a weight of 0.
+
+        Examples
+        --------
+        >>> from flwr_fco.regularizers import L1
+        >>> layout = Layout.from_arrays({"coefficients": np.zeros(2), "intercept": np.zeros(1)})
+        >>> L1(0.5, weights=np.array([0.0, 1.0])).bind(layout).free_coordinates().tolist()
+        [True, False, True]
+        """
+        terms, others = self.split_terms()
+        free = (terms.threshold == 0.0) & (terms.shrinkage == 0.0) & np.isinf(terms.lower) & np.isinf(terms.upper)
+        for place, shape, part in others:
+            free[place] = False
+            if hasattr(part, "group_terms"):
+                l1, groups, strengths = part.group_terms(shape)
+                free[place] = (l1 == 0.0) & (strengths[groups] == 0.0)
+        return np.asarray(free)

@@ -66,7 +66,7 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     """
     run = run_of(strategy)
     psi, layout, inquiry = run.problem.psi, run.plan.layout, run.inquiry
-    acts = layout.regularized_mask()
+    acts = ~psi.free_coordinates()
     w = np.where(acts, 0.0, run.algorithm.retrieve(run.problem, run.state))
 
     def loss_and_gradient(free: Vector) -> tuple[float, Vector]:
@@ -86,7 +86,8 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
         options = {"maxfun": _QUESTIONS, "gtol": _TOLERANCE, "ftol": 0.0}
         minimum = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options)
         loss_and_gradient(minimum.x)
-    largest = psi.strength_max(gradient)
+    # 0 in what psi leaves alone, up to rounding, which a weight of 0 divides.
+    largest = psi.strength_max(np.where(acts, gradient, 0.0))
     if not 0.0 < largest < math.inf:
         raise ConfigurationError(
             f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "

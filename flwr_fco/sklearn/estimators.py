@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -47,8 +47,10 @@ from flwr_fco.inference.federated import table as table_of
 from flwr_fco.inference.forest import forest
 from flwr_fco.inference.proportional import Trends
 from flwr_fco.inference.selection import Halves, Selected, Selection
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
+from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
 from flwr_fco.objectives.design import Design, is_sparse
+from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import columns_of
@@ -162,13 +164,14 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
 
 
 class _Parts(NamedTuple):
-    """Each client's features, targets and weights of rows, whether these were given, and the rows of one X."""
+    """Each client's features, targets and weights of rows, whether these were given, rows of one X, and its name."""
 
     features: list[Any]
     y: list[NDArray[Any]]
     weights: list[Vector]
     weighted: bool
     rows: list[NDArray[np.int64]] | None
+    sites: list[str]
 
     @property
     def rows_of_clients(self) -> tuple[list[Any], list[NDArray[Any]], list[Any]]:
@@ -287,6 +290,7 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
     cv: int | Strengths | Sequence[Any] | None = field(default=None, kw_only=True)
     penalty_factor: Any = field(default=None, kw_only=True)
     standardize: bool = field(default=False, kw_only=True)
+    site_intercepts: Literal["local"] | None = field(default=None, kw_only=True)
     # What is fitted, for a table of intervals.
     _kind = SQUARES
 
@@ -326,7 +330,7 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
         count = int(np.count_nonzero(size))
         order = np.argsort(-size, kind="stable")[: min(count, _SHOWN)]
         shown = [rows[j] for j in order]
-        if self.fit_intercept:
+        if self._common_intercept:
             intercepts = np.atleast_1d(self.intercept_).tolist()
             shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
         lines = [*self._lines, ("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
@@ -368,12 +372,18 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
         chosen = checked("selection", selection, bool | Selection)
         self._selected: Selected | None = None
         self._selection = (Selection() if chosen else None) if isinstance(chosen, bool) else chosen
-        given = checked("intervals", intervals, bool | Intervals)
+        asked = checked("intervals", intervals, bool | Intervals)
         self._table: Table | None = None
-        self._intervals = (Intervals() if given else None) if isinstance(given, bool) else given
-        if self._intervals is not None and sample_weight is not None:
+        self._intervals = (Intervals() if asked else None) if isinstance(asked, bool) else asked
+        if self._intervals is not None and self.site_intercepts is not None:
             raise ConfigurationError(
-                "intervals with sample_weight: rows that count twice as copies have other standard errors than rows "
+                f"intervals with site_intercepts={self.site_intercepts!r}: the tables are of models with a common "
+                "intercept; leave one of them out"
+            )
+        given = "sample_weight" if sample_weight is not None else "class_weight"
+        if self._intervals is not None and (sample_weight is not None or getattr(self, given, None) is not None):
+            raise ConfigurationError(
+                f"intervals with {given}: rows that count twice as copies have other standard errors than rows "
                 "that weigh twice; give copies as rows, or fit without intervals"
             )
 
@@ -386,8 +396,61 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
                 f"num_clients={self.num_clients!r}, max_rounds={self.max_rounds!r}, tol={self.tol!r}; expected whole "
                 "numbers >= 1 and a number > 0"
             )
+        if self.site_intercepts not in (None, "local") or (self.site_intercepts and not self.fit_intercept):
+            raise ConfigurationError(
+                f"site_intercepts={self.site_intercepts!r}, fit_intercept={self.fit_intercept!r}; expected None for a "
+                "common intercept, or 'local' with fit_intercept=True for one of each site"
+            )
         if self._path is not None and self._path.folds is None:
             raise ConfigurationError(f"cv={self.cv!r} has no folds; give Strengths(folds=5)")
+
+    @property
+    def _common_intercept(self) -> bool:
+        """Whether the model has an intercept that all clients share."""
+        return self.fit_intercept and self.site_intercepts is None
+
+    def _sited(self, objective: LeastSquares | Logistic) -> Objective:
+        """Return a client's objective, with an intercept of its own if that is asked for."""
+        if self.site_intercepts is None:
+            return objective
+        with warnings.catch_warnings():
+            # Who knows all sites names those with few rows.
+            warnings.simplefilter("ignore", UserWarning)
+            return SiteIntercept(objective)
+
+    def intercept_for(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Return the intercept that a site's own rows have at the fitted coefficients: for ``site_intercepts="local"``.
+
+        At a site, ``model.intercept_ = model.intercept_for(X, y)`` makes a model that predicts there.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix, shape (n, d)
+            The site's rows.
+        y : array-like, shape (n,)
+            Its targets.
+        sample_weight : array-like, shape (n,), optional
+            Weight of each row.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigurationError
+            Without ``site_intercepts="local"``, or if the rows are of one class.
+        """
+        check_is_fitted(self)
+        if self.site_intercepts is None:
+            raise ConfigurationError(f"the model has a common intercept, intercept_={self.intercept_}")
+        X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
+        classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
+        weights, y = self._site_weights(column_or_1d(y), *classes), column_or_1d(y)
+        if sample_weight is not None:
+            weights = _row_weights(sample_weight, X) * (1.0 if weights is None else weights)
+        found = self._objective(X, y, *classes, weights).own_intercept(np.ravel(self.coef_))
+        if not math.isfinite(found):
+            raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
+        return found if not classes else np.array([found])
 
     @property
     def _path(self) -> Strengths | None:
@@ -399,6 +462,12 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
 
     def _features(self, X: ArrayLike) -> Any:
         check_is_fitted(self)
+        if np.isnan(self.intercept_).any():
+            raise ConfigurationError(
+                "each site has an intercept of its own, which has stayed there, so the model predicts at a site only: "
+                "model.intercept_ = model.intercept_for(X, y) of the site's rows. Up to a site's intercept, "
+                "X @ model.coef_.T are the scores"
+            )
         return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
 
     def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, *, reset: bool = True, **checks: Any) -> _Parts:
@@ -447,7 +516,10 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
         features, targets, weights = (list(column) for column in zip(*kept, strict=True))
         if rows is not None:
             rows = [own[w > 0.0] for own, (_, _, w) in zip(rows, weighted, strict=True) if w.any()]
-        return _Parts(features, targets, weights, sample_weight is not None, rows)
+        names = [f"{site}" for site in sites] if len(sites) else [f"part {m}" for m in range(len(clients))]
+        names = [name for name, (_, _, w) in zip(names, weighted, strict=True) if w.any()]
+        self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
+        return _Parts(features, targets, weights, sample_weight is not None, rows, names)
 
     def _run(self, objectives: Sequence[Objective], split: _Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
@@ -461,6 +533,7 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
         start, total = self._start(d, outputs), math.fsum(masses)
         w = np.zeros(objectives[0].layout.size)
         told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
+        self._name_idle(split.sites, told)
         weighting = dict(enumerate(masses)) if split.weighted else "examples"
         self._scales = None
         if self.standardize:
@@ -504,8 +577,7 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
         asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
         asking.prepare(start)
         size = asking.plan.layout.size
-        classes = class_names(self.classes_) if hasattr(self, "classes_") else None
-        asking.mail.schemas.own = (names_of(names), classes)
+        asking.mail.schemas.own = (names_of(names), self._names_of_classes())
         shapes = {"gradient": (size,), DEVIATIONS: (d,)}
         numbers = {DEVIATIONS: 1.0}
         if self.standardize:
@@ -519,8 +591,14 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
                 f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
                 f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in why)}"
             )
-        told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
+        more: dict[str, Any] = {}
         total = math.fsum(answer.examples for answer in answers)
+        if (masses := self._masses(answers, outputs)) is not None:
+            total = math.fsum(masses)
+            pairs = list(zip(answers, masses, strict=True))
+            answers = [answer._replace(weight=mass / total) for answer, mass in pairs]
+            more["weighting"] = {answer.partition: mass for answer, mass in pairs}
+        told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         self._scales = None
         if self.standardize:
             for answer in answers:
@@ -533,7 +611,7 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             self._scales = _scales(moments)
             _check_scales(self._scales, moments, [f"partition {a.partition}" for a in answers], names or range(d))
         psi = penalty(total, *(_broadcast(own, outputs) for own in (self._factors, self._scales)))
-        strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients)
+        strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients, **more)
         self.n_features_in_ = d
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
@@ -541,10 +619,28 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             del self.feature_names_in_
         self._on_trust = any(digests_of(answer.schema)[0] == 0 for answer in answers)
         sites = [f"partition {answer.partition}" for answer in answers]
+        self._check_sites({site: int(answer.examples) for site, answer in zip(sites, answers, strict=True)})
+        self._name_idle(sites, told)
         deviations = {site: answer.vectors[DEVIATIONS] for site, answer in zip(sites, answers, strict=True)}
         _warn_of_units(deviations, self._names(d))
-        data = f"{total:.0f} rows, of {len(answers)} sites"
+        rows = math.fsum(answer.examples for answer in answers)
+        data = f"{rows:.0f} rows{', weighted' * bool(more)}, of {len(answers)} sites"
         return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, outputs, total, data)
+
+    def _check_sites(self, rows: dict[str, int]) -> None:
+        """Refuse sites with too few rows for an intercept of their own."""
+        if self.site_intercepts is not None and isinstance(self, ClassifierMixin):
+            check_site_rows(rows)
+
+    def _name_idle(self, sites: Sequence[str], told: Sequence[tuple[float, float, Vector]]) -> None:
+        """Warn of sites that add nothing: at their own intercepts one class is fitted whatever the coefficients are."""
+        idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
+        if self.site_intercepts is not None and isinstance(self, ClassifierMixin) and idle:
+            warnings.warn(
+                f"{', '.join(idle)}: all rows of one class, which tell nothing beside an intercept of the site's own",
+                UserWarning,
+                stacklevel=4,
+            )
 
     def _names_at(self, grid: Any) -> Names:
         """Ask the sites for the names of their columns, in one more message to each; return those of most sites."""
@@ -560,7 +656,8 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
             X, y, names = _read(load(context), order)
-            objective: Objective = self._objective(X, self._targets(y), *classes)
+            targets = self._targets(y)
+            objective: Objective = self._objective(X, targets, *classes, self._site_weights(targets, *classes))
             objective.feature_names = names
             return objective
 
@@ -571,9 +668,21 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
         """Return a site's targets as an array."""
         return np.asarray(y)
 
+    def _names_of_classes(self) -> Names:
+        """Return the classes as texts, by which sites are compared; None without classes."""
+        return None
+
+    def _site_weights(self, y: NDArray[Any], *classes: Any) -> Vector | None:
+        """Return the weights of a site's rows by their classes, if classes have weights."""
+        return None
+
+    def _masses(self, answers: Sequence[Any], outputs: int) -> list[float] | None:
+        """Return the sum of each site's weights of rows, from its first answer; None if all are 1."""
+        return None
+
     def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
         start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
-        return start | {"intercept": np.zeros(outputs)} if self.fit_intercept else start
+        return start | {"intercept": np.zeros(outputs)} if self._common_intercept else start
 
     def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
         """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
@@ -585,7 +694,7 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
                 "0, or leave cv out"
             )
         null = at_zero = math.fsum(weight * loss for weight, loss, _ in told)
-        if self.fit_intercept and isinstance(self, RegressorMixin):
+        if self._common_intercept and isinstance(self, RegressorMixin):
             # With the best intercept the loss is less by half of its slope's square.
             null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in told) ** 2
             if null <= _CONSTANT * at_zero:
@@ -682,6 +791,8 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
             ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
         ]
+        if self.site_intercepts:
+            self._lines.append(("Intercepts", "each site's own, which have stayed there"))
         self._lines += self._selected.lines if self._selected is not None else []
         proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
         self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
@@ -689,7 +800,9 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             count = np.count_nonzero(proved.all(axis=1))
             self._lines.append(("Proved zero", f"{count} features, which no optimum of the pooled problem has"))
         coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
-        return coefficients, result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
+        if self._common_intercept:
+            return coefficients, result.arrays["intercept"].numpy()
+        return coefficients, np.full(outputs, math.nan if self.site_intercepts else 0.0)
 
 
 def _is_grid(X: Any) -> bool:
@@ -917,7 +1030,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With a factor of 0 there is no gap: it ends at a proximal gradient step that short.
+        smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
@@ -926,6 +1039,10 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
         features as they are. Each client sends means and variances of its columns; no data are changed.
+    site_intercepts : {"local"}, optional
+        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
+        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
+        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -936,11 +1053,11 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     coef_ : ndarray, shape (d,)
         Coefficients.
     intercept_ : float
-        Intercept; 0 without one.
+        Intercept; 0 without one, NaN where each client has its own.
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with a factor of 0.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -1035,7 +1152,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
         targets = y.astype(np.float64)
-        return LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights)
+        return self._sited(LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights))
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
@@ -1058,7 +1175,7 @@ class FederatedLasso(FederatedElasticNet):
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With a factor of 0 there is no gap: it ends at a proximal gradient step that short.
+        smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
@@ -1067,6 +1184,10 @@ class FederatedLasso(FederatedElasticNet):
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
         features as they are. Each client sends means and variances of its columns; no data are changed.
+    site_intercepts : {"local"}, optional
+        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
+        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
+        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -1077,11 +1198,11 @@ class FederatedLasso(FederatedElasticNet):
     coef_ : ndarray, shape (d,)
         Coefficients.
     intercept_ : float
-        Intercept; 0 without one.
+        Intercept; 0 without one, NaN where each client has its own.
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with a factor of 0.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -1121,7 +1242,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         The fit ends with a warning after this many rounds; about a dozen are enough.
     tol : float, default 1e-14
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
-        smaller one. With a factor of 0 there is no gap: it ends at a proximal gradient step that short.
+        smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
         Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
         of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
@@ -1130,6 +1251,15 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
         features as they are. Each client sends means and variances of its columns; no data are changed.
+    site_intercepts : {"local"}, optional
+        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
+        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
+        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there. For
+        two classes; clients with fewer than 10 rows are refused, and there is a warning below 25.
+    class_weight : dict or "balanced", optional
+        A factor > 0 of the weight of each class's rows, 1 if it is not named; ``"balanced"``: the rows of all clients
+        over those of the class and the number of classes, as in scikit-learn. With a grid give a dict, the same at
+        every site: an error about ``"balanced"`` has it, from what the sites' first answers say of their classes.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -1142,11 +1272,11 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     coef_ : ndarray, shape (k, d), or (1, d) for two classes
         Coefficients.
     intercept_ : ndarray, shape (k,), or (1,) for two classes
-        Intercept; 0 without one.
+        Intercept; 0 without one, NaN where each client has its own.
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN with a factor of 0.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -1165,6 +1295,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
     C: float = 1.0
     l1_ratio: float = field(default=0.0, kw_only=True)
+    class_weight: Any = field(default=None, kw_only=True)
     _kind = CLASSES
 
     def fit(
@@ -1223,6 +1354,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
                 check_classification_targets(own)
             classes = np.concatenate(parts.y)
         self.classes_ = np.unique(classes)
+        self._class_weights = weights_of_classes(self.class_weight, self.classes_)
         if self.classes_.size < 2:
             raise ConfigurationError(
                 f"y holds 1 class, {self.classes_.tolist()}; a classifier needs examples of two classes at least"
@@ -1230,9 +1362,14 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         outputs = self.classes_.size if self.classes_.size > 2 else 1
         if outputs > 1 and self._intervals is not None:
             raise ConfigurationError(f"intervals of {outputs} classes; there are some of two classes only")
+        if outputs > 1 and self.site_intercepts is not None:
+            raise ConfigurationError(
+                f"site_intercepts={self.site_intercepts!r} of {outputs} classes; sites have their own of two only"
+            )
         if parts is None:
             coefficients, intercept = self._run_over(X, features, outputs, penalty)
         else:
+            parts = self._with_class_weights(parts)
             clients = zip(*parts.rows_of_clients, strict=True)
             objectives = [self._objective(own, labels, self.classes_, weights) for own, labels, weights in clients]
             coefficients, intercept = self._run(objectives, parts, outputs, penalty)
@@ -1266,7 +1403,54 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         disclosure : Disclosure, optional
             What may leave the site, as its owner says; by default no limit is set.
         """
-        return self._app(load, features, disclosure, np.unique(np.asarray(classes)))
+        known = np.unique(np.asarray(classes))
+        self._class_weights = weights_of_classes(self.class_weight, known)
+        return self._app(load, features, disclosure, known)
+
+    def _with_class_weights(self, parts: _Parts) -> _Parts:
+        """Return the parts with the weights of their rows' classes."""
+        if self.class_weight is None:
+            return parts
+        pairs = list(zip(parts.y, parts.weights, strict=True))
+        counts = [[float(weights[y == label].sum()) for label in self.classes_] for y, weights in pairs]
+        self._class_weights = weights_of_classes(self.class_weight, self.classes_, np.sum(counts, axis=0))
+        own = [weights * self._weights_of(y, self.classes_) for y, weights in pairs]
+        return parts._replace(weights=own, weighted=True)
+
+    def _names_of_classes(self) -> Names:
+        return class_names(self.classes_, self._class_weights)
+
+    def _site_weights(self, y: NDArray[Any], *classes: Any) -> Vector | None:
+        return None if self._class_weights is None else self._weights_of(y, *classes)
+
+    def _weights_of(self, y: NDArray[Any], classes: NDArray[Any]) -> Vector:
+        """Return the weight of each row's class."""
+        assert self._class_weights is not None
+        return np.asarray(self._class_weights[np.minimum(np.searchsorted(classes, y), classes.size - 1)])
+
+    def _masses(self, answers: Sequence[Any], outputs: int) -> list[float] | None:
+        if self.class_weight is None:
+            return None
+        if not self._common_intercept:
+            raise ConfigurationError(
+                f"class_weight={self.class_weight!r} over a grid: the sites say by a common intercept how many rows of "
+                "a class they have, and this model has none; leave it out"
+            )
+        slopes = [answer.vectors["gradient"][-outputs:] for answer in answers]
+        counts = [
+            class_counts(own, round(answer.examples), self._class_weights)
+            for own, answer in zip(slopes, answers, strict=True)
+        ]
+        if self._class_weights is None:
+            total, known = np.sum(counts, axis=0), self.classes_.tolist()
+            found: Any = weights_of_classes("balanced", self.classes_, total)
+            weights = dict(zip(known, found.tolist(), strict=True))
+            raise ConfigurationError(
+                "class_weight='balanced' over a grid: sites weigh their rows before anybody knows all of them. They "
+                f"have {', '.join(f'{count:.0f}' for count in total)} rows of the classes {known}: give "
+                f"class_weight={weights} here and to the sites' model"
+            )
+        return [float(own @ self._class_weights) for own in counts]
 
     def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None) -> Objective:
         if not np.isin(y, classes).all():
@@ -1275,12 +1459,12 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         codes = np.searchsorted(classes, y)
         made: Objective
         if classes.size == 2:
-            made = Logistic(X, codes, intercept=self.fit_intercept, sample_weight=weights)
+            made = self._sited(Logistic(X, codes, intercept=self.fit_intercept, sample_weight=weights))
         else:
             made = MultinomialLogistic(
                 X, codes, num_classes=classes.size, intercept=self.fit_intercept, sample_weight=weights
             )
-        made.class_names = class_names(classes)
+        made.class_names = class_names(classes, self._class_weights)
         return made
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from flwr_fco.inference.federated import SQUARES, Kind
 from flwr_fco.inference.quality import Found, Judged, about_pairs
 from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
-from flwr_fco.sklearn.texts import aligned_columns, class_names
+from flwr_fco.sklearn.texts import aligned_columns
 from flwr_fco.strategies import FedNewton
 
 
@@ -116,7 +116,7 @@ def _judged(model: Any, X: Any, y: Any, groups: Any, *, bins: bool = True) -> Fo
     extra = (model.classes_,) if hasattr(model, "classes_") else ()
     few: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
     if hasattr(X, "send_and_receive"):
-        classes = class_names(model.classes_) if extra else None
+        classes = model._names_of_classes()
         names = names_of(getattr(model, "feature_names_in_", None)), classes
         strategy = FedNewton(min_available_nodes=model.num_clients, **few)
         arrays = ArrayRecord({name: Array(array) for name, array in start.items()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 
@@ -24,6 +25,8 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
-    """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not."""
-    return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())
+def class_names(classes: NDArray[Any], weights: NDArray[np.float64] | None = None) -> tuple[str, ...]:
+    """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not; with their weights."""
+    names = [repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist()]
+    factors = [""] * len(names) if weights is None else [f" of weight {factor:.6g}" for factor in weights]
+    return tuple(name + factor for name, factor in zip(names, factors, strict=True))

@@ -34,9 +34,10 @@ class FedNewton(
     on the pooled data. All clients take part in every round, and remember nothing.
 
     Each round's metrics hold ``objective`` and ``duality-gap``, a bound on how far the model is above the optimum that
-    holds for the data of all clients; the run ends when it is at most `tolerance`. Without a known conjugate, as for
-    coefficients that psi leaves alone, there is ``residual`` instead: the norm of a proximal gradient step, which is 0
-    at the solution but bounds nothing.
+    holds for the data of all clients; the run ends when it is at most `tolerance`. Coefficients that psi leaves alone,
+    such as a confounder's, take the gradients at as many points more, once; then the gap is known. Without a known
+    conjugate, without any penalty, with more than 64 such coefficients, and with them and ``hessian="none"``, there is
+    ``residual`` instead: the norm of a proximal gradient step, which is 0 at the solution but bounds nothing.
 
     :func:`~flwr_fco.strategies.proved_zero` says which coefficients every optimum of the pooled problem has at zero.
 

@@ -121,7 +121,7 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
 
 def method_of(content: RecordDict) -> str | None:
     """Return the method that a training message asks for; None if its plan has not been read in this process."""
-    record = content.get(_FCO)
+    record = content.get(FCO)
     plan = _plans.get(str(record.get("plan"))) if isinstance(record, ConfigRecord) else None
     return None if plan is None else plan.solver
 

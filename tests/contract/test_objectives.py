@@ -19,6 +19,7 @@ from flwr_fco.objectives import (
     Objective,
     Poisson,
     SaddleObjective,
+    SiteIntercept,
     TraceRegression,
 )
 from flwr_fco.testing import check_objective
@@ -76,6 +77,11 @@ def _cox(n=23, d=7, dtype=np.float64, intercept=True, **options):
     return CoxRegression(features, times, rng.random(n) < 0.7, **more, **options)
 
 
+def _site(n=23, d=7, dtype=np.float64, intercept=True, **options):
+    """`intercept` chooses the loss."""
+    return SiteIntercept((_poisson if intercept else _least_squares)(n, d, dtype, **options))
+
+
 FACTORIES = {
     CoxRegression: _cox,
     Hinge: _hinge,
@@ -84,6 +90,7 @@ FACTORIES = {
     Logistic: _logistic,
     MultinomialLogistic: _multinomial,
     Poisson: _poisson,
+    SiteIntercept: _site,
     TraceRegression: _trace,
 }
 
@@ -105,7 +112,7 @@ def test_keeps_the_contract(cls, intercept, l2, dtype, n):
     check_objective(FACTORIES[cls](n=n, intercept=intercept, l2=l2, dtype=dtype))
 
 
-@together("cls", [cls for cls in FACTORIES if cls is not CoxRegression])
+@together("cls", [cls for cls in FACTORIES if cls not in (CoxRegression, SiteIntercept)])
 @together("sparse", [False, True])
 @together("given", [("sample_weight",), ("offset",), ("sample_weight", "offset")])
 def test_weights_and_offsets_keep_the_contract(cls, sparse, given):
@@ -117,6 +124,13 @@ def test_weights_and_offsets_keep_the_contract(cls, sparse, given):
         labels = getattr(plain, "labels", getattr(plain, "targets", None))
         more = {"num_classes": 4} if cls is MultinomialLogistic else {}
         check_objective(cls(csr_array(plain.features), labels, **more, **{name: both[name] for name in given}))
+
+
+def test_intercepts_of_sites_keep_the_contract():
+    weights = np.random.default_rng(1).uniform(0.2, 3.0, 23)
+    with pytest.warns(UserWarning, match="fewer than 25"):
+        check_objective(SiteIntercept(_logistic(l2=0.1, sample_weight=weights, offset=weights)))
+    check_objective(SiteIntercept(Logistic(csr_array(_data(30, 5)[0]), np.arange(30) % 3 == 0)))
 
 
 def test_scale_keeps_the_contract():

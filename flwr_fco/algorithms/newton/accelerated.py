@@ -88,6 +88,8 @@ class AcceleratedState(NamedTuple):
         What the clients' losses agree on; -1 each if they do not.
     references : ndarray of float64
         Further dual points of losses that need them for their intercepts.
+    rows : ndarray of float64
+        Those for coefficients that psi leaves alone; none but of a Newton method that goes on by these steps.
     objective, lower, residual : float
         Of the best point, as in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
     momentum : float
@@ -113,6 +115,7 @@ class AcceleratedState(NamedTuple):
     targets: Vector
     facts: Vector
     references: Vector
+    rows: Vector
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
     residual: float = UNKNOWN
@@ -161,7 +164,7 @@ class AcceleratedGradient(CertifiedMethod):
         nothing = np.zeros(primal.size)
         facts = np.full(len(FACTS_OF_LOSS), -1.0)
         references = np.zeros(reference_size(problem.layout))
-        return AcceleratedState(start, start, start, start, nothing, nothing, nothing, facts, references)
+        return AcceleratedState(start, start, start, start, nothing, nothing, nothing, facts, references, np.zeros(0))
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return nothing that clients must know."""
@@ -258,6 +261,7 @@ def _begun_anew(state: AcceleratedState) -> AcceleratedState:
         previous=state.point,
         objective=UNKNOWN,
         lower=-UNKNOWN,
+        rows=np.zeros(state.rows.size),
         residual=UNKNOWN,
         momentum=1.0,
         population=-1.0,

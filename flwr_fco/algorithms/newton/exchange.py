@@ -62,6 +62,10 @@ class Known(Protocol):
         """Weighted mean of the clients' references, in one vector."""
 
     @property
+    def rows(self) -> Vector:
+        """Further dual points for what psi leaves alone, in one vector; 0 as long as they are not known."""
+
+    @property
     def stalled(self) -> float:
         """1.0 if no step decreases the objective by more than its rounding error."""
 
@@ -281,7 +285,7 @@ def heard(
     lower = state.lower
     if not known.reason and state.facts[0] >= 0.0:
         # The clients' losses are of one kind.
-        lower = max(lower, known.lower_bound(psi, state.columns, state.targets, state.references))
+        lower = max(lower, known.lower_bound(psi, state.columns, state.targets, state.references, state.rows))
     if contradicts(min(objective, state.objective), lower, tolerance):
         return None
     return state, known, objective, lower
@@ -306,6 +310,9 @@ def distance(state: Known) -> float:
 def finished(state: Known, tolerance: float) -> str:
     """Return why a run is over; an empty string as long as it goes on."""
     told = progress(state)
+    if "residual" in told and getattr(state, "asking", False):
+        # The next exchange has a gap.
+        return ""
     for name, text in (("duality-gap", "duality gap"), ("residual", "residual of a proximal gradient step")):
         if name in told and told[name] <= tolerance:
             return f"the {text} of all clients' data is {told[name]:.3g}, at most tolerance={tolerance:g}"
@@ -343,6 +350,7 @@ class CertifiedMethod(Algorithm):
             "smoothness": 0,
             "square": 0,
             "references": _rows_of(sent),
+            "corners": dense(sent["corners"]).size // (dense(sent["gradient"]).size + 1) if "corners" in sent else 0,
             "block": order_of(sent["block"].size) if "block" in sent else 0,
         }
         return {name: own.get(name, 1) for name in sent}

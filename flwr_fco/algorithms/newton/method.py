@@ -41,7 +41,7 @@ the dual points.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from logging import WARNING
 from typing import Any, ClassVar, NamedTuple
@@ -82,6 +82,17 @@ from flwr_fco.algorithms.newton.exchange import (
     warn_of_change,
     with_first,
 )
+from flwr_fco.algorithms.newton.mixing import (
+    asking,
+    check_corners,
+    corner_answers,
+    corner_points,
+    corner_shapes,
+    mixed,
+    mixing_sizes,
+    parted,
+    with_corners,
+)
 from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
 from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
 from flwr_fco.algorithms.newton.terms import (
@@ -101,6 +112,7 @@ from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L2Squared
+from flwr_fco.wire.keys import POINTS
 from flwr_fco.wire.protocol import ReceivedVectors
 from flwr_fco.wire.questions import CONVEX
 
@@ -143,6 +155,11 @@ class NewtonState(NamedTuple):
         1.0 for each coefficient that is proved zero in every optimum.
     references : ndarray of float64
         Further dual points of losses that need them for their intercepts.
+    corners : ndarray of float64, shape (k (k + 1),)
+        The k coefficients that psi leaves alone of the points that the clients are asked about besides the trial point;
+        none if it leaves an intercept alone at most.
+    rows : ndarray of float64, shape ((k + 1) (d + 2),)
+        The dual points of such points; 0 before they are known.
     square : float
         The weighted mean of each client's largest mean square of a column.
     objective : float
@@ -163,6 +180,8 @@ class NewtonState(NamedTuple):
         1.0 if no step decreases the objective by more than its rounding error.
     columns_left : float
         The fewest columns of a block that a client has allowed.
+    asking, tries : float
+        1.0 if the next exchange is about the corners too, and how often that has been so.
     hessian : float
         0.0 once no blocks are asked for any more, and accelerated gradient steps go on.
     previous, asked, gradient, momentum, smoothness, largest, since
@@ -182,6 +201,8 @@ class NewtonState(NamedTuple):
     gradient: Vector
     proved: Vector
     references: Vector
+    corners: Vector
+    rows: Vector
     square: float = 0.0
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
@@ -192,6 +213,8 @@ class NewtonState(NamedTuple):
     population: float = -1.0
     stalled: float = 0.0
     columns_left: float = UNKNOWN
+    asking: float = 0.0
+    tries: float = 0.0
     hessian: float = 1.0
     momentum: float = 1.0
     smoothness: float = 0.0
@@ -245,9 +268,12 @@ class ProximalNewton(CertifiedMethod):
         vectors = downlink.vectors
         if not downlink.numbers.get("hessian", 1.0):
             return AcceleratedGradient.local(client, downlink, memory)
-        w = dense(_places(vectors, "primal"))
-        on = _places(vectors, "working-set" if "working-set" in vectors else "primal").indices
-        sent = answer(client.objective, w, np.asarray(on, dtype=np.int64), first=bool(downlink.numbers["first"]))
+        size = client.objective.layout.size
+        (w, on), *others = parted(_places(vectors, "primal"), size)
+        if "working-set" in vectors:
+            on = parted(_places(vectors, "working-set"), size)[0][1]
+        first = bool(downlink.numbers["first"])
+        sent = answer(client.objective, w, on, first, corner_points(w, others))
         return sent, Moved(dense(sent["gradient"]), None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
@@ -264,7 +290,8 @@ class ProximalNewton(CertifiedMethod):
         facts = np.full(len(FACTS_OF_LOSS), -1.0)
         on = whole_groups(mask, penalty).astype(np.float64)
         zeros, references = np.zeros(primal.size), np.zeros(reference_size(problem.layout))
-        return NewtonState(start, start, on, zeros, zeros, facts, zeros, zeros, zeros, zeros, references)
+        at, rows = map(np.zeros, mixing_sizes(problem.psi))
+        return NewtonState(start, start, on, zeros, zeros, facts, zeros, zeros, zeros, zeros, references, at, rows)
 
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
@@ -276,7 +303,21 @@ class ProximalNewton(CertifiedMethod):
         vectors: dict[str, Any] = {"primal": NonZeros(on, values, size)}
         if np.count_nonzero(state.trial) > np.count_nonzero(values):
             vectors = {"primal": NonZeros.of(state.trial), "working-set": NonZeros(on, np.ones(on.size), size)}
-        return Downlink(problem.plan, vectors, numbers={"first": float(state.population < 0.0)})
+        numbers = {"first": float(state.population < 0.0)}
+        if state.asking:
+            free = mixed(problem.psi)
+            count = state.corners.size // free.size
+            places = np.add.outer(size * (1 + np.arange(count)), free).reshape(-1)
+            vectors = {
+                name: NonZeros(
+                    np.append(own.indices, places).astype(np.int32),
+                    np.append(own.values, state.corners),
+                    (1 + count) * size,
+                )
+                for name, own in vectors.items()
+            }
+            numbers[POINTS] = 1.0 + count
+        return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: NewtonState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
@@ -286,7 +327,7 @@ class ProximalNewton(CertifiedMethod):
         shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "block": (k * (k + 1) // 2,), "terms": (len(TERMS),)}
         if state.population < 0.0:
             shapes |= {"square": (1,), **first_shapes(state)}
-        return shapes
+        return shapes | corner_shapes(state)
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
@@ -297,6 +338,8 @@ class ProximalNewton(CertifiedMethod):
         check_facts(state, vectors["terms"])
         check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
         check_first(vectors, state.trial, self.tolerance)
+        if state.asking:
+            check_corners(state, problem.psi, vectors, self.tolerance)
         block = unpacked(vectors["block"])
         diagonal = np.diag(block)
         if (diagonal < 0.0).any():
@@ -320,6 +363,7 @@ class ProximalNewton(CertifiedMethod):
         known = evaluated(problem.psi, state.trial, replies)
         if first:
             state = with_first(state, known, replies)._replace(square=float(replies.sum("square")[0]))
+        state = with_corners(state, problem.psi, replies)
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
@@ -341,6 +385,7 @@ class ProximalNewton(CertifiedMethod):
             step=1.0,
             round=state.round + 1,
         )
+        state = asking(problem, state, known, block, _set_of(state))
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
         state = state._replace(stalled=float(not first and distance(state) > _LESS * distance(before)))
         if state.stalled and before.step < 1.0 and objective >= before.objective - rounding:
@@ -354,7 +399,7 @@ class ProximalNewton(CertifiedMethod):
         if known.reason or state.facts[0] < 0.0:
             return state.lower, state.proved
         psi, columns = problem.psi, state.columns
-        lower, slopes = known.dual(psi, columns, state.targets, state.references)
+        lower, slopes = known.dual(psi, columns, state.targets, state.references, state.rows)
         proved = known.zeros(psi, objective, lower, slopes, columns, state.square)
         return max(state.lower, lower), np.maximum(state.proved, proved)
 
@@ -423,7 +468,13 @@ class ProximalNewton(CertifiedMethod):
             self.on_refusal,
         )
         return state._replace(
-            mask=np.zeros(state.mask.size), hessian=0.0, previous=state.trial, step=1.0, largest=-1.0, stalled=0.0
+            mask=np.zeros(state.mask.size),
+            hessian=0.0,
+            previous=state.trial,
+            step=1.0,
+            largest=-1.0,
+            asking=0.0,
+            stalled=0.0,
         )
 
     def _with_curvature(self, penalty: Penalty, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
@@ -491,12 +542,18 @@ class ProximalNewton(CertifiedMethod):
         return AcceleratedGradient(tolerance=self.tolerance)
 
 
-def answer(objective: Objective, w: Vector, on: NDArray[np.int64], first: bool) -> dict[str, Any]:
-    """Return what a client says of its loss at a point: derivatives and terms, at first also what never changes."""
+def answer(
+    objective: Objective, w: Vector, on: NDArray[np.int64], first: bool, corners: Sequence[Vector] = ()
+) -> dict[str, Any]:
+    """Return what a client says of its loss at a point: derivatives and terms, at first also what never changes.
+
+    At further points it is loss and gradient.
+    """
     _, gradient = objective.value_and_gradient(w)
     check_time(1, "of two passes over the data")
     sent = short(objective, {"gradient": gradient}) | (first_terms(objective, w) if first else {})
     sent |= {"block": objective.newton_block(w, on), "terms": evaluation_terms(objective, w)}
+    sent |= {"corners": corner_answers(objective, corners)} if corners else {}
     return sent | {"square": largest_square(objective)} if first else sent
 
 
@@ -549,6 +606,9 @@ def _begun_anew(state: NewtonState) -> NewtonState:
         objective=UNKNOWN,
         lower=-UNKNOWN,
         proved=np.zeros(state.point.size),
+        rows=np.zeros(state.rows.size),
+        asking=0.0,
+        tries=0.0,
         residual=UNKNOWN,
         slope=0.0,
         step=1.0,

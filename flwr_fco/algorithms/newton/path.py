@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from logging import WARNING
 from typing import Any, ClassVar, NamedTuple
 
@@ -53,6 +52,7 @@ from flwr_fco.algorithms.newton.exchange import (
     progress,
 )
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
+from flwr_fco.algorithms.newton.mixing import corner_points, mixed, parted
 from flwr_fco.algorithms.newton.model import Penalty
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, reference_size
 from flwr_fco.algorithms.newton.working_set import LEAST, SMALL
@@ -80,7 +80,7 @@ WAITING, OPEN, CLOSED = 0.0, 1.0, 2.0
 #: Sizes of working sets on the path: no model is its own one, for there are many.
 _SIZES = (0, 10)
 #: The numbers of a problem's state.
-_NUMBERS = ("objective", "lower", "residual", "slope", "step", "curvature", "stalled")
+_NUMBERS = ("objective", "lower", "residual", "slope", "step", "curvature", "stalled", "asking", "tries")
 #: What an exchange writes into.
 _WRITTEN = (
     "status",
@@ -92,6 +92,8 @@ _WRITTEN = (
     "targets",
     "facts",
     "references",
+    "corners",
+    "rows",
     "populations",
 )
 
@@ -109,7 +111,7 @@ class PathState(NamedTuple):
         0.0 for a problem that waits, 1.0 for one that is open, 2.0 for one that is solved.
     points, trials, masks : ndarray of float64, shape (P, d)
         As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
-    numbers : ndarray of float64, shape (P, 7)
+    numbers : ndarray of float64, shape (P, 9)
         Its numbers.
     columns, targets : ndarray of float64, shape (folds + 1, d)
         Its vectors, which all strengths of a fold share.
@@ -117,6 +119,8 @@ class PathState(NamedTuple):
         What the clients' losses agree on.
     references : ndarray of float64, shape (folds + 1, size)
         As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
+    corners, rows : ndarray of float64, shape (folds + 1, size)
+        As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`; asked for with the null models.
     populations : ndarray of float64, shape (folds + 1,)
         A digest of the clients and their weights; -1 before the first round.
     held_out : ndarray of float64, shape (3, L)
@@ -137,6 +141,8 @@ class PathState(NamedTuple):
     targets: Matrix
     facts: Matrix
     references: Matrix
+    corners: Matrix
+    rows: Matrix
     populations: Vector
     held_out: Matrix
     stage: float = NULL
@@ -181,14 +187,15 @@ class NewtonPath(CertifiedMethod):
             raise ProtocolError(f"the server tells {told.size // size} points, of folds with {counts} of them")
         deal = halves_of if HALVES in numbers else folds_of
         left_out = deal(objective, len(counts) - 1, client.plan.seed)
-        points, first = _parted(told, size), bool(numbers["first"])
+        points, first = parted(told, size), bool(numbers["first"])
         check_what_leaves(client.disclosure, objective, left_out, halves=HALVES in numbers)
         shares = np.ones(len(counts))
         answers: list[dict[str, Any]] = []
+        begins = np.cumsum([0, *counts])
         for fold, count in enumerate(counts):
-            about = [] if numbers["validate"] else points[len(answers) : len(answers) + count]
+            about = [] if numbers["validate"] else points[begins[fold] : begins[fold] + count]
             check_time(fold, "folds")
-            own, shares[fold] = _outside(objective, left_out, fold, about, first)
+            own, shares[fold] = _outside(objective, left_out, fold, about, first, int(numbers.get("corners", 0.0)))
             answers += own
         if numbers["validate"]:
             sent = {"held_out": _held_out(objective, left_out, counts, points)}
@@ -220,6 +227,8 @@ class NewtonPath(CertifiedMethod):
             nothing,
             np.full((folds, len(FACTS_OF_LOSS)), -1.0),
             np.zeros((folds, own.references.size)),
+            np.zeros((folds, own.corners.size)),
+            np.zeros((folds, own.rows.size)),
             np.full(folds, -1.0),
             np.full((3, strengths), -1.0),
         )
@@ -231,18 +240,21 @@ class NewtonPath(CertifiedMethod):
         """Return the points of all open problems, each at the coordinates of its working set."""
         d, folds, asked = state.points.shape[1], len(state.populations), _asked(state)
         validates = state.stage == VALIDATING
-        places, values = [], []
-        for k, row in enumerate(asked):
+        free, told = mixed(problem.psi) if _asks(state) else np.zeros(0, dtype=np.int64), []
+        for row in asked:
             point = state.points[row] if validates else state.trials[row]
             on = np.flatnonzero(point) if validates else np.flatnonzero(state.masks[row])
-            places.append((on + k * d).astype(np.int32))
-            values.append(point[on])
-        told: Any = NonZeros(np.concatenate(places), np.concatenate(values), len(asked) * d)
-        counts = np.bincount([row % folds for row in asked], minlength=folds)
+            told.append((on, point[on]))
+            told += [(free, own) for own in state.corners[row % folds].reshape(-1, max(1, free.size)) if free.size]
+        places = np.concatenate([on + k * d for k, (on, _) in enumerate(told)]).astype(np.int32)
+        points: Any = NonZeros(places, np.concatenate([values for _, values in told]), len(told) * d)
+        counts = np.bincount([row % folds for row in asked], minlength=folds) * (len(told) // len(asked))
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
-        numbers |= {FOLDS: folds - 1.0, POINTS: float(len(asked))}
+        numbers |= {FOLDS: folds - 1.0, POINTS: float(len(told))}
+        # These follow each point.
+        numbers |= {"corners": free.size + 1.0} if free.size else {}
         numbers |= {"first": float(state.populations[0] < 0.0), "validate": float(validates)}
-        return Downlink(problem.plan, {"primal": told}, numbers=numbers)
+        return Downlink(problem.plan, {"primal": points}, numbers=numbers)
 
     def shapes(self, problem: Problem, state: PathState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of what is asked about all open problems, one after the other."""
@@ -312,6 +324,7 @@ class NewtonPath(CertifiedMethod):
             if state.stage == NULL:
                 changed.columns[row], changed.targets[row], changed.facts[row] = own.columns, own.targets, own.facts
                 changed.references[row], changed.populations[row] = own.references, own.population
+                changed.corners[row], changed.rows[row] = own.corners, own.rows
         state = changed._replace(round=state.round + 1)
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
             gradient = exchanges[0].sum("gradient")
@@ -367,7 +380,9 @@ class NewtonPath(CertifiedMethod):
     def _stepped(self, problem: Problem, stage: float, fold: int, own: NewtonState, exchange: Replies) -> NewtonState:
         """Return a problem's state after an exchange; an error says in which fold it is."""
         try:
-            return self._rule(stage).aggregate(problem, own, exchange)
+            after: NewtonState = self._rule(stage).aggregate(problem, own, exchange)
+            # What all strengths share is asked for with the null models.
+            return after if stage == NULL else after._replace(asking=0.0)
         except ConfigurationError as error:
             if not fold:
                 raise
@@ -508,17 +523,19 @@ def _outside(
     fold: int,
     points: Sequence[tuple[Vector, NDArray[np.int64]]],
     first: bool,
+    corners: int,
 ) -> tuple[list[dict[str, Any]], float]:
     """Return the answers about points on the rows outside a fold, and their share; fold 0 is empty.
 
-    These rows are copied, so they are those of one fold at a time.
+    These rows are copied, so they are those of one fold at a time. Each point is followed by so many corners.
     """
+    asked = [(*points[k], points[k + 1 : k + 1 + corners]) for k in range(0, len(points), 1 + corners)]
     rows, share = left_out[fold - 1] if fold else np.zeros(0, dtype=np.int64), 1.0
     if rows.size == objective.num_examples:
-        return [_nothing(objective, w, on.size, first) for w, on in points], 0.0
+        return [_nothing(objective, w, on.size, first, len(others)) for w, on, others in asked], 0.0
     if rows.size:
         objective, share = objective.subset(np.setdiff1d(np.arange(objective.num_examples), rows))
-    return [answer(objective, w, on, first) for w, on in points], share
+    return [answer(objective, w, on, first, corner_points(w, others)) for w, on, others in asked], share
 
 
 def _held_out(
@@ -539,7 +556,7 @@ def _held_out(
     return losses
 
 
-def _nothing(objective: Objective, w: Vector, size: int, first: bool) -> dict[str, Any]:
+def _nothing(objective: Objective, w: Vector, size: int, first: bool, corners: int) -> dict[str, Any]:
     """Return the answer of a client without a row."""
     nothing = np.zeros(w.size)
     constants = {"columns": nothing, "square": np.zeros(1)} if first else {}
@@ -547,19 +564,9 @@ def _nothing(objective: Objective, w: Vector, size: int, first: bool) -> dict[st
         constants["targets"] = nothing
     if first and reference_size(objective.layout):
         constants["references"] = np.zeros(reference_size(objective.layout))
+    if corners:
+        constants["corners"] = np.zeros(corners * (w.size + 1))
     return {"gradient": nothing, "block": np.zeros(size * (size + 1) // 2), "terms": np.zeros(len(TERMS)), **constants}
-
-
-def _parted(told: SparseVector, size: int) -> list[tuple[Vector, NDArray[np.int64]]]:
-    """Return the points of a message, and the coordinates of their working sets."""
-    points = []
-    ends = np.searchsorted(told.indices, np.arange(0, told.size + size, size))
-    for k, (begin, end) in enumerate(pairwise(ends.tolist())):
-        on = told.indices[begin:end].astype(np.int64) - k * size
-        point = np.zeros(size)
-        point[on] = told.values[begin:end]
-        points.append((point, on))
-    return points
 
 
 def _joined(vectors: Sequence[Any]) -> Any:
@@ -592,6 +599,11 @@ def _asked(state: PathState) -> list[int]:
     return sorted(_rows(state, OPEN), key=lambda row: (row % folds, row))
 
 
+def _asks(state: PathState) -> bool:
+    """Whether a message asks about corners, those of every fold."""
+    return state.stage == NULL and bool(state.numbers[: len(state.populations), _NUMBERS.index("asking")].any())
+
+
 def _rows(state: PathState, *status: float) -> list[int]:
     """Return the rows of the problems of which so much is known."""
     return [row for row, own in enumerate(state.status.tolist()) if own in status]
@@ -601,6 +613,7 @@ def _row(state: PathState, row: int) -> NewtonState:
     """Return a problem's state."""
     fold = row % len(state.populations)
     # What gradient steps know, and what is proved zero, is said of one model and not of a path's.
+    numbers = dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True)) | {"asking": float(_asks(state))}
     unused: dict[str, Any] = dict.fromkeys(("previous", "asked", "gradient", "proved"), np.zeros(state.points.shape[1]))
     return NewtonState(
         state.points[row],
@@ -610,10 +623,12 @@ def _row(state: PathState, row: int) -> NewtonState:
         state.targets[fold],
         state.facts[fold],
         references=state.references[fold],
+        corners=state.corners[fold],
+        rows=state.rows[fold],
         population=float(state.populations[fold]),
         round=state.round,
         **unused,
-        **dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True)),
+        **numbers,
     )
 
 

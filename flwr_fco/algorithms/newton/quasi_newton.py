@@ -63,6 +63,8 @@ class QuasiNewtonState(NamedTuple):
         What the clients' losses agree on; -1 each if they do not.
     references : ndarray of float64
         Further dual points of losses that need them for their intercepts.
+    rows : ndarray of float64
+        None.
     objective, lower, residual : float
         Of the best point, as in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
     step : float
@@ -89,6 +91,7 @@ class QuasiNewtonState(NamedTuple):
     targets: Vector
     facts: Vector
     references: Vector
+    rows: Vector
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
     residual: float = UNKNOWN
@@ -123,7 +126,9 @@ class QuasiNewton(AcceleratedGradient):
         start, nothing = feasible_start(problem, primal), np.zeros(primal.size)
         pairs, facts = np.zeros((_PAIRS, primal.size)), np.full(len(FACTS_OF_LOSS), -1.0)
         references = np.zeros(reference_size(problem.layout))
-        return QuasiNewtonState(start, start, nothing, nothing, pairs, pairs, nothing, nothing, facts, references)
+        return QuasiNewtonState(
+            start, start, nothing, nothing, pairs, pairs, nothing, nothing, facts, references, np.zeros(0)
+        )
 
     def aggregate(  # type: ignore[override]
         self, problem: Problem, state: QuasiNewtonState, replies: Replies

@@ -45,9 +45,11 @@ from flwr_fco.certificates.dual import (
     convex_bound,
     free_intercept,
     largest_scaling,
+    mixed_coordinates,
     only_norms,
     why_none,
 )
+from flwr_fco.certificates.free import as_row, mixed_bound
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.errors import ConfigurationError
@@ -213,6 +215,11 @@ class Evaluated(NamedTuple):
         """Number of outputs."""
         return int(self.facts["outputs"])
 
+    @property
+    def least(self) -> float:
+        """A number that no value of the pooled loss, without its l2 term, is below."""
+        return -self.quadratic if self.link in CONVEX else 0.0
+
     def targets_at_zero(self, columns: Vector) -> Vector:
         """Return A'y/n, from the gradient at w = 0 and the column means."""
         if self.link == "identity":
@@ -246,7 +253,12 @@ class Evaluated(NamedTuple):
         return np.asarray(shares)
 
     def lower_bound(
-        self, psi: BoundRegularizer, columns: Vector, targets: Vector, references: Vector | None = None
+        self,
+        psi: BoundRegularizer,
+        columns: Vector,
+        targets: Vector,
+        references: Vector | None = None,
+        rows: Vector | None = None,
     ) -> float:
         """Return a number that no value of the pooled objective is below.
 
@@ -258,22 +270,36 @@ class Evaluated(NamedTuple):
             Weighted means of :func:`constant_terms`.
         references : ndarray of float64, shape (:func:`reference_size`,), optional
             Weighted mean of those of :func:`first_terms`.
+        rows : ndarray of float64, shape (k (d + 2),), optional
+            Further dual points, for what psi leaves alone (:mod:`flwr_fco.certificates.free`). Without them there is no
+            bound there: minus infinity.
         """
-        return self.dual(psi, columns, targets, references)[0]
+        return self.dual(psi, columns, targets, references, rows)[0]
 
     def dual(
-        self, psi: BoundRegularizer, columns: Vector, targets: Vector, references: Vector | None = None
+        self,
+        psi: BoundRegularizer,
+        columns: Vector,
+        targets: Vector,
+        references: Vector | None = None,
+        rows: Vector | None = None,
     ) -> tuple[float, Vector]:
         """Return :meth:`lower_bound`, and the gradient A'u/n of the dual point that it is the value of, shape (d,)."""
         outputs, l2, factor = self.outputs, self.facts["l2"], self.facts["factor"]
         count = self.w.size - outputs if self.facts["intercept"] else self.w.size
         slopes = self.gradient.copy()
         slopes[:count] -= l2 * self.w[:count]
-        linear, quadratic, cap, own = self.linear, self.quadratic, 1.0, 0.0
+        mixed = mixed_coordinates(psi, self.w.size - count)
+        if l2 == 0.0 and mixed.size:
+            if rows is None or not rows.any():
+                return -math.inf, np.zeros(self.w.size)
+            own, squares = as_row(slopes, self.w, self.loss), self.link == "identity"
+            return mixed_bound(psi, own, rows.reshape(-1, own.size), mixed, -self.least, squares)
+        linear, quadratic, cap, constant_part = self.linear, self.quadratic, 1.0, 0.0
         if self.link in CONVEX:
             free = references is not None and references.size and self.has_free_intercept(psi)
-            rows = references.reshape(-1, self.w.size + 1) if references is not None and free else None
-            return convex_bound(psi, slopes, (linear, quadratic), l2, self.w.size - count, rows)
+            others = references.reshape(-1, self.w.size + 1) if references is not None and free else None
+            return convex_bound(psi, slopes, (linear, quadratic), l2, self.w.size - count, others)
         if self.has_free_intercept(psi):
             mean = slopes[count:].copy()
             if self.link == "identity":
@@ -286,7 +312,7 @@ class Evaluated(NamedTuple):
                 # np.resize would take longer than a client's gradient: it joins as many arrays as there are features.
                 each = np.tile(constant, -(-columns.size // outputs))[: columns.size]
                 slopes += ratio * (each * columns - targets)
-                cap, own = 1.0 / (1.0 + ratio), ratio * _entropy(constant)
+                cap, constant_part = 1.0 / (1.0 + ratio), ratio * _entropy(constant)
             slopes[count:] = 0.0
         limit = largest_scaling(psi, -slopes, l2)
         if self.link == "identity" and only_norms(psi, l2):
@@ -294,7 +320,7 @@ class Evaluated(NamedTuple):
             scaling = min(max(vertex, -limit), limit)
         else:
             scaling = min(cap, limit)
-        conjugates = scaling * (linear + own) + scaling**2 * quadratic
+        conjugates = scaling * (linear + constant_part) + scaling**2 * quadratic
         return -conjugates - conjugate_at(psi, -scaling * slopes, l2, count), scaling * slopes
 
     def zeros(
@@ -317,7 +343,7 @@ class Evaluated(NamedTuple):
         """
         terms = psi.separable_terms(self.w.shape)
         curvature = {"identity": self.facts["factor"], "logistic": 0.25, "softmax": 0.5}.get(self.link)
-        if terms is None or curvature is None:
+        if terms is None or curvature is None or lower == -math.inf:
             return np.zeros(self.w.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
         centred = columns**2 if self.has_free_intercept(psi) else 0.0

@@ -49,7 +49,7 @@ def certify(host: Host, inquiry: Inquiry, grid: Grid, w: Vector) -> Certificate:
     first: set[int | None] = set()
 
     def ask(request: Request) -> list[Answer]:
-        question = inquiry.question(request.kind, w, request.numbers)
+        question = inquiry.question(request.kind, w if request.point is None else request.point, request.numbers)
         answers = inquiry.ask(grid, question, wanted=request.wanted, shapes=request.shapes)
         here = {answer.node_id for answer in answers}
         if not first:

@@ -1,0 +1,180 @@
+"""An intercept of each site against CVXPY with a dummy variable for each, and that it stays at the site."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from newton import numbers, point, solved
+from problems import app_of
+from scipy.sparse import csr_array
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Hinge, Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson, SiteIntercept
+from flwr_fco.pooled import certify, composite_objective
+from flwr_fco.regularizers import L1, ElasticNet
+from flwr_fco.simulation import fit_path
+from flwr_fco.strategies import FedNewton
+
+P, SIZES = 6, (40, 33, 60)
+KINDS = ["squares", "logistic", "poisson"]
+
+
+def _of(kind, X, y, **options):
+    if kind == "squares":
+        return LeastSquares(X, y, scale=0.5, **options)
+    return (Logistic if kind == "logistic" else Poisson)(X, y, **options)
+
+
+def _rows(kind, seed=0):
+    """Sites whose levels differ by much, with a column that is constant at the first."""
+    found = []
+    for m, n in enumerate(SIZES):
+        rng = np.random.default_rng((seed, m))
+        X = rng.normal(size=(n, P)) + 2.0 * m
+        X[:, 5] = 7.0 if m == 0 else X[:, 5]
+        scores = X @ np.r_[1.0, -0.5, 0.3, 0.0, 0.0, 0.2] - 3.0 * m + rng.normal(size=n)
+        y = {"squares": scores, "logistic": (scores > 0.0) * 1.0, "poisson": rng.poisson(np.exp(0.5 * scores)) * 1.0}
+        found.append((X, y[kind]))
+    return found
+
+
+def _sites(kind, sparse=False, **options):
+    rows = _rows(kind)
+    return [SiteIntercept(_of(kind, csr_array(X) if sparse else X, y, **options)) for X, y in rows]
+
+
+def _with_dummies(kind, strength, weights=None):
+    """CVXPY's optimum of all rows: the coefficients, and each site's intercept."""
+    rows = _rows(kind)
+    w, b = cp.Variable(P), cp.Variable(len(rows))
+    n, losses = sum(SIZES), []
+    for m, (X, y) in enumerate(rows):
+        scores = X @ w + b[m]
+        if kind == "squares":
+            losses.append(0.5 * cp.sum_squares(scores - y))
+        elif kind == "logistic":
+            losses.append(cp.sum(cp.logistic(scores) - cp.multiply(y, scores)))
+        else:
+            losses.append(cp.sum(cp.exp(scores) - cp.multiply(y, scores)))
+    problem = cp.Problem(cp.Minimize(sum(losses) / n + strength * cp.norm1(w)))
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13)
+    return w.value, b.value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+def test_the_pooled_optimum_is_that_of_dummies(kind, sparse):
+    sites, psi = _sites(kind, sparse), L1(0.02)
+    result, _ = solved(sites, psi, tolerance=1e-12)
+    assert list(result.arrays) == ["coefficients"]
+    w = point(result, sites[0])
+    expected, intercepts = _with_dummies(kind, 0.02)
+    np.testing.assert_allclose(w, expected, atol=1e-6)
+    np.testing.assert_allclose([site.own_intercept(w) for site in sites], intercepts, atol=1e-5)
+    # By the objective, in which an optimum is flat: CVXPY's is at most 1e-10 better.
+    best = composite_objective(sites, None, psi, expected)
+    assert composite_objective(sites, None, psi, w) <= best + 1e-12
+    assert numbers(result, "duality-gap")[-1] <= 1e-12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+def test_the_gap_is_above_the_distance_from_the_optimum_and_0_there(kind):
+    sites, psi = _sites(kind), L1(0.02)
+    w = point(solved(sites, psi, tolerance=1e-13)[0], sites[0])
+    best = composite_objective(sites, None, psi, w)
+    assert certify(sites, None, psi, w).value <= 1e-11
+    rng = np.random.default_rng(0)
+    for size in (1e-3, 0.1, 1.0):
+        at = w + size * rng.normal(size=P)
+        found = certify(sites, None, psi, at)
+        assert found.kind == "duality-gap"
+        assert found.value >= found.objective - best
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_value_is_the_least_over_the_intercept_whatever_the_scores(kind):
+    """Also where predictions are far from the targets, with weights and offsets."""
+    rng = np.random.default_rng(5)
+    X, y = _rows(kind)[0]
+    own = {"sample_weight": rng.uniform(0.1, 5.0, len(y)), "offset": rng.normal(size=len(y))}
+    inner = _of(kind, X, y, **own)
+    site = SiteIntercept(_of(kind, X, y, **own))
+    for size in (0.0, 1.0, 30.0) + (300.0,) * (kind == "logistic"):
+        w = size * rng.normal(size=P)
+        b = site.own_intercept(w)
+        whole = np.append(w, b)
+        slope = inner.gradient(whole)
+        assert abs(slope[-1]) <= 1e-13 * (1.0 + size * (1.0 + np.abs(y).max()))
+        assert site.value(w) == inner.value(whole)
+        np.testing.assert_array_equal(site.gradient(w), slope[:-1])
+        assert all(site.value(w) <= inner.value(np.append(w, b + move)) for move in (-0.1, 0.1))
+
+
+def test_the_hessian_of_a_column_that_is_constant_at_the_site_is_0():
+    site = _sites("logistic")[0]
+    block = site.hessian_block(np.zeros(P), np.arange(P))
+    full = np.zeros((P, P))
+    full[np.triu_indices(P)] = block
+    np.testing.assert_array_equal(full[:, 5], 0.0)
+    np.testing.assert_array_equal(full[5], 0.0)
+    assert (np.diag(full)[:5] > 0.0).all()
+
+
+def test_rows_that_tell_nothing_beside_their_own_intercept():
+    X, _ = _rows("logistic")[0]
+    w = np.arange(P) * 1.0
+    for site in (SiteIntercept(Logistic(X, np.ones(len(X)), l2=0.5)), SiteIntercept(Poisson(X, 0.0 * X[:, 0], l2=0.5))):
+        assert site.adds_nothing
+        assert np.isinf(site.own_intercept(w))
+        assert site.value(w) == 0.25 * float(w @ w) == site.metrics(w)["loss"]
+        np.testing.assert_array_equal(site.gradient(w), 0.5 * w)
+        np.testing.assert_array_equal(site.hessian_product(w, w), 0.5 * w)
+        np.testing.assert_array_equal(site.hessian_block(w, np.array([0, 3])), [0.5, 0.0, 0.5])
+    plain = _sites("logistic")
+    more = [*plain, SiteIntercept(Logistic(X, np.zeros(len(X))))]
+    one, other = (point(solved(each, L1(s), tolerance=1e-12)[0], plain[0]) for each, s in ((plain, 0.02), (more, 0.02)))
+    # The mean is over more rows, of which these have no loss: a strength for as many more.
+    scaled = point(solved(plain, L1(0.02 * (sum(SIZES) + len(X)) / sum(SIZES)), tolerance=1e-12)[0], plain[0])
+    assert np.abs(one - other).max() > 1e-4
+    np.testing.assert_allclose(other, scaled, atol=1e-8)
+
+
+def test_folds_have_intercepts_of_their_own_and_a_path_is_solved():
+    sites = _sites("logistic")
+    part, share = sites[0].subset(np.arange(10))
+    X, y = _rows("logistic")[0]
+    w = np.full(P, 0.3)
+    whole = SiteIntercept(Logistic(X[:10], y[:10]))
+    assert part.value(w) == whole.value(w)
+    assert share == 0.25
+    path = fit_path(
+        FedNewton(regularizer=ElasticNet(1.0, 0.9), fraction_evaluate=0.0, min_train_nodes=1),
+        app_of(sites),
+        num_nodes=3,
+        num_rounds=60,
+        initial_arrays={"coefficients": np.zeros(P)},
+        num_strengths=4,
+        cv=3,
+        progress=False,
+    )
+    assert max(p.gap for p in path.points) <= 1e-8
+    assert all(0.0 < p.held_out < 1.0 for p in path.points)
+
+
+def test_what_is_refused():
+    X, y = _rows("logistic")[0]
+    with pytest.raises(ConfigurationError, match="this site has fewer than 10"):
+        SiteIntercept(Logistic(X[:9], y[:9]))
+    with pytest.warns(UserWarning, match="this site has fewer than 25, and logistic coefficients are biased"):
+        SiteIntercept(Logistic(X[:24], y[:24]))
+    SiteIntercept(LeastSquares(X[:2], y[:2]))
+    for objective in (
+        Hinge(X, y),
+        Huber(X, y),
+        MultinomialLogistic(X, y.astype(int), num_classes=3),
+    ):
+        with pytest.raises(ConfigurationError, match="has no intercept of each site; LeastSquares, Logistic"):
+            SiteIntercept(objective)
+    with pytest.raises(ConfigurationError, match="intercept=False"):
+        SiteIntercept(Logistic(X, y, intercept=False))

@@ -1,0 +1,119 @@
+"""`class_weight` of FederatedLogisticRegression: scikit-learn's, on all sites' rows."""
+
+import ast
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from flwr_fco.client_apps import Disclosure
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.class_weights import class_counts
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.sklearn import FederatedLogisticRegression
+from flwr_fco.wire import flower
+
+
+def parts(classes=2):
+    """Sites of unequal sizes and shares; the last one lacks a class."""
+    features, targets = [], []
+    for m, n in enumerate((40, 55, 30)):
+        rng = np.random.default_rng(m)
+        own = rng.normal(size=(n, 4)) - 0.4 * m
+        bins = [0.9] if classes == 2 else [0.2, 1.4]
+        labels = np.digitize(own @ [1.0, -1.0, 0.5, 0.0] + rng.normal(size=n), bins)
+        features.append(own)
+        targets.append(np.array(["a", "b", "c"])[np.minimum(labels, 0) if m == 2 else labels])
+    return features, targets
+
+
+def scikit_learns(features, targets, C, given, sample_weight=None):
+    model = LogisticRegression(C=C, class_weight=given, tol=1e-10, max_iter=10**4)
+    weights = None if sample_weight is None else np.concatenate(sample_weight)
+    return model.fit(np.vstack(features), np.concatenate(targets), weights)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("given", ["balanced", {"b": 4.0}, {"a": 0.5, "b": 3}])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_fit_is_scikit_learns(classes, given, weighted):
+    features, targets = parts(classes)
+    weights = [np.random.default_rng(9).uniform(0.5, 2.0, len(y)) for y in targets] if weighted else None
+    ours = FederatedLogisticRegression(0.7, class_weight=given).fit(features, targets, weights)
+    theirs = scikit_learns(features, targets, 0.7, given, weights)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-6)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-6)
+    assert ours.duality_gap_ < 1e-8
+    plain = FederatedLogisticRegression(0.7).fit(features, targets, weights)
+    assert np.abs(plain.intercept_ - ours.intercept_).max() > 0.1
+
+
+def over_a_grid(model, features, targets, classes, site=None, **options):
+    data = list(zip(features, targets, strict=True))
+    app = (site or model).client_app(lambda c: data[c.node_config["partition-id"]], classes, **options)
+    grid = InProcessGrid(app, len(data), raise_errors=False)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        return model.fit(grid, features=4, classes=classes)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_over_a_grid_the_sites_weigh_and_a_balance_is_told(classes):
+    features, targets = parts(classes)
+    names = ["a", "b", "c"][:classes]
+    options = {"num_clients": 3, "standardize": True}
+    with pytest.raises(ConfigurationError, match=r"give class_weight=\{'a': ") as told:
+        over_a_grid(FederatedLogisticRegression(0.7, class_weight="balanced", **options), features, targets, names)
+    weights = ast.literal_eval(str(told.value).split("class_weight=")[2].split("}")[0] + "}")
+    _, counts = np.unique(np.concatenate(targets), return_counts=True)
+    assert f"They have {', '.join(map(str, counts))} rows of" in str(told.value)
+    there = over_a_grid(FederatedLogisticRegression(0.7, class_weight=weights, **options), features, targets, names)
+    here = FederatedLogisticRegression(0.7, class_weight="balanced", standardize=True).fit(features, targets)
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-8)
+    np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-8)
+    assert "125 rows, weighted, of 3 sites" in there.summary()
+
+
+def test_sites_of_other_weights_are_refused_and_small_classes_stay_unknown():
+    features, targets = parts()
+    model = FederatedLogisticRegression(class_weight={"b": 2.0}, num_clients=3)
+    site = FederatedLogisticRegression(class_weight={"b": 3.0}, num_clients=3)
+    with pytest.raises(ConfigurationError, match=r"has the classes .*'b' of weight 3.*, the ServerApp .*weight 2"):
+        over_a_grid(model, features, targets, ["a", "b"], site=site)
+    balanced = FederatedLogisticRegression(class_weight="balanced", num_clients=3)
+    with pytest.raises(ConfigurationError, match=r"1 of num_clients=3 sites have answered.*min_class_rows=20"):
+        over_a_grid(balanced, features, targets, ["a", "b"], disclosure=Disclosure(min_class_rows=20))
+
+
+def test_counts_are_those_of_the_rows():
+    rng = np.random.default_rng(0)
+    for k in (2, 3, 5):
+        counts, weights = rng.integers(0, 1000, k) * 1.0, rng.uniform(0.1, 10.0, k)
+        shares = counts * weights / (counts @ weights)
+        slopes = 1.0 / k - shares if k > 2 else 0.5 - shares[1:]
+        np.testing.assert_array_equal(class_counts(slopes, int(counts.sum()), weights), counts)
+
+
+def test_what_is_refused():
+    features, targets = parts()
+    for given, told in (
+        ("even", "class_weight='even'; expected None, 'balanced', or a weight of each class, such as {'b': 2.0}"),
+        ({"d": 1.0}, r"class_weight names \['d'\], which are none of the classes \['a', 'b'\]"),
+        ({"a": 0.0}, r"class_weight\['a'\]=0.0; expected a finite number > 0. Leave out the rows"),
+        ({"a": float("nan")}, "=nan; expected"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            FederatedLogisticRegression(class_weight=given).fit(features, targets)
+    with pytest.raises(ConfigurationError, match="intervals with class_weight: rows"):
+        FederatedLogisticRegression(class_weight="balanced").fit(features, targets, intervals=True)
+    model = FederatedLogisticRegression(class_weight={"b": 2.0}, fit_intercept=False, num_clients=3)
+    with pytest.raises(ConfigurationError, match="by a common intercept how many rows"):
+        over_a_grid(model, features, targets, ["a", "b"])
+
+
+def test_a_sites_own_intercept_is_that_of_the_weighted_rows():
+    features, targets = (own[:2] for own in parts())
+    model = FederatedLogisticRegression(class_weight={"b": 3.0}, site_intercepts="local").fit(features, targets)
+    model.intercept_ = model.intercept_for(features[0], targets[0])
+    weights = np.where(targets[0] == "b", 3.0, 1.0)
+    chances = model.predict_proba(features[0])[:, 1]
+    assert weights @ chances == pytest.approx(weights @ (targets[0] == "b"), abs=1e-9)
