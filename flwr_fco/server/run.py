@@ -422,7 +422,7 @@ class Run:
             self._take(saved)
             if progress is not None:
                 progress.from_arrays(saved.parts[_RUN])
-        except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
+        except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             self._take(before)
             raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
 

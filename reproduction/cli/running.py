@@ -319,6 +319,7 @@ def _draw_heat_maps(
 def _show_best(
     found: dict[str, list[Trial]], problem: str, varied: list[str], criterion: Criterion, folder: Path
 ) -> None:
+    from flwr_fco.models import write_file
     from reproduction.runs.sweep import best_trials
 
     trials = [trial for own in found.values() for trial in own]
@@ -333,7 +334,7 @@ def _show_best(
             score = f"{best[name]['score']:.5g}"
         table.add_row(name, *cells, score, str(len(own)), str(sum(bool(trial["diverged"]) for trial in own)))
     terminal.console().print(table)
-    (folder / "best.json").write_text(json.dumps(best, indent=2) + "\n", encoding="utf-8")
+    write_file(folder / "best.json", json.dumps(best, indent=2) + "\n")
     terminal.say(f"{len(trials)} trials: {folder / 'trials.csv'}")
 
 

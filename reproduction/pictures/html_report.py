@@ -54,6 +54,14 @@ def html_page(groups: Sequence[Group]) -> str:
         If matplotlib, which draws the curves, is not installed.
     """
     require_matplotlib("a report as HTML needs matplotlib (--format text does not)")
+    from matplotlib import rc_context
+
+    # A name between dollars is a name here, and no formula.
+    with rc_context({"text.parse_math": False}):
+        return _page(groups)
+
+
+def _page(groups: Sequence[Group]) -> str:
     looks = appearances({group.label: group.method for group in groups})
     names = metric_names(groups)
     settings = _settings(groups)

@@ -23,15 +23,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.models import append_text, json_object, read_text, write_file
 from flwr_fco.simulation import check_reservation, room_of
 from reproduction.runs.run import RunResult, run
-from reproduction.runs.run_folder import json_object, write_csv
+from reproduction.runs.run_folder import write_csv
 from reproduction.runs.settings import RunSettings, parse_value
 
 #: The result of a trial: settings, score, the round in which it diverged, means of the metrics.
 Trial = dict[str, Any]
 
 _TRIALS = "trials.jsonl"
+#: What a line of that file has.
+_KINDS: dict[str, Any] = {
+    "settings": dict,
+    "score": float,
+    "diverged": int,
+    "rounds": int,
+    "seconds": float,
+    "mean": dict,
+    "last": dict,
+}
+#: Maximum number of bytes of that file.
+_LONGEST = 2**30
 _DOMAIN = re.compile(r"(uniform|loguniform|integers)\(\s*([^,]+),\s*([^,]+)\)")
 
 
@@ -349,8 +362,7 @@ def run_sweep(
     missing = [own for own in settings if _key(own.to_config()) not in done]
 
     def keep(trial: Trial) -> None:
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(trial) + "\n")
+        append_text(file, json.dumps(trial) + "\n")
         done[_key(trial["settings"])] = trial
         if on_trial is not None:
             on_trial(trial)
@@ -403,16 +415,18 @@ def read_trials(folder: Path) -> list[Trial]:
     if not file.is_file():
         return []
     found: list[Trial] = []
-    text = file.read_text(encoding="utf-8", errors="replace")
+    text = read_text(file, _LONGEST)
     complete = text[: text.rfind("\n") + 1]
     if complete != text:
         # The next line must not be appended to the rest of a broken one.
-        file.write_text(complete, encoding="utf-8")
+        write_file(file, complete)
     for number, line in enumerate(complete.splitlines(), start=1):
         try:
-            trial = json_object(line)
-            if not isinstance(trial.get("settings"), dict) or not {"score", "diverged", "mean"} <= trial.keys():
-                raise ValueError("it lacks settings, score, diverged or mean")
+            trial = json_object(line, _KINDS)
+            if not isinstance(trial["settings"].get("strategy"), str):
+                raise ValueError("its settings have no strategy")
+            if not all(type(value) in (int, float) for value in [*trial["mean"].values(), *trial["last"].values()]):
+                raise ValueError("its metrics are no numbers")
         except ValueError as error:
             raise ConfigurationError(
                 f"{file} is damaged: line {number}: {error}. Remove that line: its trial is done again"
