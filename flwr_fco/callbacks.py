@@ -470,6 +470,9 @@ class Checkpoint(Callback):
             raise ConfigurationError(f"path={str(self.path)!r}: {error}; give a folder that can be written") from error
         if not os.access(self.path.parent, os.W_OK):
             raise ConfigurationError(f"path={str(self.path)!r}: its folder cannot be written; give another one")
+        goes_on = self._others and run.came_from is not None and os.path.samefile(run.came_from, self.path)
+        if not goes_on:
+            run.claims.see(self.path)
         if self._others:
             try:
                 saved = run.read_state(self.path)
@@ -483,6 +486,9 @@ class Checkpoint(Callback):
                     f"round {private.round}: the clients' privacy would be spent again. Resume from that file; for a "
                     "run whose epsilon adds to that one's give another path"
                 )
+        if goes_on:
+            # Of two that go on from a file the second has it; the first ends where it looks at it next.
+            run.claims.wanted.append(self.path)
         self._run = run
 
     def on_save_point(self, server_round: int, last: bool) -> None:

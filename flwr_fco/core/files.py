@@ -361,9 +361,11 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
     _remove_what_was_left(target)
     partial = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.partial")
     try:
-        with _created(partial, 0o600 if secret else 0o666) as file:
+        mode = 0o600 if secret else 0o666 if before is None else stat.S_IMODE(before.st_mode)
+        with _created(partial, mode) as file:
             if before is not None and not secret:
-                os.chmod(partial, stat.S_IMODE(before.st_mode))
+                # Whatever the umask takes away.
+                os.chmod(partial, mode)
             _fill(file, content)
             file.flush()
             os.fsync(file.fileno())

@@ -32,6 +32,7 @@ from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import Reply, Round
 from flwr_fco.server.rounds import saving
+from flwr_fco.server.rounds.claims import Claims
 from flwr_fco.server.rounds.output import Output, check_point, check_state
 from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.server.rounds.structure import structure
@@ -96,7 +97,7 @@ class Run:
 
     def __getstate__(self) -> dict[str, Any]:
         # What is under way is of the grid and the callbacks, which hold connections, or the clients themselves.
-        return {**self.__dict__, "progress": None, "running": False}
+        return {**self.__dict__, "progress": None, "running": False, "claims": self.claims.of_a_copy()}
 
     def _assemble(self) -> None:
         """Make the parts that the options select."""
@@ -149,6 +150,9 @@ class Run:
         self._initial = ArrayRecord()
         self.overflowed = self._loaded = False
         self.progress: Progress | None = None
+        self.claims = Claims()
+        #: The file from which the state was restored, if it was.
+        self.came_from: str | os.PathLike[str] | None = None
         self._kept: saving.Saved | None = None
 
     def begin(self, num_rounds: int, timeout: float, *, resumes: bool) -> None:
@@ -342,14 +346,32 @@ class Run:
         return self._problem
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the state and the current run to an ``.npz`` file; see :mod:`flwr_fco.server.rounds.saving`."""
+        """Save the state and the current run to an ``.npz`` file; see :mod:`flwr_fco.server.rounds.saving`.
+
+        Raises
+        ------
+        TakenOverError
+            If the file is another run's now.
+        """
         if self.state is None:
             raise ConfigurationError("there is no state to save before the first round; call `prepare` or `start`")
         saved = self._saved()
         if self.progress is not None:
             saved.parts[_RUN] = self.progress.to_arrays()
         options, secret = saving.options_text(self.strategy), self.private_mean is not None
-        saving.write(path, self._settings_digest, saved, options, secret=secret)
+        digest = self._settings_digest
+        self.claims.write(path, lambda owner: saving.write(path, digest, saved, options, secret=secret, owner=owner))
+
+    def move_on(self) -> None:
+        """Save a resumed private run to the file that it comes from: nobody can release its rounds again from there.
+
+        Raises
+        ------
+        TakenOverError
+            If another run has the file.
+        """
+        if self.private_mean is not None and self.came_from is not None:
+            self.save(self.came_from)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Restore a state that :meth:`save` wrote; call :meth:`prepare` with the same model first.
@@ -362,8 +384,9 @@ class Run:
             If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged;
             the strategy is then unchanged.
         """
+        self.claims.see(path)
         self._restore(path, self.read_state(path))
-        self._loaded = True
+        self._loaded, self.came_from = True, path
 
     def resume(self, path: str | os.PathLike[str], progress: Progress) -> None:
         """Restore an unfinished run that :meth:`save` wrote.
@@ -375,6 +398,7 @@ class Run:
         progress : Progress
             Progress of the resumed run; modified.
         """
+        self.claims.see(path)
         saved = self.read_state(path)
         if not saved.parts[_RUN]:
             raise ConfigurationError(
@@ -382,6 +406,10 @@ class Run:
                 "expected a file of flwr_fco.callbacks.Checkpoint"
             )
         self._restore(path, saved, progress)
+        self.came_from = path
+        if self.private_mean is not None:
+            # Whoever goes on from a private run has its file, so that its rounds are released once.
+            self.claims.wanted.append(path)
 
     def read_state(self, path: str | os.PathLike[str]) -> saving.Saved:
         """Read a file that :meth:`save` wrote for this strategy and model; nothing changes.
@@ -549,6 +577,9 @@ class Run:
         if self.private_mean is not None:
             # The noisy mean is all that is known of the replies; no round is skipped.
             self.overflowed = not self._update([self.private_mean.release(uplinks)])
+            if not self.running:
+                # Rounds by hand, which have no save points.
+                self.move_on()
             metrics = self._reported(MetricRecord(), {"skipped": int(self.overflowed)})
         elif self.current.nodes:
             counts = self._conclude(good, uplinks)

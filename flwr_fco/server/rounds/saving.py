@@ -19,6 +19,7 @@ from flwr_fco.errors import ConfigurationError
 _STATE, _PASS, _PARTS = "state/", "pass/", "part/"
 _GRAPH = f"{_PARTS}graph/rows"
 _SETTINGS, _CHECKSUM, _FORMAT, _OPTIONS = "digest", "checksum", "format", "options"
+_OWNER = "owner"
 #: Version of the file format, in which each part of a strategy has its own place and the options are recorded.
 _VERSION = 3
 #: Options that may change before a state is loaded; the plan's options are in its own digest.
@@ -70,7 +71,13 @@ class Saved(NamedTuple):
 
 
 def write(
-    path: str | os.PathLike[str], digest: str, saved: Saved, options: str = "{}", *, secret: bool = False
+    path: str | os.PathLike[str],
+    digest: str,
+    saved: Saved,
+    options: str = "{}",
+    *,
+    secret: bool = False,
+    owner: str = "",
 ) -> None:
     """Write a state to an ``.npz`` file.
 
@@ -86,13 +93,49 @@ def write(
         The strategy's :func:`options_text`.
     secret : bool, default False
         Whether only the owner may read the file, from its creation on.
+    owner : str, default ""
+        Token of the run that writes it.
     """
     arrays = {_STATE + name: np.asarray(value) for name, value in saved.state._asdict().items()}
     arrays.update({_PASS + name: value for name, value in saved.pass_through.items()})
     for part, values in saved.parts.items():
         arrays.update({f"{_PARTS}{part}/{name}": value for name, value in values.items()})
     arrays[_SETTINGS], arrays[_FORMAT], arrays[_OPTIONS] = np.array(digest), np.array(_VERSION), np.array(options)
+    arrays[_OWNER] = np.array(owner)
     write_npz(path, {_CHECKSUM: np.array(_checksum(arrays)), **arrays}, secret=secret)
+
+
+def owner_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the token of the run that wrote a file; a file without one has "", None stands for no file.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    """
+    try:
+        return str(read_npz(path, [_OWNER]).get(_OWNER, ""))
+    except FileNotFoundError:
+        return None
+    except (ConfigurationError, OSError):
+        # Nobody's: no run has written this.
+        return "damaged"
+
+
+def give(path: str | os.PathLike[str], owner: str) -> None:
+    """Write a file again, with the token of another run.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, which was read and checked.
+    owner : str
+        The token.
+    """
+    arrays = {name: array for name, array in read_npz(path).items() if name != _CHECKSUM}
+    arrays[_OWNER] = np.array(owner)
+    # The permissions stay.
+    write_npz(path, {_CHECKSUM: np.array(_checksum(arrays)), **arrays})
 
 
 def _checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
