@@ -24,7 +24,10 @@ from flwr_fco.models import open_log, write_file
 
 #: Seconds for the SuperLink to answer, and to stop when it is asked to.
 STARTUP, SHUTDOWN = 60.0, 10.0
-_ROUND = re.compile(r"\[ROUND (\d+)/(\d+)\]")
+#: Lines of Flower's log, whole: what a client says may have the same words in the middle of a line.
+_START = r"^(?:\x1b\[\d+m)?INFO [\d :,-]*(?:\x1b\[0m)?:\s+"
+_ROUND = re.compile(_START + r"\[ROUND (\d+)/(\d+)\]\s*$")
+_FINISHED = re.compile(_START + r"Strategy execution finished in \d+\.\d\ds\s*$")
 
 
 def command(name: str) -> str:
@@ -187,9 +190,9 @@ def flower_run(
             for line in process.stdout:
                 file.write(line.encode())
                 file.flush()
-                if found := _ROUND.search(line):
+                if found := _ROUND.match(line):
                     on_round(int(found[1]), int(found[2]))
-                finished = finished or "Strategy execution finished" in line
+                finished = finished or _FINISHED.match(line) is not None
         finally:
             if process.poll() is None and sys.exc_info()[0] is not None:
                 process.terminate()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract import Problem
 from flwr_fco.algorithms.contract.means import robust_mean
 from flwr_fco.core.logs import log
+from flwr_fco.core.texts import printable
 from flwr_fco.errors import FOR_A_MODEL, ConfigurationError, ProtocolError
 from flwr_fco.server.options import MetricsFunction
 from flwr_fco.wire.envelope import content_of, sender_and_group, was_altered, what_is_missing
@@ -160,6 +161,8 @@ class Round:
         """
         if len(reason) > _LONGEST_REASON:
             reason = f"{reason[:_LONGEST_REASON]} ... ({len(reason)} characters)"
+        # A client's text: a line of its own in the log could be taken for the server's.
+        reason = printable(reason)
         log(WARNING, "%s: left out the reply of %s: %s", self.caller, node, reason)
         self._note(node, reason)
 
