@@ -2,6 +2,7 @@
 
 from flwr_fco.simulation.fit_path import PathResult, fit_path, plot_path
 from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.simulation.lifeline import end_with
 from flwr_fco.simulation.processes import Processes
 from flwr_fco.simulation.ray_actors import RayActors, check_reservation, room_of
 from flwr_fco.simulation.simulate import simulate
@@ -15,6 +16,7 @@ __all__ = [
     "RayActors",
     "WorkerGrid",
     "check_reservation",
+    "end_with",
     "fit_path",
     "plot_path",
     "room_of",

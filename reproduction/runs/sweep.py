@@ -13,7 +13,6 @@ import math
 import multiprocessing
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.models import append_text, json_object, read_text, write_file
-from flwr_fco.simulation import check_reservation, room_of
+from flwr_fco.simulation import check_reservation, end_with, room_of
 from reproduction.runs.run import RunResult, run
 from reproduction.runs.run_folder import write_csv
 from reproduction.runs.settings import RunSettings, parse_value
@@ -509,12 +508,7 @@ def _end_with_parent() -> None:
     """End this process as soon as the one that started it is gone, which a kill leaves no time to tell its workers."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    end_with(parent.sentinel)
 
 
 @contextlib.contextmanager
