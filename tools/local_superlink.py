@@ -99,6 +99,8 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
     pid. The process that it starts for ServerApps and Ray has another session, and would outlive it in the middle of a
     run: remaining processes of these sessions are killed.
     """
+    from flwr_fco.simulation import token_settings
+
     home = home.resolve()
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as reserved:
@@ -114,6 +116,8 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": ports[0],
         "FLWR_LOCAL_CONTROL_API_PORT": ports[1],
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray would run anybody's code; a cluster has its own token, or none.
+        **({} if {**os.environ, **(environment or {})}.get("RAY_ADDRESS") else token_settings()),
         **(environment or {}),
     }
     arguments = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", ports[0]]

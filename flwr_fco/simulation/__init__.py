@@ -5,6 +5,7 @@ from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.lifeline import end_with
 from flwr_fco.simulation.processes import Processes
 from flwr_fco.simulation.ray_actors import RayActors, check_reservation, room_of
+from flwr_fco.simulation.ray_token import import_ray, token_settings
 from flwr_fco.simulation.simulate import simulate
 from flwr_fco.simulation.warmup import warmup
 from flwr_fco.simulation.workers import WorkerGrid
@@ -18,8 +19,10 @@ __all__ = [
     "check_reservation",
     "end_with",
     "fit_path",
+    "import_ray",
     "plot_path",
     "room_of",
     "simulate",
+    "token_settings",
     "warmup",
 ]

@@ -252,8 +252,12 @@ def sweep(
     ] = "recovery-error",
     out: Annotated[Path | None, typer.Option(help="Folder; a sweep that was stopped goes on in it.")] = None,
     engine: Annotated[
-        str, typer.Option(help="`ray` (RAY_ADDRESS: that cluster), `processes`, or `in-process`: one after the other.")
-    ] = "ray",
+        str,
+        typer.Option(
+            help="`processes`, `in-process`: one after the other, or `ray` (RAY_ADDRESS: that cluster), which listens "
+            "on the network: docs/ray-cluster.md."
+        ),
+    ] = "processes",
     workers: Annotated[int, typer.Option(min=0, help="Trials at a time on this machine; 0: one a core.")] = 0,
     num_cpus: shell.NumCpus = None,
     num_gpus: shell.NumGpus = None,

@@ -23,7 +23,7 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.models import append_text, json_object, read_text, write_file
-from flwr_fco.simulation import check_reservation, end_with, room_of
+from flwr_fco.simulation import check_reservation, end_with, import_ray, room_of
 from reproduction.runs.run import RunResult, run
 from reproduction.runs.run_folder import write_csv
 from reproduction.runs.settings import RunSettings, parse_value
@@ -308,7 +308,7 @@ def run_sweep(
     folder: Path,
     criterion: Criterion,
     *,
-    engine: str = "ray",
+    engine: str = "processes",
     workers: int = 0,
     num_cpus: float = 1.0,
     num_gpus: float = 0.0,
@@ -322,9 +322,9 @@ def run_sweep(
     folder : Path
         Each finished trial is a line of ``trials.jsonl``; ``trials.csv`` is the final table.
     criterion : Criterion
-    engine : {"ray", "processes", "in-process"}, default "ray"
-        ``"ray"``: the cluster at RAY_ADDRESS if it is set, else this machine. ``"processes"``: processes on this
-        machine. ``"in-process"``: all trials one after another in this process.
+    engine : {"processes", "ray", "in-process"}, default "processes"
+        ``"processes"``: processes on this machine. ``"ray"``: the cluster at RAY_ADDRESS if it is set, else this
+        machine; Ray listens on the network. ``"in-process"``: all trials one after another in this process.
     workers : int, default 0
         Trials at a time on this machine; 0: as many as fit.
     num_cpus, num_gpus : float, default 1 and 0
@@ -354,7 +354,7 @@ def run_sweep(
     3.0
     """
     if engine not in ("ray", "processes", "in-process"):
-        raise ConfigurationError(f"engine={engine!r}; expected 'ray', 'processes' or 'in-process'")
+        raise ConfigurationError(f"engine={engine!r}; expected 'processes', 'ray' or 'in-process'")
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / _TRIALS
     done = {_key(trial["settings"]): trial for trial in read_trials(folder)}
@@ -532,7 +532,7 @@ def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[
         raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for all tasks at a time; reserve more")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        import ray
+        ray = import_ray(os.environ.get("RAY_ADDRESS"))
     except ImportError as error:
         raise ConfigurationError("this engine needs Ray: pip install ray, or use --engine in-process") from error
     # Failed trials are not repeated here; running the same command again does the missing ones.
