@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fco.models import write_file
 from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
 SITES, FEDERATIONS, SELECTIONS, QUICK, LEVEL = 5, 500, 20, 5, 0.05
@@ -188,7 +189,7 @@ def main() -> int:
         failed += [f"{name}: {key}" for key, (low, high) in bars.items() if not low <= shares[key][0] <= high]
     if quick:
         return 0
-    STORED.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+    write_file(STORED, json.dumps(results, indent=2) + "\n")
     print("\n".join(["Beyond the bars:", *failed] if failed else ["All within the bars."]))
     return len(failed)
 

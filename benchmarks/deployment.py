@@ -23,9 +23,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from newton import LONG, TOLERANCE, breast_cancer, solved
 
+from flwr_fco.models import write_file, write_npz
 from tools.deployment import CONNECTION, LocalDeployment
 from tools.local_superlink import descendants
 
@@ -92,11 +92,12 @@ app = client_app(load)
 from pathlib import Path
 import numpy as np
 from flwr_fco.client_apps import client_app
+from flwr_fco.models import read_npz
 from flwr_fco.objectives import Logistic
 
 def load(context):
-    with np.load(Path(context.run_config["sites"]) / f"{context.node_config['partition-id']}.npz") as file:
-        return Logistic(file["features"], file["labels"])
+    site = read_npz(Path(context.run_config["sites"]) / f"{context.node_config['partition-id']}.npz")
+    return Logistic(site["features"], site["labels"])
 
 app = client_app(load)
 """,
@@ -107,6 +108,7 @@ from pathlib import Path
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr_fco.regularizers import L1
+from flwr_fco.models import write_file
 from flwr_fco.strategies import FedNewton
 
 app = ServerApp()
@@ -121,7 +123,7 @@ def main(grid, context):
     start = ArrayRecord({"coefficients": Array(np.zeros(30)), "intercept": Array(np.zeros(1))})
     result = strategy.start(grid, start, int(config["rounds"]), evaluate_fn=lambda *_: times.append(time.time()))
     rows = [dict(metrics) for _, metrics in sorted(result.train_metrics_clientapp.items())]
-    Path(config["out"]).write_text(json.dumps({"times": times, "rows": rows}))
+    write_file(Path(config["out"]), json.dumps({"times": times, "rows": rows}))
 """,
     "timed/server.py": """
 import json, time
@@ -131,6 +133,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 import flwr_fco.strategies as ours
+from flwr_fco.models import write_file
 from flwr_fco.strategies import method_of
 from flwr_fco.regularizers import Zero
 
@@ -157,7 +160,7 @@ def main(grid, context):
         times.append(time.time())
     result = strategy.start(grid, start, int(config["rounds"]), evaluate_fn=note)
     rows = [dict(metrics) for _, metrics in sorted(result.train_metrics_clientapp.items())]
-    Path(config["out"]).write_text(json.dumps({"times": times, "rows": rows}))
+    write_file(Path(config["out"]), json.dumps({"times": times, "rows": rows}))
 """,
 }
 
@@ -168,7 +171,7 @@ def write_apps(folder: Path) -> None:
         for name, text in APP.items():
             path = folder / client / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text.replace("CLIENT", client).replace("SERVER", server).lstrip(), encoding="utf-8")
+            write_file(path, text.replace("CLIENT", client).replace("SERVER", server).lstrip())
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -221,7 +224,7 @@ def exact(deployment: LocalDeployment) -> None:
     """Print the seconds to an exact lasso of breast cancer at 4 sites, and a gradient method's, extrapolated."""
     problem = list(breast_cancer())[1]
     for i, site in enumerate(problem.sites):
-        np.savez(deployment.home / f"{i}.npz", features=site.features, labels=site.labels)
+        write_npz(deployment.home / f"{i}.npz", {"features": site.features, "labels": site.labels})
     config = {"sites": str(deployment.home), "strength": repr(problem.strength), "tolerance": repr(TOLERANCE)}
     told, seconds = run(deployment, "lasso", strategy="block", rounds=30, **config)
     row = told["rows"][-1]

@@ -42,6 +42,7 @@ from flwr_fco.datasets import lasso
 from flwr_fco.engines.dual_steps import compiled_epoch
 from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.models import write_file
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.mail import Mail
@@ -396,7 +397,7 @@ def main() -> None:
     ratios |= many_clients(1_000, 10_000, 3 if arguments.quick else 10, arguments.ray)
     slow_clients(4, 1 if arguments.quick else 4)
     if arguments.store:
-        STORED.write_text(json.dumps(ratios, indent=2) + "\n", encoding="utf-8")
+        write_file(STORED, json.dumps(ratios, indent=2) + "\n")
     if arguments.compare:
         stored = json.loads(STORED.read_text(encoding="utf-8"))
         worse = [name for name, own in ratios.items() if own > TOLERANCE * stored.get(name, own)]

@@ -36,6 +36,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from flwr_fco.client_apps import client_app
+from flwr_fco.models import read_npy
 from flwr_fco.objectives import Logistic, MultinomialLogistic
 from flwr_fco.objectives.design import stacked
 from flwr_fco.regularizers import L1
@@ -129,7 +130,7 @@ def tumours(folder: Path) -> Iterator[Problem]:
         for kind in "xy"
     ]
     nci60 = (
-        np.load(folder / "NCI60data.npy"),
+        read_npy(folder / "NCI60data.npy"),
         np.loadtxt(folder / "NCI60labs.csv", dtype=str, skiprows=1, delimiter=","),
     )
     for name, (features, kinds) in (("Khan", khan), ("NCI60", nci60)):

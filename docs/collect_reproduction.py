@@ -17,6 +17,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from flwr_fco.models import write_file
 from reproduction.claims.definition import EXPERIMENTS
 from reproduction.claims.pages import write_pages
 from reproduction.claims.stored import RESULTS, read_folders
@@ -35,7 +36,7 @@ def main() -> None:
     for name in found:
         _copy_picture(options.results / name / "figure.png", HERE / f"{name}.png")
     stored = {name: own for name in EXPERIMENTS if (own := found.get(name, known.get(name))) is not None}
-    (HERE / RESULTS).write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    write_file(HERE / RESULTS, json.dumps(stored, indent=1) + "\n")
     write_pages(stored, HERE, "{}.png", rates="")
 
 

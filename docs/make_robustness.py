@@ -21,6 +21,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import digits, lasso
 from flwr_fco.engines import FirstOrder
+from flwr_fco.models import write_file
 from flwr_fco.objectives.base import Objective
 from flwr_fco.pooled import centralized_solution, support_scores
 from flwr_fco.regularizers import L1
@@ -223,7 +224,7 @@ def main() -> None:
     begin, end = "<!-- measured: begin (python docs/make_robustness.py) -->", "<!-- measured: end -->"
     before, rest = PAGE.read_text(encoding="utf-8").split(begin)
     text = before + begin + "\n\n" + "\n\n".join(tables) + "\n\n" + end + rest.split(end)[1]
-    PAGE.write_text(text, encoding="utf-8")
+    write_file(PAGE, text)
 
 
 if __name__ == "__main__":

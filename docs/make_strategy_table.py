@@ -17,6 +17,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.models import write_file
 from flwr_fco.regularizers import Adapter, AffineSubspace, FusedLasso, TotalVariation
 from flwr_fco.strategies import STRATEGIES as LIBRARY
 from flwr_fco.strategies import CompositeStrategy, method_of, run_of
@@ -117,6 +118,6 @@ if __name__ == "__main__":
     for page in PAGES:
         text = rendered(page)
         if "--check" not in sys.argv[1:]:
-            page.write_text(text, encoding="utf-8")
+            write_file(page, text)
         elif text != page.read_text(encoding="utf-8"):
             sys.exit(f"{page.name} is out of date")

@@ -19,6 +19,7 @@ import flwr_fco.mirror_maps as mirror_maps
 import flwr_fco.regularizers as regularizers
 from flwr_fco.core.layout import Layout
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, OrthantEntropy, PNorm, SimplexEntropy
+from flwr_fco.models import write_file
 from flwr_fco.regularizers import (
     L1,
     L2,
@@ -153,4 +154,4 @@ if __name__ == "__main__":
     text = rendered()
     if "--check" in sys.argv[1:]:
         sys.exit(0 if text == PAGE.read_text(encoding="utf-8") else "docs/geometries.md is out of date")
-    PAGE.write_text(text, encoding="utf-8")
+    write_file(PAGE, text)

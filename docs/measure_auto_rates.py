@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fco.errors import FlwrFcoError
+from flwr_fco.models import write_file
 from reproduction.problems.named import PROBLEMS
 from reproduction.runs.run import RunResult, run
 from reproduction.runs.settings import RunSettings
@@ -140,11 +141,11 @@ def main() -> None:
         if name not in rows:
             rows[name] = measure(name)
             print(rows[name], flush=True)
-            options.rows.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            write_file(options.rows, json.dumps(rows, indent=1) + "\n")
     text = PAGE.read_text(encoding="utf-8")
     found = table([rows.get(name, {"problem": name}) for name in PROBLEMS])
     head, tail = text.split(BEGIN)[0], text.split(END)[1]
-    PAGE.write_text(f"{head}{BEGIN}\n\n{found}\n\n{END}{tail}", encoding="utf-8")
+    write_file(PAGE, f"{head}{BEGIN}\n\n{found}\n\n{END}{tail}")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.models import write_file
 from reproduction.runs.settings import RunSettings
 from reproduction.runs.sweep import CRITERIA, Trial, run_sweep
 
@@ -922,7 +923,7 @@ def table(scores: Mapping[str, Mapping[Point, float]], pairs: Sequence[Point]) -
 def write_page(name: str, title: str, arguments: str, words: str, parts: Iterator[str]) -> None:
     """Write a page: its heading, the command that wrote it, what the numbers are, and the tables."""
     written = f"Written by `python docs/tune_rates.py sweeps{arguments}`; nothing here is typed by hand. {words}\n"
-    (HERE / name).write_text("\n".join([f"# {title}\n", written, *parts]), encoding="utf-8")
+    write_file(HERE / name, "\n".join([f"# {title}\n", written, *parts]))
 
 
 def main() -> None:

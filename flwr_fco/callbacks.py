@@ -20,6 +20,7 @@ from typing import IO, Any, Literal
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
+from flwr_fco.core.files import append_text, read_text, write_file
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
@@ -302,7 +303,7 @@ class _File(Callback):
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Restore the file as it was when the run was saved."""
-        self.path.write_bytes(arrays["file"].tobytes())
+        write_file(self.path, arrays["file"].tobytes())
 
 
 class JsonLines(_File):
@@ -326,12 +327,11 @@ class JsonLines(_File):
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
         """Start a new file."""
-        self.path.write_text("", encoding="utf-8")
+        write_file(self.path, "")
 
     def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
         """Append a line."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"round": server_round, **metrics}) + "\n")
+        append_text(self.path, json.dumps({"round": server_round, **metrics}) + "\n")
 
 
 class Csv(_File):
@@ -349,22 +349,21 @@ class Csv(_File):
         """Start a new file."""
         self._rows: list[dict[str, Any]] = []
         self._names: list[str] = []
-        self.path.write_text("", encoding="utf-8")
+        write_file(self.path, "")
 
     def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
         """Append a row."""
         row: dict[str, Number] = {"round": server_round, **metrics}
         self._rows.append(row)
         if set(row) <= set(self._names):
-            with self.path.open("a", newline="", encoding="utf-8") as file:
-                file.write(",".join(str(row.get(name, "")) for name in self._names) + "\r\n")
+            append_text(self.path, ",".join(str(row.get(name, "")) for name in self._names) + "\r\n")
             return
         self._names = list(dict.fromkeys([*self._names, *row]))
         write_csv(self._rows, self.path)
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         super().from_arrays(arrays)
-        self._rows = list(csv.DictReader(StringIO(self.path.read_text(encoding="utf-8"), newline="")))
+        self._rows = list(csv.DictReader(StringIO(read_text(self.path), newline="")))
         self._names = list(self._rows[0]) if self._rows else []
 
 
@@ -471,6 +470,9 @@ class Checkpoint(Callback):
             raise ConfigurationError(f"path={str(self.path)!r}: {error}; give a folder that can be written") from error
         if not os.access(self.path.parent, os.W_OK):
             raise ConfigurationError(f"path={str(self.path)!r}: its folder cannot be written; give another one")
+        goes_on = self._others and run.came_from is not None and os.path.samefile(run.came_from, self.path)
+        if not goes_on:
+            run.claims.see(self.path)
         if self._others:
             try:
                 saved = run.read_state(self.path)
@@ -484,6 +486,9 @@ class Checkpoint(Callback):
                     f"round {private.round}: the clients' privacy would be spent again. Resume from that file; for a "
                     "run whose epsilon adds to that one's give another path"
                 )
+        if goes_on:
+            # Of two that go on from a file the second has it; the first ends where it looks at it next.
+            run.claims.wanted.append(self.path)
         self._run = run
 
     def on_save_point(self, server_round: int, last: bool) -> None:

@@ -1,13 +1,14 @@
-"""A trained model outside Flower: small files, PyTorch's state dicts, and the way back as initial arrays."""
+"""A trained model outside Flower: small files, PyTorch's state dicts, and the way back as initial arrays.
+
+Besides, the one reader and the one writer of files, for what builds on the package.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +17,48 @@ from flwr.serverapp.strategy import Result as FlowerResult
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
+from flwr_fco.core.files import (
+    append_text,
+    check_csr,
+    json_object,
+    open_log,
+    parse_json,
+    read_json,
+    read_npy,
+    read_npz,
+    read_text,
+    write_file,
+    write_npy,
+    write_npz,
+)
+from flwr_fco.core.texts import printable
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["arrays_from", "load_npz", "save_npz", "state_dict"]
+__all__ = [
+    "append_text",
+    "arrays_from",
+    "json_object",
+    "load_npz",
+    "open_log",
+    "parse_json",
+    "printable",
+    "read_json",
+    "read_npy",
+    "read_npz",
+    "read_text",
+    "save_npz",
+    "state_dict",
+    "write_file",
+    "write_npy",
+    "write_npz",
+]
 
 _DENSE, _SPARSE = "dense/", "csr/"
 _PARTS = ("data", "indices", "indptr", "shape")
+#: Bytes that sparse arrays may take without a word when they are dense: 33 million float64 numbers.
+_DENSE_BYTES = 2**28
+#: Maximum number of an array's dimensions.
+_AXES = 32
 
 
 def save_npz(
@@ -53,13 +90,12 @@ def save_npz(
     Examples
     --------
     >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "model.npz")
+    >>> path = tempfile.mkdtemp() + "/model.npz"
     >>> save_npz({"coefficients": np.eye(1, 1000)[0], "intercept": np.ones(1)}, path)
     {'coefficients': 'csr', 'intercept': 'dense'}
     >>> load_npz(path)["coefficients"].shape
     (1000,)
     """
-    target = Path(path)
     written: dict[str, Any] = {}
     forms = {}
     for name, array in _arrays_of(source).items():
@@ -69,41 +105,93 @@ def save_npz(
             written[_DENSE + name] = array
         else:
             written.update({f"{_SPARSE}{name}/{part}": value for part, value in parts.items()})
-    partial = target.with_name(f".{target.name}.partial")
-    with partial.open("wb") as file:
-        np.savez(file, **written)
-    partial.replace(target)
+    write_npz(path, written)
     return forms
 
 
-def load_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+def load_npz(path: str | os.PathLike[str], *, max_bytes: int = _DENSE_BYTES) -> dict[str, NDArray[Any]]:
     """Read a model that :func:`save_npz` wrote: dense arrays in their shapes and dtypes.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, which may come from anybody.
+    max_bytes : int, default 268435456
+        Maximum number of bytes that arrays which the file holds as CSR take together when they are dense. A file of a
+        few hundred bytes can say that it holds a vector of any length.
+
+    Returns
+    -------
+    dict of str to ndarray
+        In the order of the file.
 
     Raises
     ------
     ConfigurationError
-        If :func:`save_npz` did not write the file.
+        If :func:`save_npz` did not write the file, or it is damaged, or holds a larger model.
+    FileNotFoundError
+        If there is no such file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = tempfile.mkdtemp() + "/model.npz"
+    >>> _ = save_npz({"w": np.zeros(10**6)}, path)
+    >>> load_npz(path)["w"].sum(), load_npz(path, max_bytes=10**6)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ConfigurationError: ...: its sparse arrays take 8000000 bytes when dense, expected at most 1...
     """
+    parts, where = read_npz(path), os.fspath(path)
     arrays: dict[str, NDArray[Any]] = {}
-    if not zipfile.is_zipfile(path) and Path(path).is_file():
-        raise ConfigurationError(f"{os.fspath(path)} is no .npz file, or a damaged one; expected one of save_npz")
-    with np.load(path, allow_pickle=False) as file:
-        for key in file.files:
-            name = key.removeprefix(_DENSE)
-            if key.startswith(_DENSE):
-                arrays[name] = file[key]
-            elif key.startswith(_SPARSE) and key.endswith("/data"):
-                stem = key.removesuffix("/data")
-                data, indices, indptr, shape = (file[f"{stem}/{part}"] for part in _PARTS)
-                length = math.prod(shape.tolist()) // max(1, indptr.size - 1)
-                matrix = csr_array((data, indices, indptr), shape=(indptr.size - 1, length))
-                arrays[stem.removeprefix(_SPARSE)] = matrix.toarray().reshape(shape)
-            elif not key.startswith(_SPARSE):
-                raise ConfigurationError(
-                    f"{os.fspath(path)} holds an array {key!r}; expected a file that save_npz wrote, whose names begin "
-                    f"with {_DENSE!r} or {_SPARSE!r}"
-                )
+    total = 0
+    for key, value in parts.items():
+        name = key.removeprefix(_DENSE)
+        if key.startswith(_DENSE):
+            arrays[name] = value
+            continue
+        stem, _, part = key.removeprefix(_SPARSE).rpartition("/")
+        if not key.startswith(_SPARSE) or part not in _PARTS:
+            raise ConfigurationError(
+                f"{where} holds an array {key!r}; expected a file that save_npz wrote, whose names begin with "
+                f"{_DENSE!r} or {_SPARSE!r}"
+            )
+        if part != _PARTS[0]:
+            continue
+        own = [parts.get(f"{_SPARSE}{stem}/{name}") for name in _PARTS]
+        try:
+            shape = _shape_of(stem, own)
+            total += math.prod(shape) * value.itemsize
+            if total <= max_bytes:
+                arrays[stem] = _dense(stem, own, shape)
+        except ValueError as error:
+            raise ConfigurationError(f"{where} is damaged, or is no file that save_npz wrote: {error}") from error
+        if total > max_bytes:
+            raise ConfigurationError(
+                f"{where}: its sparse arrays take {total} bytes when dense, expected at most {max_bytes}; if you know "
+                "the file and have the memory, read it by load_npz(path, max_bytes=...)"
+            )
     return arrays
+
+
+def _shape_of(name: str, parts: Sequence[Any]) -> tuple[int, ...]:
+    """Return the shape of an array in CSR."""
+    if any(part is None for part in parts):
+        raise ValueError(f"{name!r} lacks one of {', '.join(_PARTS)}")
+    shape = parts[-1]
+    if shape.ndim != 1 or not 1 <= shape.size <= _AXES or shape.dtype.kind not in "iu" or shape.min() < 0:
+        raise ValueError(f"{name!r} has the shape {shape.tolist()}, expected one to {_AXES} whole numbers >= 0")
+    return tuple(shape.tolist())
+
+
+def _dense(name: str, parts: Sequence[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array in CSR as a dense one, after checking that it is one."""
+    data, indices, indptr, _ = parts
+    rows, columns = (shape[0], math.prod(shape[1:])) if len(shape) > 1 else (1, shape[0])
+    check_csr(data, indices, indptr, rows, columns, repr(name))
+    whole = np.zeros((rows, columns), data.dtype)
+    whole[np.repeat(np.arange(rows), np.diff(indptr.astype(np.int64))), indices] = data
+    return whole.reshape(shape)
 
 
 def state_dict(source: FlowerResult | ArrayRecord | Mapping[str, ArrayLike]) -> dict[str, Any]:

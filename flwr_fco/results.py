@@ -9,12 +9,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from pathlib import Path
+from io import StringIO
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
+
+from flwr_fco.core.files import write_file
 
 __all__ = ["Number", "Result", "columns_of", "numbers_of", "write_csv", "write_jsonl"]
 
@@ -142,17 +144,16 @@ def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
 
 def write_csv(rows: Sequence[Mapping[str, Number]], path: str | os.PathLike[str]) -> None:
     """Write rows that may have different names to a CSV file, with the union of the names as header."""
-    with Path(path).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, _names(rows), restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, _names(rows), restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_file(path, text.getvalue())
 
 
 def write_jsonl(rows: Iterable[Mapping[str, Number]], path: str | os.PathLike[str]) -> None:
     """Write rows to a JSON Lines file."""
-    with Path(path).open("w", encoding="utf-8") as file:
-        for row in rows:
-            file.write(json.dumps(dict(row)) + "\n")
+    write_file(path, "".join(json.dumps(dict(row)) + "\n" for row in rows))
 
 
 def _names(rows: Iterable[Mapping[str, Number]]) -> list[str]:

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.models import load_npz
+from flwr_fco.models import load_npz, read_text, write_file
 from flwr_fco.pooled import sklearn_solution, support_scores
 from flwr_fco.simulation import simulate
 from main_job import client_app
@@ -57,8 +57,14 @@ def read_task(root: Path, overrides: Mapping[str, str | float]) -> Task:
     file = root / "pyproject.toml"
     if not file.is_file():
         raise ConfigurationError(f"{file} does not exist; run this in the root of the repository, or give --root")
-    config = tomllib.loads(file.read_text(encoding="utf-8"))
-    return Task(checked_config({**config["tool"]["flwr"]["app"]["config"], **overrides}))
+    try:
+        config = tomllib.loads(read_text(file))["tool"]["flwr"]["app"]["config"]
+    except (tomllib.TOMLDecodeError, RecursionError, LookupError, TypeError) as error:
+        raise ConfigurationError(
+            f"{file} is not the root app's: {error!r}; expected a table [tool.flwr.app.config]. Give the root of the "
+            "repository by --root"
+        ) from error
+    return Task(checked_config({**config, **overrides}))
 
 
 def train(task: Task) -> Result:
@@ -142,7 +148,7 @@ def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping
         axes.grid(alpha=0.25)
     panels[1].legend(fontsize=8.5, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    write_file(path, lambda file: figure.savefig(file, dpi=110, format=path.suffix[1:] or "png"))
 
 
 def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, console: Console) -> list[Row]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.callbacks import Callback, Checkpoint, JsonLines
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.models import save_npz
+from flwr_fco.models import json_object, save_npz, write_file
 from main_job.run_config import checked_config
 from main_job.task import Task
 
@@ -40,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
         folder = Path(config["output-dir"]) / f"{name}-{context.run_id}"
         folder.mkdir(parents=True)
         text = json.dumps({**config, "num-nodes": task.num_nodes}, indent=1)
-        (folder / "config.json").write_text(text, encoding="utf-8")
+        write_file(folder / "config.json", text)
         callbacks.append(JsonLines(folder / "metrics.jsonl"))
         log(INFO, "Run folder: %s", folder)
     if config["checkpoint-dir"]:
@@ -78,7 +78,7 @@ class _SameData(Callback):
         ConfigurationError
             If it differs.
         """
-        saved = json.loads(str(arrays["data"]))
+        saved = json_object(str(arrays["data"]))
         others = [f"{key}={value!r} (was {saved[key]!r})" for key, value in self._own.items() if saved[key] != value]
         if others:
             raise ConfigurationError(

@@ -14,19 +14,23 @@ import signal
 import socket
 import subprocess
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.models import json_object, open_log, read_json, read_text, write_file
 from tools.local_superlink import (
+    beginning_of,
     command,
     command_line,
     end,
     environment_of,
     exists,
     settings_of,
+    variable_of,
 )
 
 #: The connection in Flower's configuration, and the SuperLink's name among the processes.
@@ -36,6 +40,25 @@ READY, TAKEN = 120.0, 180.0
 #: The log line of an accepted SuperNode, and the seconds within which a refused one reports it.
 _TAKEN_SAYS, _REFUSED = "SuperNode ID:", 8.0
 _FILE = "deployment.json"
+#: Maximum number of SuperNodes of a deployment: each has a port between 20000 and 32000.
+_MOST = 12_000
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what a deployment's file says."""
+    kinds = {"nodes": int, "node_config": str, "ports": list[int], "node_ids": dict, "pids": dict, "began": dict}
+    told = read_json(path, kinds)
+    own = {"node_ids": str, "pids": int, "began": str}
+    names = {SUPERLINK, *(f"node-{i}" for i in range(min(told["nodes"], _MOST)))}
+    whole = 1 <= told["nodes"] <= _MOST and len(told["ports"]) == 1 + told["nodes"]
+    for field, kind in own.items():
+        whole = whole and all(name in names and type(value) is kind for name, value in told[field].items())
+    if not whole or not all(0 < pid < 2**31 for pid in told["pids"].values()):
+        raise ConfigurationError(
+            f"{path} is damaged: its nodes, ports and processes do not fit each other. Make a new deployment "
+            "in another folder, and end the processes of this one by hand"
+        )
+    return told
 
 
 def free_ports(number: int) -> list[int]:
@@ -78,20 +101,20 @@ class LocalDeployment:
                 f"{home} holds no deployment; make one with `python -m tools.deploy local {home}`, or give "
                 "the folder of one"
             )
-        told: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        told = _read(path)
         self.nodes: int = told["nodes"]
         self.node_config: str = told["node_config"]
         self._ports: list[int] = told["ports"]
         self.pids: dict[str, int] = told["pids"]
+        #: When each of them began, which tells it from another process that has its number now.
+        self._began: dict[str, str] = told["began"]
         #: Node ids in the SuperLink by SuperNode name.
         self.node_ids: dict[str, str] = told["node_ids"]
 
     def _save(self) -> None:
         own = {"nodes": self.nodes, "node_config": self.node_config, "ports": self._ports}
-        path = self.home / _FILE
-        text = json.dumps(own | {"pids": self.pids, "node_ids": self.node_ids})
-        path.with_suffix(".new").write_text(text, encoding="utf-8")
-        path.with_suffix(".new").replace(path)
+        own |= {"pids": self.pids, "began": self._began, "node_ids": self.node_ids}
+        write_file(self.home / _FILE, json.dumps(own))
 
     @classmethod
     def create(
@@ -124,8 +147,8 @@ class LocalDeployment:
         home.mkdir(parents=True, exist_ok=True)
         home.chmod(0o700)
         ports = free_ports(1 + nodes)
-        told = {"nodes": nodes, "node_config": node_config, "ports": ports, "pids": {}, "node_ids": {}}
-        (home / _FILE).write_text(json.dumps(told), encoding="utf-8")
+        told = {"nodes": nodes, "node_config": node_config, "ports": ports, "pids": {}, "began": {}, "node_ids": {}}
+        write_file(home / _FILE, json.dumps(told))
         made = cls(home, tell)
         tell(f"mkdir -p -m 700 {shlex.quote(str(made.home))} && cd {shlex.quote(str(made.home))}")
         for key, value in made.settings.items():
@@ -140,7 +163,7 @@ class LocalDeployment:
 
     def _write(self, name: str, text: str) -> None:
         self._tell(f"cat > {name} <<END\n{text}END")
-        (self.home / name).write_text(text, encoding="utf-8")
+        write_file(self.home / name, text)
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
@@ -175,8 +198,8 @@ class LocalDeployment:
         self._run("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", f"node-{i}")
         if register:
             told = self._run("flwr", "supernode", "register", f"node-{i}.pub", CONNECTION, "--format", "json")
-            with suppress(ValueError):
-                self.node_ids[f"node-{i}"] = str(json.loads(told)["node-id"])
+            with suppress(ValueError, KeyError):
+                self.node_ids[f"node-{i}"] = str(json_object(told)["node-id"])
             self._save()
 
     # --- commands ---------------------------------------------------------------------------------------------------
@@ -202,7 +225,13 @@ class LocalDeployment:
         Parameters
         ----------
         *arguments : str
+
+        Raises
+        ------
+        ConfigurationError
+            If the folder has lost its connection's configuration: Flower would start a SuperLink of its own.
         """
+        self._require_connection()
         return self._call(command("flwr"), arguments)
 
     def _call(self, program: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
@@ -217,8 +246,24 @@ class LocalDeployment:
             check=False,
         )
 
+    def _require_connection(self) -> None:
+        try:
+            address = tomllib.loads(read_text(self.home / "config.toml"))["superlink"][CONNECTION]["address"]
+        except (FileNotFoundError, ValueError, RecursionError, LookupError, TypeError) as error:
+            raise ConfigurationError(
+                f"{self.home / 'config.toml'} does not say where the SuperLink is: {error!r}; expected the file that "
+                "`python -m tools.deploy local` made. Put it back, or make a new deployment"
+            ) from error
+        if address != self.address:
+            raise ConfigurationError(
+                f"{self.home / 'config.toml'} names the SuperLink at {address!r}, this deployment's is at "
+                f"{self.address}. Put the file back that `python -m tools.deploy local` made"
+            )
+
     def _run(self, program: str, *arguments: str) -> str:
         """Print and run a command; return its output."""
+        if program == "flwr":
+            self._require_connection()
         self._tell(shlex.join([program, *arguments]))
         path = command(program) if program.startswith("fl") else shutil.which(program)
         if path is None:
@@ -282,7 +327,7 @@ class LocalDeployment:
         program : sequence of str
         """
         self._tell(f"{shlex.join(program)} >> {name}.log 2>&1 &")
-        with (self.home / f"{name}.log").open("a", encoding="utf-8") as output:
+        with open_log(self.home / f"{name}.log") as output:
             process = subprocess.Popen(
                 [command(program[0]), *program[1:]],
                 env=self.environment,
@@ -297,12 +342,13 @@ class LocalDeployment:
 
     def _note(self, name: str, pid: int | None) -> None:
         self.pids.pop(name, None)
+        self._began.pop(name, None)
         if pid is not None:
-            self.pids[name] = pid
+            self.pids[name], self._began[name] = pid, beginning_of(pid)
         self._save()
 
     def pid(self, name: str) -> int | None:
-        """Return the pid of a live process of this deployment (pids are reused, so its command is checked).
+        """Return the pid of a live process of this deployment; a number that another process has now is none.
 
         Parameters
         ----------
@@ -313,11 +359,16 @@ class LocalDeployment:
             return None
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-        # All of our commands name the CA of this folder.
-        return pid if str(self.home) in command_line(pid) else None
+        same = command_line(pid) and beginning_of(pid) == self._began.get(name)
+        return pid if same and self._is_ours(pid) else None
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process has this deployment's FLWR_HOME, which all that is started here inherits."""
+        return variable_of(pid, "FLWR_HOME") == str(self.home)
 
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it answers."""
+        self._require_connection()
         process = self.spawn(SUPERLINK, self._command(SUPERLINK))
         deadline = time.monotonic() + READY
         while time.monotonic() < deadline and process.poll() is None:
@@ -380,10 +431,9 @@ class LocalDeployment:
         if pid is not None:
             self._tell(f"kill -{number.name.removeprefix('SIG')} {pid}  # {name}")
         known = self.pids.get(name)
-        # Children of a dead process may live on, and keep its id from being reused; otherwise it may be another
-        # process.
+        # Children of a dead process may live on, in a session of its number; others may have that number now.
         if known is not None and (pid is not None or not exists(known)):
-            end(known, number)
+            end(known, number, self._is_ours)
         self._note(name, None)
         return pid is not None
 
@@ -391,12 +441,14 @@ class LocalDeployment:
 
     def connected(self) -> dict[str, str] | None:
         """Return the SuperLink's status of each SuperNode ("online", ...) by name; None if it does not answer."""
+        if self.pid(SUPERLINK) is None:
+            # Without a configuration Flower's command would start a SuperLink of its own, and ask that.
+            return None
         done = self.flwr("supernode", "list", CONNECTION, "--format", "json")
         try:
-            rows: list[dict[str, str]] = json.loads(done.stdout)["nodes"]
-        except (ValueError, KeyError):
+            status = {str(row["node-id"]): str(row["status"]) for row in json_object(done.stdout)["nodes"]}
+        except (ValueError, KeyError, TypeError):
             return None
-        status = {str(row["node-id"]): str(row["status"]) for row in rows}
         return {name: status[node] for name, node in self.node_ids.items() if node in status}
 
     def wait_for_nodes(self) -> None:

@@ -20,10 +20,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from flwr_fco.errors import FlwrFcoError
+from flwr_fco.models import open_log, write_file
 
 #: Seconds for the SuperLink to answer, and to stop when it is asked to.
 STARTUP, SHUTDOWN = 60.0, 10.0
-_ROUND = re.compile(r"\[ROUND (\d+)/(\d+)\]")
+#: Lines of Flower's log, whole: what a client says may have the same words in the middle of a line.
+_START = r"^(?:\x1b\[\d+m)?INFO [\d :,-]*(?:\x1b\[0m)?:\s+"
+_ROUND = re.compile(_START + r"\[ROUND (\d+)/(\d+)\]\s*$")
+_FINISHED = re.compile(_START + r"Strategy execution finished in \d+\.\d\ds\s*$")
 
 
 def command(name: str) -> str:
@@ -95,26 +99,31 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
     pid. The process that it starts for ServerApps and Ray has another session, and would outlive it in the middle of a
     run: remaining processes of these sessions are killed.
     """
+    from flwr_fco.simulation import token_settings
+
     home = home.resolve()
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as reserved:
         http, control = (reserved.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2))
         ports = [str(holder.getsockname()[1]) for holder in (http, control)]
     # Explicit, so that `flwr run` never starts another SuperLink if this one dies.
-    (home / "config.toml").write_text(
+    write_file(
+        home / "config.toml",
         f'[superlink]\ndefault = "own"\n\n[superlink.own]\naddress = "127.0.0.1:{ports[0]}"\ninsecure = true\n',
-        encoding="utf-8",
     )
     own = {
         **environment_of(home),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": ports[0],
         "FLWR_LOCAL_CONTROL_API_PORT": ports[1],
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray would run anybody's code; a cluster has its own token, or none.
+        **({} if {**os.environ, **(environment or {})}.get("RAY_ADDRESS") else token_settings()),
         **(environment or {}),
     }
     arguments = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", ports[0]]
     arguments += ["--control-api-address", f"127.0.0.1:{ports[1]}"]
-    with (home / "superlink.log").open("w", encoding="utf-8") as log:
+    write_file(home / "superlink.log", "")
+    with open_log(home / "superlink.log") as log:
         process = subprocess.Popen(
             [command("flower-superlink"), *arguments],
             env=own,
@@ -168,8 +177,9 @@ def flower_run(
     federation = f"num-supernodes={num_nodes} client-resources-num-cpus=1"
     arguments = [command("flwr"), "run", str(app), "--stream", "-c", config, "--federation-config", federation]
     finished = False
+    write_file(log, "")
     with (
-        log.open("w", encoding="utf-8") as file,
+        open_log(log) as file,
         subprocess.Popen(
             arguments,
             env=dict(environment),
@@ -182,16 +192,16 @@ def flower_run(
         assert process.stdout is not None
         try:
             for line in process.stdout:
-                file.write(line)
+                file.write(line.encode())
                 file.flush()
-                if found := _ROUND.search(line):
+                if found := _ROUND.match(line):
                     on_round(int(found[1]), int(found[2]))
-                finished = finished or "Strategy execution finished" in line
+                finished = finished or _FINISHED.match(line) is not None
         finally:
             if process.poll() is None and sys.exc_info()[0] is not None:
                 process.terminate()
     if process.returncode != 0 or not finished:
-        tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-20:])
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
         raise FlwrFcoError(
             f"the run did not finish (flwr run returned {process.returncode}); the end of {log}:\n{tail}"
         )
@@ -210,7 +220,9 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: str, log: Path) 
     raise FlwrFcoError(f"the SuperLink did not start on port {port}; the end of {log}:\n{tail}")
 
 
-def end(leader: int, number: signal.Signals = signal.SIGTERM) -> None:
+def end(
+    leader: int, number: signal.Signals = signal.SIGTERM, is_ours: Callable[[int], bool] = lambda pid: True
+) -> None:
     """Stop a session leader, then the remaining processes of its session and of the sessions that it started.
 
     Parameters
@@ -219,19 +231,27 @@ def end(leader: int, number: signal.Signals = signal.SIGTERM) -> None:
         Its pid; it may have ended.
     number : signal.Signals, default SIGTERM
         The signal sent to it; the other processes are killed.
+    is_ours : callable, optional
+        Whether a process may be ended. A session has the number of its leader, which may be dead and its number
+        another one's since.
     """
     sessions = {leader}
     for pid in descendants(leader):
         with suppress(ProcessLookupError):
             sessions.add(os.getsid(pid))
+
+    def members(wanted: set[int]) -> list[int]:
+        return [pid for pid in _members(wanted) if is_ours(pid)]
+
     deadline = time.monotonic() + SHUTDOWN
-    if leader in _members({leader}):
-        os.kill(leader, number)
+    if leader in members({leader}):
+        with suppress(ProcessLookupError):
+            os.kill(leader, number)
         while leader in _members({leader}) and time.monotonic() < deadline:
             time.sleep(0.05)
     # A session keeps its id while a member is alive. More than one pass, because a process may be starting another.
     deadline = time.monotonic() + SHUTDOWN
-    while (left := _members(sessions)) and time.monotonic() < deadline:
+    while (left := members(sessions)) and time.monotonic() < deadline:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -263,7 +283,45 @@ def command_line(pid: int) -> str:
     path = Path(f"/proc/{pid}/cmdline")
     with suppress(OSError):
         return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    arguments = ["ps", "-ww", "-p", str(pid), "-o", "command="]
+    return _output_of("ps", "-ww", "-p", str(pid), "-o", "command=")
+
+
+def beginning_of(pid: int) -> str:
+    """Return when a live process began, with the machine's own start: no two processes have the same; or nothing.
+
+    Parameters
+    ----------
+    pid : int
+    """
+    with suppress(OSError, IndexError):
+        # The 22nd field of all, the 20th after the name, which may hold anything: ticks since the start.
+        ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {ticks}"
+    if Path("/proc/self/stat").exists():
+        return ""
+    return _output_of("ps", "-p", str(pid), "-o", "lstart=").strip()
+
+
+def variable_of(pid: int, name: str) -> str | None:
+    """Return a variable of the environment that a process was started in; None where that cannot be read.
+
+    Parameters
+    ----------
+    pid : int
+    name : str
+    """
+    start = f"{name}="
+    if Path("/proc/self/environ").exists():
+        with suppress(OSError):
+            for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if entry.startswith(start.encode()):
+                    return os.fsdecode(entry[len(start) :])
+        return None
+    words = _output_of("ps", "-E", "-ww", "-p", str(pid), "-o", "command=").split()
+    return next((word.removeprefix(start) for word in words if word.startswith(start)), None)
+
+
+def _output_of(*arguments: str) -> str:
     return subprocess.run(arguments, capture_output=True, text=True, check=False).stdout
 
 

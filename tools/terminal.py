@@ -60,7 +60,8 @@ def console() -> Console:
 
 
 def say(text: str, *, to_errors: bool = False, markup: bool = False, wrapped: bool = True) -> None:
-    """Print a line, by default without markup and on standard output."""
+    """Print text, by default without markup and on standard output; what a terminal would obey is escaped."""
+    text = "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
     if to_errors:
         Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=markup)
     else:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.files import read_npz
 from flwr_fco.datasets.base import Samples, stream
 from flwr_fco.datasets.mnist import SPLIT, PartitionedImages, random_subset
 from flwr_fco.datasets.partition import random_partition
@@ -73,11 +74,10 @@ def cifar10(
 def _from_npz(file: Path) -> tuple[Samples, Samples]:
     if not file.is_file():
         raise DataNotFoundError(f"{file} does not exist; expected an .npz file with the arrays {', '.join(_KEYS)}")
-    with np.load(file, allow_pickle=False) as archive:
-        missing = [key for key in _KEYS if key not in archive]
-        if missing:
-            raise ConfigurationError(f"{file} lacks {missing}; expected the arrays {', '.join(_KEYS)}")
-        arrays = {key: archive[key] for key in _KEYS}
+    arrays = read_npz(file, _KEYS, compressed=True)
+    missing = [key for key in _KEYS if key not in arrays]
+    if missing:
+        raise ConfigurationError(f"{file} lacks {missing}; expected the arrays {', '.join(_KEYS)}")
     return tuple(  # type: ignore[return-value]
         _checked(file, arrays[f"{part}_images"], arrays[f"{part}_labels"]) for part in ("train", "test")
     )

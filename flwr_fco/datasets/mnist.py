@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import struct
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.files import read_unpacked
 from flwr_fco.datasets.base import Samples, stream, together
 from flwr_fco.datasets.bundled import PartitionedClassification
 from flwr_fco.datasets.partition import label_partition, random_partition
@@ -94,8 +94,7 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
         raise DataNotFoundError(
             f"{file} does not exist; expected an IDX file, such as MNIST's train-images-idx3-ubyte.gz"
         )
-    raw = file.read_bytes()
-    content = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    content = read_unpacked(file)
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise ConfigurationError(
             f"{file} begins with {content[:4].hex()}; expected 000008..: an IDX file of unsigned bytes. Fetch it again."

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fco.core.files import check_csr, read_npy, write_npy
 from flwr_fco.datasets.base import Samples
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 
@@ -61,17 +62,19 @@ def memmap(folder: str | os.PathLike[str], make: Callable[[], Samples] | None = 
         _write(path, make())
     names = (_DENSE,) if (path / f"{_DENSE}.npy").exists() else _SPARSE
     try:
-        parts = {name: np.load(path / f"{name}.npy", mmap_mode="r") for name in (*names, _TARGETS)}
-    except (OSError, ValueError) as error:
+        parts = {name: read_npy(path / f"{name}.npy", mapped=True) for name in (*names, _TARGETS)}
+        if names == (_DENSE,):
+            return Samples(np.asarray(parts[_DENSE]), np.asarray(parts[_TARGETS]))
+        data, indices, starts = (np.asarray(parts[name]) for name in _SPARSE[:3])
+        rows, columns = map(int, parts["shape"])
+        check_csr(data, indices, starts, rows, columns, "the matrix of features")
+    except (OSError, ValueError, TypeError) as error:
         raise ConfigurationError(
             f"{path} is no folder of memmap's: {error}. Remove it, or name another one, and it is made again"
         ) from error
-    if names == (_DENSE,):
-        return Samples(np.asarray(parts[_DENSE]), np.asarray(parts[_TARGETS]))
     from scipy.sparse import csr_array
 
-    data, indices, starts = (np.asarray(parts[name]) for name in _SPARSE[:3])
-    features = csr_array((data, indices, starts), shape=tuple(parts["shape"].tolist()), copy=False)
+    features = csr_array((data, indices, starts), shape=(rows, columns), copy=False)
     return Samples(features, np.asarray(parts[_TARGETS]))
 
 
@@ -91,7 +94,7 @@ def _write(path: Path, samples: Samples) -> None:
         for name, array in {**parts, _TARGETS: np.asarray(samples.targets)}.items():
             if array.dtype.hasobject:
                 raise ConfigurationError(f"the {name} have dtype {array.dtype}; expected numbers")
-            np.save(partial / f"{name}.npy", array, allow_pickle=False)
+            write_npy(partial / f"{name}.npy", array)
         try:
             partial.rename(path)
         except OSError:

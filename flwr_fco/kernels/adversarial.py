@@ -1,8 +1,8 @@
 """The operator of multinomial logistic regression against one perturbation of all examples."""
 
 import numpy as np
-from numba import njit
 
+from flwr_fco.kernels.compiled import njit
 from flwr_fco.kernels.losses import CHUNK, softmax_slopes
 
 

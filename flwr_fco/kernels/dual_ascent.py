@@ -1,6 +1,6 @@
 """Dual coordinate ascent for the hinge loss."""
 
-from numba import njit
+from flwr_fco.kernels.compiled import njit
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})

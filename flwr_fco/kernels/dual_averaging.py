@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from flwr_fco.kernels.compiled import njit
 from flwr_fco.kernels.losses import add_least_squares_gradient, add_logistic_gradient
 from flwr_fco.kernels.mirror import p_norm_point
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from flwr_fco.kernels.compiled import njit
 
 Array = NDArray[Any]
 

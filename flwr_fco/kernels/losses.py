@@ -13,7 +13,8 @@ time with eight margins at a time than with four).
 import math
 
 import numpy as np
-from numba import njit
+
+from flwr_fco.kernels.compiled import njit
 
 #: Rows that the multinomial gradient gathers for one pair of matrix products: they stay in the cache between the two.
 CHUNK = 64

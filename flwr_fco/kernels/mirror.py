@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from flwr_fco.kernels.compiled import njit
 
 Vector = NDArray[np.float64]
 

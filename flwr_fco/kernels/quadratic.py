@@ -12,7 +12,8 @@ Scheinberg, Goldfarb: Efficient block-coordinate descent algorithms for the grou
 import math
 
 import numpy as np
-from numba import njit
+
+from flwr_fco.kernels.compiled import njit
 
 #: Proximal gradient steps on a group before the next group.
 _STEPS_ON_A_GROUP = 8

@@ -9,7 +9,8 @@ sum is done anew.
 import math
 
 import numpy as np
-from numba import njit
+
+from flwr_fco.kernels.compiled import njit
 
 #: What is left of a sum after subtractions, relative to its largest value, below which it is done anew.
 _LEFT = 1e-3

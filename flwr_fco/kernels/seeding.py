@@ -1,7 +1,8 @@
 """The seeding of NumPy's PCG64: its documented and stable SeedSequence, ten times faster."""
 
 import numpy as np
-from numba import njit
+
+from flwr_fco.kernels.compiled import njit
 
 _WORD = 0xFFFFFFFF
 _POOL = 4

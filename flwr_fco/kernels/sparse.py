@@ -7,7 +7,8 @@ kernel first computes the rows' contributions at the point and only then writes.
 import math
 
 import numpy as np
-from numba import njit
+
+from flwr_fco.kernels.compiled import njit
 
 
 @njit(cache=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from flwr_fco.kernels.compiled import njit
 
 _REORDER = {"reassoc", "contract", "nsz"}
 

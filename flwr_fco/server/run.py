@@ -31,6 +31,7 @@ from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import Reply, Round
 from flwr_fco.server.rounds import saving
+from flwr_fco.server.rounds.claims import Claims
 from flwr_fco.server.rounds.output import Output, check_point, check_state
 from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.server.rounds.structure import structure
@@ -94,7 +95,7 @@ class Run:
 
     def __getstate__(self) -> dict[str, Any]:
         # What is under way is of the grid and the callbacks, which hold connections, or the clients themselves.
-        return {**self.__dict__, "progress": None, "running": False}
+        return {**self.__dict__, "progress": None, "running": False, "claims": self.claims.of_a_copy()}
 
     def _assemble(self) -> None:
         """Make the parts that the options select."""
@@ -149,6 +150,9 @@ class Run:
         self.progress: Progress | None = None
         #: What was counted of the last training round; None if nobody was asked.
         self.outcome: Mapping[str, float | int] | None = None
+        self.claims = Claims()
+        #: The file from which the state was restored, if it was.
+        self.came_from: str | os.PathLike[str] | None = None
         self._kept: saving.Saved | None = None
         self._renamed: set[str] = set()
 
@@ -350,14 +354,32 @@ class Run:
         return self._problem
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Save the state and the current run to an ``.npz`` file; see :mod:`flwr_fco.server.rounds.saving`."""
+        """Save the state and the current run to an ``.npz`` file; see :mod:`flwr_fco.server.rounds.saving`.
+
+        Raises
+        ------
+        TakenOverError
+            If the file is another run's now.
+        """
         if self.state is None:
             raise ConfigurationError("there is no state to save before the first round; call `prepare` or `start`")
         saved = self._saved()
         if self.progress is not None:
             saved.parts[_RUN] = self.progress.to_arrays()
         options, secret = saving.options_text(self.strategy), self.private_mean is not None
-        saving.write(path, self._settings_digest, saved, options, secret=secret)
+        digest = self._settings_digest
+        self.claims.write(path, lambda owner: saving.write(path, digest, saved, options, secret=secret, owner=owner))
+
+    def move_on(self) -> None:
+        """Save a resumed private run to the file that it comes from: nobody can release its rounds again from there.
+
+        Raises
+        ------
+        TakenOverError
+            If another run has the file.
+        """
+        if self.private_mean is not None and self.came_from is not None:
+            self.save(self.came_from)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Restore a state that :meth:`save` wrote; call :meth:`prepare` with the same model first.
@@ -370,8 +392,9 @@ class Run:
             If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged;
             the strategy is then unchanged.
         """
+        self.claims.see(path)
         self._restore(path, self.read_state(path))
-        self._loaded = True
+        self._loaded, self.came_from = True, path
 
     def resume(self, path: str | os.PathLike[str], progress: Progress) -> None:
         """Restore an unfinished run that :meth:`save` wrote.
@@ -383,6 +406,7 @@ class Run:
         progress : Progress
             Progress of the resumed run; modified.
         """
+        self.claims.see(path)
         saved = self.read_state(path)
         if not saved.parts[_RUN]:
             raise ConfigurationError(
@@ -390,6 +414,10 @@ class Run:
                 "expected a file of flwr_fco.callbacks.Checkpoint"
             )
         self._restore(path, saved, progress)
+        self.came_from = path
+        if self.private_mean is not None:
+            # Whoever goes on from a private run has its file, so that its rounds are released once.
+            self.claims.wanted.append(path)
 
     def read_state(self, path: str | os.PathLike[str]) -> saving.Saved:
         """Read a file that :meth:`save` wrote for this strategy and model; nothing changes.
@@ -430,7 +458,7 @@ class Run:
             self._take(saved)
             if progress is not None:
                 progress.from_arrays(saved.parts[_RUN])
-        except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
+        except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             self._take(before)
             raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
 
@@ -554,6 +582,9 @@ class Run:
             # The noisy mean is all that is known of the replies; no round is skipped.
             self.overflowed = not self._update([self.private_mean.release(uplinks)])
             self.outcome = {"skipped": int(self.overflowed)}
+            if not self.running:
+                # Rounds by hand, which have no save points.
+                self.move_on()
             metrics = self._reported(MetricRecord(), self.outcome)
         elif self.current.nodes:
             self.outcome = counts = self._conclude(good, uplinks)

@@ -2,8 +2,10 @@
 
 from flwr_fco.simulation.fit_path import PathResult, fit_path, plot_path
 from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.simulation.lifeline import end_with
 from flwr_fco.simulation.processes import Processes
 from flwr_fco.simulation.ray_actors import RayActors, check_reservation, room_of
+from flwr_fco.simulation.ray_token import import_ray, token_settings
 from flwr_fco.simulation.simulate import simulate
 from flwr_fco.simulation.warmup import warmup
 from flwr_fco.simulation.workers import WorkerGrid
@@ -15,9 +17,12 @@ __all__ = [
     "RayActors",
     "WorkerGrid",
     "check_reservation",
+    "end_with",
     "fit_path",
+    "import_ray",
     "plot_path",
     "room_of",
     "simulate",
+    "token_settings",
     "warmup",
 ]

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from flwr_fco.core.files import write_file
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation.simulate import simulate
 from flwr_fco.simulation.strength_path import PathPoint, PathResult, StrengthPath
@@ -170,7 +172,8 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     figure.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8
     )
-    figure.savefig(file, dpi=150)
+    ending = Path(file).suffix[1:] or "png"
+    write_file(file, lambda place: figure.savefig(place, dpi=150, format=ending))
 
 
 def _coefficients(points: Sequence[PathPoint], names: Sequence[str]) -> NDArray[np.float64]:

@@ -34,6 +34,8 @@ class Processes(Workers):
             raise ConfigurationError("engine='processes' needs Linux or macOS; expected 'in-process' or 'ray' here")
         self._asked = SharedMemory(_memory())
         self._answered = [SharedMemory(_memory()) for _ in range(self.number)]
+        #: Our ends of pipes, which the system closes where this process is killed; the workers end then.
+        self._lifelines: dict[int, int] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         try:
             for worker in range(self.number):
@@ -46,17 +48,25 @@ class Processes(Workers):
         earlier = self._processes.get(worker)
         if earlier is not None:
             _end(earlier)
-        descriptors = (self._asked.descriptor, self._answered[worker].descriptor)
+        # One for each: of several processes with the same end of a pipe the system tells one.
+        theirs, ours = os.pipe()
+        descriptors = (self._asked.descriptor, self._answered[worker].descriptor, theirs)
         # A worker can import what this process can import, and computes on one core.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
-        self._processes[worker] = subprocess.Popen(
-            [sys.executable, "-c", _MAIN, *map(str, descriptors)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**threads, **os.environ, "PYTHONPATH": paths},
-            pass_fds=descriptors,
-        )
+        try:
+            self._processes[worker] = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, *map(str, descriptors)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**threads, **os.environ, "PYTHONPATH": paths},
+                pass_fds=descriptors,
+            )
+        finally:
+            os.close(theirs)
+            if worker in self._lifelines:
+                os.close(self._lifelines[worker])
+            self._lifelines[worker] = ours
 
     def _call(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         answers: dict[int, Any] = {}
@@ -96,6 +106,8 @@ class Processes(Workers):
             if memory.descriptor >= 0:
                 os.close(memory.descriptor)
                 memory.descriptor = -1
+        for worker in list(self._lifelines):
+            os.close(self._lifelines.pop(worker))
 
 
 def _end(process: subprocess.Popen[bytes]) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr_fco.errors import ConfigurationError, NotInstalledError
+from flwr_fco.simulation.ray_token import import_ray
 from flwr_fco.simulation.workers import Lost, Workers
 
 #: Bytes of an array from which on it goes through the object store, once for all workers.
@@ -51,7 +52,7 @@ class RayActors(Workers):
         if number is None and not num_cpus and not num_gpus:
             raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for any number of workers; say how many")
         try:
-            import ray as module
+            module = import_ray(address)
         except ImportError as error:
             raise NotInstalledError(
                 "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`, or take engine='processes'"

@@ -23,6 +23,7 @@ from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.spec import Spec, Specified
 from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.simulation.lifeline import end_with
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent
@@ -297,15 +298,17 @@ def main(arguments: Sequence[str]) -> None:
     Parameters
     ----------
     arguments : sequence of str
-        The descriptors of the memory of questions and that of answers.
+        The descriptors of the memory of questions, of that of answers, and of the pipe that ends the worker.
     """
+    *memories, lifeline = map(int, arguments)
+    end_with(lifeline)
     # Ctrl-C goes to all processes of a terminal; the one that was started by the user ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What a client prints must not come among the answers, nor may it read the questions.
     calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
-    asked, answered = (SharedMemory(int(descriptor)) for descriptor in arguments)
+    asked, answered = map(SharedMemory, memories)
     worker = Worker()
     with _flower.quiet():
         while True:

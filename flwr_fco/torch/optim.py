@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from abc import abstractmethod
@@ -16,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flwr_fco.core.files import json_object
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
@@ -917,4 +917,4 @@ def _check_group(group: Group) -> None:
 
 
 def _spec(saved: Mapping[str, Any]) -> Spec:
-    return Spec(json.loads(saved["header"]), {name: tensor.numpy() for name, tensor in saved["arrays"].items()})
+    return Spec(json_object(saved["header"]), {name: tensor.numpy() for name, tensor in saved["arrays"].items()})

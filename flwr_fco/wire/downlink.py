@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
+from flwr_fco.core.files import parse_json
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ProtocolError
@@ -421,6 +422,6 @@ def parsed(text: str) -> Any:
     if len(text) > _LONGEST_JSON:
         raise ProtocolError(f"the server's plan has {len(text)} characters, expected at most {_LONGEST_JSON}")
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return parse_json(text)
+    except ValueError as error:
         raise ProtocolError(f"the server's plan is no JSON: {error}") from error

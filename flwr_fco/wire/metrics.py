@@ -17,6 +17,10 @@ from flwr_fco.wire import flower as _flower
 LARGEST_COUNT = 2**53
 #: Prefix of a clients' metric that has the name of one of the server's.
 CLIENTS = "clients-"
+#: Maximum number of a reply's metrics, of a name's characters, and of all numbers in lists: they go into every table.
+MOST_METRICS, LONGEST_NAME, MOST_NUMBERS = 1_000, 200, 100_000
+#: Names that have been checked.
+_known: set[str] = set()
 
 
 def is_number(value: Any) -> bool:
@@ -37,6 +41,7 @@ def metrics_of(content: RecordDict | dict[str, Any], weighted_by_key: str) -> tu
         if len(records) != 1:
             raise ProtocolError(f"expected exactly one MetricRecord, got {len(records)}")
         metrics = dict(records[0].items())
+    _check_names(metrics)
     if weighted_by_key not in metrics:
         raise ProtocolError(f"the MetricRecord lacks the weight key {weighted_by_key!r}; it has {sorted(metrics)}")
     weight = metrics[weighted_by_key]
@@ -45,6 +50,25 @@ def metrics_of(content: RecordDict | dict[str, Any], weighted_by_key: str) -> tu
     if not is_number(weight) or weight < 0:
         raise ProtocolError(f"the weight {weighted_by_key!r} is {weight!r}, expected a finite number >= 0")
     return metrics, float(weight)
+
+
+def _check_names(metrics: Mapping[str, Any]) -> None:
+    """Reject metrics that are too many, or have names that cannot be shown."""
+    if len(metrics) > MOST_METRICS:
+        raise ProtocolError(f"it reports {len(metrics)} metrics, expected at most {MOST_METRICS}")
+    if list in map(type, metrics.values()):
+        numbers = sum(len(value) for value in metrics.values() if type(value) is list)
+        if numbers > MOST_NUMBERS:
+            raise ProtocolError(f"it reports lists of {numbers} numbers, expected at most {MOST_NUMBERS}")
+    if metrics.keys() <= _known:
+        return
+    for name in metrics:
+        if not isinstance(name, str) or len(name) > LONGEST_NAME or not name.isprintable():
+            raise ProtocolError(
+                f"it reports a metric {name!r:.100}, expected a name of at most {LONGEST_NAME} printable characters"
+            )
+    if len(_known) < 10 * MOST_METRICS:
+        _known.update(metrics)
 
 
 def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:

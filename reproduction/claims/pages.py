@@ -8,6 +8,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from flwr_fco.models import write_file
 from reproduction.claims.definition import EXPERIMENTS, Definition, load_definition
 from reproduction.claims.reproduction import Verdict, median, verdict_table
 from reproduction.claims.stored import AWAITS, Stored, read_again
@@ -64,7 +65,7 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
     written["README.md"] = _index(content["surprises"], rows, verdicts, homes, made)
     (folder / "details").mkdir(parents=True, exist_ok=True)
     for name, text in written.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        write_file(folder / name, text)
     return [folder / name for name in written]
 
 

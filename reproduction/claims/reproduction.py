@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.models import parse_json, read_json, read_npy, write_file, write_npy
 from reproduction.claims.definition import Claim, Definition, RunLine
 from reproduction.claims.densities import measure_densities
 from reproduction.claims.figures import figure_of
@@ -25,7 +26,6 @@ from reproduction.pictures.report import draw, require_matplotlib, table_of
 from reproduction.problems.baselines import BASELINES, solve_baseline
 from reproduction.problems.named import load_task
 from reproduction.runs.run import run
-from reproduction.runs.run_folder import json_object, replace_file
 from reproduction.runs.settings import RunSettings, format_assignments, plain
 from reproduction.runs.sweep import submitting
 
@@ -222,14 +222,12 @@ def reproduce(
         outcomes.setdefault(job.line.label, []).append(by_job[job.file])
     verdicts = judge(definition, outcomes)
     seconds = time.perf_counter() - began
-    (folder / "verdicts.json").write_text(
-        json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n", encoding="utf-8"
-    )
+    write_file(folder / "verdicts.json", json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n")
     tables = _tables(definition, outcomes)
     page = _page(definition, verdicts) + (f"\n{tables}\n" if tables else "")
-    (folder / "verdicts.md").write_text(page, encoding="utf-8")
+    write_file(folder / "verdicts.md", page)
     kept = {job.line.label: job.kept for job in jobs if array and job.settings.seed == definition.seeds[0]}
-    images = {label: np.load(file) for label, file in kept.items()}
+    images = {label: read_npy(file) for label, file in kept.items()}
     draw(figure_of(definition, outcomes, images), folder / "figure.png")
     return Report(definition, verdicts, outcomes, folder, seconds, tables)
 
@@ -241,8 +239,8 @@ def _claim_folder(definition: Definition, folder: Path) -> None:
     # A folder without any run, for example because data were missing, may be used by any experiment.
     if file.is_file() and any((folder / "runs").glob("*.json")):
         try:
-            held = json_object(file.read_text(encoding="utf-8"))
-        except ValueError as error:
+            held = read_json(file, {"experiment": str, "quick": bool, "set": dict})
+        except (ConfigurationError, OSError) as error:
             raise ConfigurationError(
                 f"{file} cannot be read: {error}. It says which experiment the folder holds: remove the folder, or "
                 "give another by --out"
@@ -253,7 +251,7 @@ def _claim_folder(definition: Definition, folder: Path) -> None:
                 "Give another by --out"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    replace_file(file, lambda place: place.write(f"{json.dumps(wanted)}\n".encode()))
+    write_file(file, json.dumps(wanted) + "\n")
 
 
 def _described(held: Mapping[str, Any]) -> str:
@@ -506,10 +504,17 @@ def _outcomes(
 def _finished(file: Path) -> dict[str, Any]:
     """Return the content of a job's file; nothing if it is damaged, so that the job is repeated."""
     try:
-        known = json_object(file.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
+        known = read_json(file)
+    except (ConfigurationError, OSError):
         return {}
-    return known if {"history", "diverged"} <= known.keys() else {}
+    lines = known.get("history")
+    whole = isinstance(lines, list) and lines and all(map(_is_line, lines)) and type(known.get("diverged")) is int
+    return known if whole else {}
+
+
+def _is_line(line: Any) -> bool:
+    """Whether this is what a run says of a round."""
+    return isinstance(line, dict) and "round" in line and all(type(value) in (int, float) for value in line.values())
 
 
 def _do(job: _Job) -> Outcome:
@@ -531,8 +536,8 @@ def _do(job: _Job) -> Outcome:
         history = [{**line, "gap": line["objective"] - best} if "objective" in line else line for line in history]
     content = {"settings": config, "diverged": result.diverged, **cost, "history": history}
     if job.array:
-        np.save(job.kept, result.arrays[job.array])
-    replace_file(job.file, lambda place: place.write(json.dumps(content).encode()))
+        write_npy(job.kept, result.arrays[job.array])
+    write_file(job.file, json.dumps(content))
     return Outcome(history, result.diverged)
 
 
@@ -555,5 +560,5 @@ def _optimum(settings: RunSettings) -> float:
 
 @cache
 def _solved(problem: str, seed: int, options: str) -> float:
-    task = load_task(problem, seed, json.loads(options))
+    task = load_task(problem, seed, parse_json(options))
     return task.objective(solve_baseline(task, "centralized", tol=1e-10).w)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flwr_fco.models import read_json, write_file
 from reproduction.claims.definition import EXPERIMENTS, Claim, Definition, RunLine
 from reproduction.claims.reproduction import Report, Verdict, verdict_of, without_values
 from reproduction.claims.rules import RULES, Measurement, Rule
@@ -65,7 +66,7 @@ def keep(report: Report) -> None:
     if definition.shortened or definition.overrides:
         return
     claims = {claim.name: claim for claim in definition.claims}
-    runs = [json.loads(file.read_text("utf-8")) for file in (report.folder / "runs").glob("*.json")]
+    runs = [read_json(file) for file in (report.folder / "runs").glob("*.json")]
     stored = {
         "seeds": list(definition.seeds),
         "seconds": round(sum(own["seconds"] for own in runs)),
@@ -86,7 +87,7 @@ def keep(report: Report) -> None:
         },
         "tables": report.tables,
     }
-    (report.folder / RESULTS).write_text(json.dumps(stored, indent=1) + "\n", encoding="utf-8")
+    write_file(report.folder / RESULTS, json.dumps(stored, indent=1) + "\n")
 
 
 def read_folders(folder: Path) -> dict[str, Stored]:
@@ -102,9 +103,7 @@ def read_folders(folder: Path) -> dict[str, Stored]:
     dict of str to Stored
         Without quick versions and runs with other settings, which have no pages.
     """
-    return {
-        name: json.loads(file.read_text("utf-8")) for name in EXPERIMENTS if (file := folder / name / RESULTS).is_file()
-    }
+    return {name: read_json(file) for name in EXPERIMENTS if (file := folder / name / RESULTS).is_file()}
 
 
 def read_again(definition: Definition, stored: Stored) -> list[Verdict]:
@@ -123,7 +122,8 @@ def read_again(definition: Definition, stored: Stored) -> list[Verdict]:
 
     Examples
     --------
-    >>> from reproduction.claims.definition import load_definition
+    >>> from flwr_fco.models import read_json, write_file
+    from reproduction.claims.definition import load_definition
     >>> read_again(load_definition("fco-theorems"), {})[0].verdict
     'awaits a run'
     """

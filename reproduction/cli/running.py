@@ -252,8 +252,12 @@ def sweep(
     ] = "recovery-error",
     out: Annotated[Path | None, typer.Option(help="Folder; a sweep that was stopped goes on in it.")] = None,
     engine: Annotated[
-        str, typer.Option(help="`ray` (RAY_ADDRESS: that cluster), `processes`, or `in-process`: one after the other.")
-    ] = "ray",
+        str,
+        typer.Option(
+            help="`processes`, `in-process`: one after the other, or `ray` (RAY_ADDRESS: that cluster), which listens "
+            "on the network: docs/ray-cluster.md."
+        ),
+    ] = "processes",
     workers: Annotated[int, typer.Option(min=0, help="Trials at a time on this machine; 0: one a core.")] = 0,
     num_cpus: shell.NumCpus = None,
     num_gpus: shell.NumGpus = None,
@@ -319,6 +323,7 @@ def _draw_heat_maps(
 def _show_best(
     found: dict[str, list[Trial]], problem: str, varied: list[str], criterion: Criterion, folder: Path
 ) -> None:
+    from flwr_fco.models import write_file
     from reproduction.runs.sweep import best_trials
 
     trials = [trial for own in found.values() for trial in own]
@@ -333,7 +338,7 @@ def _show_best(
             score = f"{best[name]['score']:.5g}"
         table.add_row(name, *cells, score, str(len(own)), str(sum(bool(trial["diverged"]) for trial in own)))
     terminal.console().print(table)
-    (folder / "best.json").write_text(json.dumps(best, indent=2) + "\n", encoding="utf-8")
+    write_file(folder / "best.json", json.dumps(best, indent=2) + "\n")
     terminal.say(f"{len(trials)} trials: {folder / 'trials.csv'}")
 
 

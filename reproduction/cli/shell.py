@@ -37,8 +37,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 def write(path: Path, text: str) -> None:
     """Write a file and create its folder."""
+    from flwr_fco.models import write_file
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
+    write_file(path, text)
 
 
 def parsed(settings: list[str] | None) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+from flwr_fco.models import printable
 from reproduction.pictures.appearance import Appearance, appearances
 from reproduction.pictures.comparison import Group, logarithmic_metrics, metric_names
 from reproduction.pictures.curves import figure_of_curves
@@ -54,6 +55,14 @@ def html_page(groups: Sequence[Group]) -> str:
         If matplotlib, which draws the curves, is not installed.
     """
     require_matplotlib("a report as HTML needs matplotlib (--format text does not)")
+    from matplotlib import rc_context
+
+    # A name between dollars is a name here, and no formula.
+    with rc_context({"text.parse_math": False}):
+        return _page(groups)
+
+
+def _page(groups: Sequence[Group]) -> str:
     looks = appearances({group.label: group.method for group in groups})
     names = metric_names(groups)
     settings = _settings(groups)
@@ -126,6 +135,7 @@ def _panels(
 def _without_names(svg: str) -> Markup:
     """Return an SVG without matplotlib's metadata and element ids, which would be repeated in a page."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = "\n".join(map(printable, svg.split("\n")))
     return Markup(re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.models import printable, write_file
 from reproduction.pictures.appearance import Appearance, appearance, appearances
 
 Series = tuple[NDArray[Any], NDArray[Any]]
@@ -374,7 +375,9 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     """
     columns = list({key: None for row in rows for key in row})
     cells = ([f"{v:.4g}" if isinstance(v := row.get(key, ""), float) else str(v) for key in columns] for row in rows)
-    return table_of(columns, cells).rstrip("\n")
+    # Names and settings are those of a folder, which may be anybody's: a page of Markdown may hold HTML.
+    safe = ([printable(cell).replace("<", "&lt;") for cell in line] for line in (columns, *cells))
+    return table_of(next(safe), safe).rstrip("\n")
 
 
 def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -423,7 +426,7 @@ def draw(figure: Any, path: Path) -> None:
     with rc_context(_SVG):
         if path.suffix not in ("", ".png"):
             try:
-                figure.savefig(path)
+                write_file(path, lambda file: figure.savefig(file, format=path.suffix[1:]))
             except ValueError as error:
                 raise ConfigurationError(
                     f"{path} has the ending {path.suffix!r}; expected .png, .pdf or .svg"
@@ -433,9 +436,10 @@ def draw(figure: Any, path: Path) -> None:
         figure.savefig(drawn, dpi=_DOTS, format="png")
         # The places are known now: finding them takes a third of the time.
         figure.set_layout_engine("none")
-        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+        write_file(path.with_suffix(".svg"), lambda file: figure.savefig(file, format="svg", metadata={"Date": None}))
     with Image.open(drawn) as image:
-        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, format="PNG", optimize=True)
+        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    write_file(path, lambda file: small.save(file, format="PNG", optimize=True))
 
 
 def svg_of(figure: Any, salt: str) -> str:

@@ -21,6 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_fco.client_apps import client_app as make_client_app
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.models import json_object, write_file
 from reproduction.problems.baselines import BASELINES
 from reproduction.problems.loaders import data_directory
 from reproduction.problems.named import find_problem
@@ -84,10 +85,10 @@ def run_with_flower(
     # a TOML string.
     template = (resources.files(__package__ or "") / "flower_app.toml").read_text(encoding="utf-8")
     content = template.replace('"{settings}"', json.dumps(json.dumps(settings.to_config())))
-    (place / "app" / "pyproject.toml").write_text(content, encoding="utf-8")
-    (place / "app" / "README.md").write_text("A run of flwr-fco.\n", encoding="utf-8")
-    (code / "__init__.py").write_text("", encoding="utf-8")
-    (code / "apps.py").write_text(_APPS, encoding="utf-8")
+    write_file(place / "app" / "pyproject.toml", content)
+    write_file(place / "app" / "README.md", "A run of flwr-fco.\n")
+    write_file(code / "__init__.py", "")
+    write_file(code / "apps.py", _APPS)
     record = place / _RECORD
     if not resume:
         shutil.rmtree(record, ignore_errors=True)
@@ -138,7 +139,7 @@ def _serve(grid: Grid, context: Context) -> None:
 
 
 def _settings(context: Context) -> RunSettings:
-    return RunSettings.from_config(json.loads(str(context.run_config["settings"])))
+    return RunSettings.from_config(json_object(str(context.run_config["settings"])))
 
 
 client_app = make_client_app(lambda context: _settings(context).load().dataset.objective(partition_of(context)))

@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fco.callbacks import Checkpoint
+from flwr_fco.models import parse_json
 from flwr_fco.strategies import run_of
 from reproduction.runs.recorder import Recorder
 from reproduction.runs.run_folder import RunFolder, RunStatus, SupportHistory
@@ -120,7 +121,7 @@ class Journal(Checkpoint):
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore what :meth:`to_arrays` returned."""
-        self._seconds, self._exchanges = json.loads(str(arrays["lines"]))
+        self._seconds, self._exchanges = parse_json(str(arrays["lines"]))
         self._rounds, self._shares = arrays["rounds"].tolist(), list(arrays["shares"])
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.models import parse_json
 from flwr_fco.objectives import Vector
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.strategies import Arrays, CompositeStrategy, Epochs, Stage, Steps, run_of, theorem_stages
@@ -146,8 +147,8 @@ class Recorder:
         ConfigurationError
             If the settings differ, except for a larger number of rounds.
         """
-        config, history, self.diverged, self._costs = json.loads(str(arrays["record"]))
-        own = json.loads(json.dumps(self.settings.to_config()))
+        config, history, self.diverged, self._costs = parse_json(str(arrays["record"]))
+        own = parse_json(json.dumps(self.settings.to_config()))
         others = sorted(key for key in {*own, *config} - {"num-rounds"} if own.get(key) != config.get(key))
         if others:
             raise ConfigurationError(

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import csv
 import json
-import zipfile
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.models import append_text, json_object, parse_json, read_npz, read_text, write_file, write_npz
 
 _CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
 _EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
 #: The columns of ``left-out.csv``: the fields of a strategy's ``left_out`` for each reply that did not count.
 LEFT_OUT = ("round", "node_id", "partition_id", "reason", "kind")
+#: Maximum number of bytes of a file of lines.
+_LONGEST = 2**30
+_AGAIN = "Run it again into another folder"
 
 _Read = TypeVar("_Read")
 
@@ -95,19 +99,19 @@ class RunFolder:
         if (path / _CONFIG).exists():
             if not resume:
                 raise ConfigurationError(f"the run folder {path} holds a run already; give another output-dir")
-            if _read(path / _CONFIG, json_object) != json.loads(json.dumps(dict(config))):
+            if _read(path / _CONFIG, json_object) != parse_json(json.dumps(dict(config))):
                 raise ConfigurationError(
                     f"the run folder {path} holds a run with other settings; resume with those that its {_CONFIG} has, "
                     "or give another folder"
                 )
             return
         with _writing(path / _CONFIG):
-            (path / _CONFIG).write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
+            write_file(path / _CONFIG, json.dumps(dict(config), indent=2) + "\n")
 
     def add(self, metrics: Mapping[str, float]) -> None:
         """Append a line of metrics; it is on disk when this returns, so a killed run keeps its history."""
-        with _writing(self.path / _METRICS), (self.path / _METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(dict(metrics)) + "\n")
+        with _writing(self.path / _METRICS):
+            append_text(self.path / _METRICS, json.dumps(dict(metrics)) + "\n")
 
     def checkpoint(
         self,
@@ -119,12 +123,11 @@ class RunFolder:
         """Save the run's progress and model, and the cost of all communications; each file is replaced atomically."""
         if exchanges:
             text = "".join(json.dumps(dict(line)) + "\n" for line in exchanges)
-            replace_file(self.path / _EXCHANGES, lambda file: file.write(text.encode()))
+            write_file(self.path / _EXCHANGES, text)
         if support is not None:
             self._save(_SUPPORT, {"rounds": support.rounds, "share": support.share})
         self.save_model(arrays)
-        status_text = json.dumps(status._asdict()) + "\n"
-        replace_file(self.path / _STATUS, lambda file: file.write(status_text.encode()))
+        write_file(self.path / _STATUS, json.dumps(status._asdict()) + "\n")
 
     def begin(self) -> None:
         """Drop the lines that a killed run has written; those up to its last checkpoint are written again."""
@@ -145,7 +148,7 @@ class RunFolder:
 
     def _save(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         with _writing(self.path / name):
-            replace_file(self.path / name, lambda file: np.savez(file, **dict(arrays)))  # type: ignore[arg-type]
+            write_npz(self.path / name, arrays)
 
     def save_left_out(self, rows: Iterable[Any]) -> None:
         """Save which replies did not count, and why; nothing is written if all counted.
@@ -226,12 +229,12 @@ def _record(path: Path) -> RunRecord:
     support = _support(path / _SUPPORT) if (path / _SUPPORT).is_file() else None
     status = _read(path / _STATUS, _status) if (path / _STATUS).is_file() else None
     left_out = _read(path / _LEFT_OUT, _table) if (path / _LEFT_OUT).is_file() else []
-    config = _read(path / _CONFIG, json_object)
-    lines, exchanges = (_lines(path / name) for name in (_METRICS, _EXCHANGES))
+    config = _read(path / _CONFIG, _config)
+    lines, exchanges = _lines(path / _METRICS), _lines(path / _EXCHANGES, finite=True)
     return RunRecord(config, lines, arrays, left_out, exchanges, support, status)
 
 
-def _lines(path: Path) -> list[dict[str, float]]:
+def _lines(path: Path, *, finite: bool = False) -> list[dict[str, float]]:
     """Return the lines of a JSON file, without an incomplete last line of a killed process."""
     if not path.is_file():
         return []
@@ -241,64 +244,48 @@ def _lines(path: Path) -> list[dict[str, float]]:
         whole.append(rest)
     except ValueError:
         pass
-    return [_metrics_line(path, number, line) for number, line in enumerate(whole, start=1)]
+    return [_metrics_line(path, number, line, finite) for number, line in enumerate(whole, start=1)]
+
+
+def _config(text: str) -> dict[str, Any]:
+    config = json_object(text)
+    for name in ("problem", "strategy"):
+        if not isinstance(config.get(name, ""), str):
+            raise ValueError(f"its {name} is {config[name]!r:.100}, expected a name")
+    for name in ("seed", "stretch"):
+        value = config.get(name, 0)
+        if type(value) is not int or not 0 <= value < 2**53:
+            raise ValueError(f"its {name} is {value!r:.100}, expected a whole number >= 0")
+    return config
 
 
 def _status(text: str) -> RunStatus:
-    values = json_object(text)
-    if not set(values) <= set(RunStatus._fields):
-        raise ValueError(f"it has {', '.join(values)}, expected {', '.join(RunStatus._fields)}")
-    return RunStatus(**values)
+    status = RunStatus(**json_object(text, {"exchanges": int, "finished": bool, "diverged": int, "seconds": float}))
+    if not all(0 <= number < 2**53 for number in (status.exchanges, status.diverged, status.seconds)):
+        raise ValueError(f"{status}; expected numbers of at least 0")
+    return status
 
 
 def _support(path: Path) -> SupportHistory:
     arrays = _model(path)
-    if set(arrays) != {"rounds", "share"} or arrays["share"].shape[:1] != arrays["rounds"].shape:
-        raise _damaged(path, "expected the arrays rounds and share, with a row for each round")
+    if set(arrays) != {"rounds", "share"} or arrays["rounds"].dtype.kind != "i" or arrays["rounds"].ndim != 1:
+        raise _damaged(path, "expected the arrays rounds, whole numbers, and share")
+    share = arrays["share"]
+    if share.ndim != 2 or len(share) != arrays["rounds"].size or not ((share >= 0.0) & (share <= 1.0)).all():
+        raise _damaged(path, "expected shares from 0 to 1, with a row for each round")
     return SupportHistory(arrays["rounds"], arrays["share"])
-
-
-def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a temporary file and move it into place atomically: a killed process leaves the old file."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        write(file)
-    partial.replace(path)
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Write rows, which may have different names, with the union of the names as header."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_file(path, text.getvalue())
 
 
-def json_object(text: str) -> dict[str, Any]:
-    """Return a JSON object.
-
-    Raises
-    ------
-    ValueError
-        If the text is not a JSON object.
-
-    Examples
-    --------
-    >>> json_object("[1]")
-    Traceback (most recent call last):
-    ...
-    ValueError: it holds a list, expected an object {...}
-    """
-    try:
-        value = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"it holds a {type(value).__name__}, expected an object {{...}}")
-    return value
-
-
-def _metrics_line(path: Path, number: int, line: str) -> dict[str, float]:
+def _metrics_line(path: Path, number: int, line: str, finite: bool) -> dict[str, float]:
     try:
         values = json_object(line)
         if "round" not in values:
@@ -307,7 +294,8 @@ def _metrics_line(path: Path, number: int, line: str) -> dict[str, float]:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"{name} is {value!r}, expected a number")
             # Plots and averages use floating point: integers beyond its range mean a damaged file.
-            float(value)
+            if not math.isfinite(float(value)) and (finite or name == "round"):
+                raise ValueError(f"{name} is {value!r}, expected a finite number")
     except (ValueError, OverflowError) as error:
         raise _damaged(path, f"line {number}: {error}") from error
     return values
@@ -323,29 +311,28 @@ def _table(text: str) -> list[dict[str, str]]:
 
 def _model(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        # Without a zip signature NumPy would treat the file as a pickle or a single array.
-        if not zipfile.is_zipfile(path):
-            raise ValueError("it is no .npz file")
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        for name, array in arrays.items():
-            if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
-                raise ValueError(f"{name!r} holds no numbers")
-    except Exception as error:
-        # Any exception: a damaged zip file makes NumPy and zlib raise a dozen kinds of errors.
-        raise _damaged(path, f"{error}") from error
+        arrays = read_npz(path)
+    except (ConfigurationError, OSError) as error:
+        raise ConfigurationError(f"{error}. {_AGAIN}") from error
+    for name, array in arrays.items():
+        if array.dtype.kind not in "fiub":
+            raise _damaged(path, f"{name!r} holds no numbers")
     return arrays
 
 
 def _read(path: Path, parse: Callable[[str], _Read]) -> _Read:
     try:
-        return parse(path.read_bytes().decode("utf-8"))
-    except (ValueError, OSError, csv.Error) as error:
+        text = read_text(path, _LONGEST)
+    except (ConfigurationError, OSError) as error:
+        raise ConfigurationError(f"{error}. {_AGAIN}") from error
+    try:
+        return parse(text)
+    except (ValueError, csv.Error) as error:
         raise _damaged(path, f"{error}") from error
 
 
 def _damaged(path: Path, reason: str) -> ConfigurationError:
-    return ConfigurationError(f"{path} is damaged: {reason}. Run it again into another folder")
+    return ConfigurationError(f"{path} is damaged: {reason}. {_AGAIN}")
 
 
 @contextmanager

@@ -321,7 +321,7 @@ def parse_value(text: str) -> Any:
     """
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return value if isinstance(value, bool | int | float | str) else text
 

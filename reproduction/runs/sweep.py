@@ -13,7 +13,6 @@ import math
 import multiprocessing
 import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -23,15 +22,28 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.simulation import check_reservation, room_of
+from flwr_fco.models import append_text, json_object, read_text, write_file
+from flwr_fco.simulation import check_reservation, end_with, import_ray, room_of
 from reproduction.runs.run import RunResult, run
-from reproduction.runs.run_folder import json_object, write_csv
+from reproduction.runs.run_folder import write_csv
 from reproduction.runs.settings import RunSettings, parse_value
 
 #: The result of a trial: settings, score, the round in which it diverged, means of the metrics.
 Trial = dict[str, Any]
 
 _TRIALS = "trials.jsonl"
+#: What a line of that file has.
+_KINDS: dict[str, Any] = {
+    "settings": dict,
+    "score": float,
+    "diverged": int,
+    "rounds": int,
+    "seconds": float,
+    "mean": dict,
+    "last": dict,
+}
+#: Maximum number of bytes of that file.
+_LONGEST = 2**30
 _DOMAIN = re.compile(r"(uniform|loguniform|integers)\(\s*([^,]+),\s*([^,]+)\)")
 
 
@@ -296,7 +308,7 @@ def run_sweep(
     folder: Path,
     criterion: Criterion,
     *,
-    engine: str = "ray",
+    engine: str = "processes",
     workers: int = 0,
     num_cpus: float = 1.0,
     num_gpus: float = 0.0,
@@ -310,9 +322,9 @@ def run_sweep(
     folder : Path
         Each finished trial is a line of ``trials.jsonl``; ``trials.csv`` is the final table.
     criterion : Criterion
-    engine : {"ray", "processes", "in-process"}, default "ray"
-        ``"ray"``: the cluster at RAY_ADDRESS if it is set, else this machine. ``"processes"``: processes on this
-        machine. ``"in-process"``: all trials one after another in this process.
+    engine : {"processes", "ray", "in-process"}, default "processes"
+        ``"processes"``: processes on this machine. ``"ray"``: the cluster at RAY_ADDRESS if it is set, else this
+        machine; Ray listens on the network. ``"in-process"``: all trials one after another in this process.
     workers : int, default 0
         Trials at a time on this machine; 0: as many as fit.
     num_cpus, num_gpus : float, default 1 and 0
@@ -342,15 +354,14 @@ def run_sweep(
     3.0
     """
     if engine not in ("ray", "processes", "in-process"):
-        raise ConfigurationError(f"engine={engine!r}; expected 'ray', 'processes' or 'in-process'")
+        raise ConfigurationError(f"engine={engine!r}; expected 'processes', 'ray' or 'in-process'")
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / _TRIALS
     done = {_key(trial["settings"]): trial for trial in read_trials(folder)}
     missing = [own for own in settings if _key(own.to_config()) not in done]
 
     def keep(trial: Trial) -> None:
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(trial) + "\n")
+        append_text(file, json.dumps(trial) + "\n")
         done[_key(trial["settings"])] = trial
         if on_trial is not None:
             on_trial(trial)
@@ -403,16 +414,18 @@ def read_trials(folder: Path) -> list[Trial]:
     if not file.is_file():
         return []
     found: list[Trial] = []
-    text = file.read_text(encoding="utf-8", errors="replace")
+    text = read_text(file, _LONGEST)
     complete = text[: text.rfind("\n") + 1]
     if complete != text:
         # The next line must not be appended to the rest of a broken one.
-        file.write_text(complete, encoding="utf-8")
+        write_file(file, complete)
     for number, line in enumerate(complete.splitlines(), start=1):
         try:
-            trial = json_object(line)
-            if not isinstance(trial.get("settings"), dict) or not {"score", "diverged", "mean"} <= trial.keys():
-                raise ValueError("it lacks settings, score, diverged or mean")
+            trial = json_object(line, _KINDS)
+            if not isinstance(trial["settings"].get("strategy"), str):
+                raise ValueError("its settings have no strategy")
+            if not all(type(value) in (int, float) for value in [*trial["mean"].values(), *trial["last"].values()]):
+                raise ValueError("its metrics are no numbers")
         except ValueError as error:
             raise ConfigurationError(
                 f"{file} is damaged: line {number}: {error}. Remove that line: its trial is done again"
@@ -495,12 +508,7 @@ def _end_with_parent() -> None:
     """End this process as soon as the one that started it is gone, which a kill leaves no time to tell its workers."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
+    end_with(parent.sentinel)
 
 
 @contextlib.contextmanager
@@ -524,7 +532,7 @@ def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[
         raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for all tasks at a time; reserve more")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        import ray
+        ray = import_ray(os.environ.get("RAY_ADDRESS"))
     except ImportError as error:
         raise ConfigurationError("this engine needs Ray: pip install ray, or use --engine in-process") from error
     # Failed trials are not repeated here; running the same command again does the missing ones.

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from flwr_fco.models import printable
 
 
 def render(name: str, /, **values: Any) -> str:
@@ -19,14 +22,20 @@ def render(name: str, /, **values: Any) -> str:
     **values
         What the template names.
     """
-    return _environment().get_template(f"{name}.j2").render(**values)
+    return _environment(name.endswith(".html")).get_template(f"{name}.j2").render(**values)
+
+
+def _shown(value: Any) -> Any:
+    """Return what goes into a page of HTML without characters that turn the direction of writing, or are none."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 @cache
-def _environment() -> Environment:
+def _environment(html: bool) -> Environment:
     return Environment(
         loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
+        autoescape=html,
+        finalize=_shown if html else None,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

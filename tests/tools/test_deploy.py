@@ -1,7 +1,9 @@
 """`python -m tools.deploy` without starting Flower: keys, refusals, and whose processes it ends."""
 
 import json
+import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -136,7 +138,11 @@ def test_a_dead_process_takes_what_it_has_started_with_it(made):
         "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid, flush=True); time.sleep(60)"
     )
     leader = subprocess.Popen(
-        [sys.executable, "-c", code, str(deployment.home)], stdout=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=deployment.environment,
     )
     child = int(leader.stdout.readline())
     deployment._note("node-1", leader.pid)
@@ -148,6 +154,105 @@ def test_a_dead_process_takes_what_it_has_started_with_it(made):
     while exists(child) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not exists(child)
+
+
+def told_of(deployment, **changes):
+    """Change what the deployment's file says."""
+    path = deployment.home / "deployment.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+CHILD = (
+    "import subprocess, sys, time;"
+    "print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', *sys.argv[1:]]).pid, flush=True);"
+    "time.sleep(60)"
+)
+
+
+@pytest.mark.parametrize("home", [True, False])
+@pytest.mark.parametrize("began", ["", "another start"])
+def test_a_process_that_has_the_number_now_is_not_ended_whatever_it_is_called(made, home, began):
+    """Its command line may name the folder, and it may even have the same FLWR_HOME: an editor, a backup."""
+    deployment, _ = made
+    environment = deployment.environment if home else None
+    other = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(deployment.home / "ca.crt")],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=environment,
+    )
+    child = int(other.stdout.readline())
+    try:
+        told_of(deployment, pids={"node-0": other.pid}, began={"node-0": began} if began else {})
+        assert "nothing was running" in call("stop", deployment.home).output
+        time.sleep(0.2)
+        assert other.poll() is None
+        assert exists(child)
+    finally:
+        other.kill()
+        other.wait()
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_session_of_that_number_is_somebody_elses_unless_it_has_our_home(made):
+    """The leader of a daemon's session is dead, and its number was a SuperNode's once."""
+    deployment, _ = made
+    leader = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(deployment.home)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    child = int(leader.stdout.readline())
+    try:
+        deployment._note("node-1", leader.pid)
+        leader.kill()
+        leader.wait()
+        assert "nothing was running" in call("stop", deployment.home).output
+        time.sleep(0.2)
+        assert exists(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_without_its_configuration_nothing_is_asked_or_started(made, monkeypatch):
+    deployment, _ = made
+    (deployment.home / "config.toml").unlink()
+    monkeypatch.setattr(LocalDeployment, "_call", lambda *arguments: pytest.fail("Flower's command was called"))
+    monkeypatch.setattr(LocalDeployment, "spawn", lambda *arguments: pytest.fail("a process was started"))
+    assert "does not answer" in call("status", deployment.home).output
+    for arguments in (("restart", deployment.home), ("restart", deployment.home, "superlink")):
+        result = call(*arguments)
+        assert result.exit_code == 2
+        assert "does not say where the SuperLink is" in " ".join(result.output.split())
+    monkeypatch.setattr(LocalDeployment, "pid", lambda *arguments: 1)
+    assert call("status", deployment.home).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"[]", b"null", b"{}", b"[" * 10**6, b"\xff", b'{"nodes": 1}'),
+        *({"nodes": value} for value in (-1, 0, "2", None, True, 10**9, 10**400)),
+        *({"ports": value} for value in ([], {}, ["a", "b", "c"], [1.5] * 3, [1])),
+        *(
+            {"pids": value}
+            for value in ([], {"node-0": "1"}, {"node-0": -1}, {"node-0": 2**40}, {"node-7": 5}, {"": 1})
+        ),
+        *({"began": value} for value in ([], {"node-0": 1}, "x")),
+        *({"node_ids": value} for value in ([], {"node-0": 1}, None)),
+        {"node_config": 3},
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_a_file_that_says_something_odd_is_refused_in_words(made, content):
+    deployment, _ = made
+    if isinstance(content, dict):
+        told_of(deployment, **content)
+    else:
+        (deployment.home / "deployment.json").write_bytes(content)
+    for what in ("status", "stop", "logs"):
+        result = call(what, deployment.home)
+        assert result.exit_code == 2, (result.output, result.exception)
+        assert "deployment.json is damaged" in " ".join(result.output.split()).replace(" /", "/")
 
 
 def test_ports_are_free_and_differ():

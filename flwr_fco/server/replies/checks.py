@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from flwr_fco.algorithms.contract import Problem
 from flwr_fco.algorithms.contract.means import robust_mean
 from flwr_fco.core.logs import log
+from flwr_fco.core.texts import printable
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.options import MetricsFunction
 from flwr_fco.wire.envelope import advice_on, content_of, sender_and_group, was_altered, what_is_missing
@@ -161,10 +162,12 @@ class Round:
         """
         if len(reason) > _LONGEST_REASON:
             reason = f"{reason[:_LONGEST_REASON]} ... ({len(reason)} characters)"
-        # Of a traceback the first line says where, the last one what.
+        # A client's text: a line of its own in the log could be taken for the server's. Of a traceback the first line
+        # says where, the last one what.
         lines = [line.strip() for line in reason.splitlines() if line.strip()]
         short = " ... ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else reason
-        log(WARNING, "%s: left out the reply of %s: %s", self.caller, node, short)
+        reason = printable(reason)
+        log(WARNING, "%s: left out the reply of %s: %s", self.caller, node, printable(short))
         if len(lines) > 1:
             log(DEBUG, "%s: the whole of it: %s", self.caller, reason)
         self._note(node, reason)

@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from numpy.typing import NDArray
 
+from flwr_fco.core.files import parse_json
 from flwr_fco.core.validation import takes
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number
@@ -179,7 +180,7 @@ class Hooks:
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore what :meth:`to_arrays` returned; a callback that is new in the run starts without a state."""
-        self._ended, self._stop, self._added = json.loads(str(arrays["ended"]))
+        self._ended, self._stop, self._added = parse_json(str(arrays["ended"]))
         for name, callback in self._savers().items():
             start = f"{name}/"
             saved = {key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)}

@@ -17,7 +17,14 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.core.logs import log
-from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, RunInterrupted
+from flwr_fco.errors import (
+    ConfigurationError,
+    DivergedError,
+    NothingTrainedError,
+    ProtocolError,
+    RunInterrupted,
+    TakenOverError,
+)
 from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.server.options import AUTO, serves_unmodified
 from flwr_fco.server.replies.bounds import TOO_LONG
@@ -65,6 +72,7 @@ def run_rounds(
     number = -1
     try:
         progress.begin(run.strategy, num_rounds)
+        run.claims.take_wanted()
         if resume is None:
             _score(result, 0, evaluate_fn, "Initial global evaluation results")
             progress.save_point(0, complete=True)
@@ -84,7 +92,8 @@ def run_rounds(
                 break
     except BaseException as error:
         # Not in the middle of a round, when the state may be half of the next one.
-        if progress.round == number or run.current.number < number:
+        mine = not isinstance(error, TakenOverError)
+        if mine and (progress.round == number or run.current.number < number):
             hooks.call("on_save_point", progress.round, True)
         done = max(result.train_metrics_clientapp, default=0)
         if isinstance(error, KeyboardInterrupt):
@@ -138,16 +147,22 @@ def _resume(run: Run, path: str | os.PathLike[str], progress: Progress, num_roun
 def _train(run: Run, progress: Progress, watch: _Watch, grid: Grid, number: int, config: ConfigRecord) -> None:
     """Train in a round; the model, the numbers and the save point are the result's and the progress's."""
     result = progress.result
-    hooked = has_own_hooks(run.strategy)
-    train = partial(hooked_round, run) if hooked else run.train_round
+    run.claims.check()
+    train = partial(hooked_round, run) if has_own_hooks(run.strategy) else run.train_round
     aggregated, metrics = train(number, result.arrays, config, grid)
-    result.arrays = result.arrays if aggregated is None else aggregated
     if metrics is not None:
         # Before the watch, which may end the run with an error: its result includes the numbers of that round.
         result.train_metrics_clientapp[number] = metrics
     if run.private_mean is not None:
         # Before anything about the round is published: it must never be run again with other noise.
-        progress.save_point(number, complete=False)
+        try:
+            progress.round, progress.complete, progress.stopped = number, False, False
+            run.move_on()
+            progress.save_point(number, complete=False)
+        except BaseException:
+            result.train_metrics_clientapp.pop(number, None)
+            raise
+    result.arrays = result.arrays if aggregated is None else aggregated
     sound = watch.round_done(number, result.arrays, run.outcome)
     added: dict[str, float] = {"rolled-back": 1} if watch.rolled_back else {}
     if run.outcome is not None and sound:
@@ -172,8 +187,8 @@ def _why_nothing(run: Run, result: Result) -> str:
     """Return why no round counted, most frequent reasons first."""
     counts: Mapping[str, Any] = run.outcome or next(iter(result.train_metrics_clientapp.values()))
     text = f"{type(run.strategy).__name__}: no round counted, so the model is still the initial one: "
-    # First line of the error only: a client's traceback follows it.
-    reasons = Counter(entry.reason.partition("\n")[0][:200] for entry in result.left_out if entry.kind == "train")
+    # First line of the error only: a client's traceback follows it, with its line ends escaped.
+    reasons = Counter(entry.reason.partition("\\n")[0][:200] for entry in result.left_out if entry.kind == "train")
     if not reasons:
         if counts.get("taken-back"):
             return f"{text}aggregate_train returned None, or the model of before, in every round"

@@ -11,6 +11,8 @@ from flwr.app import MetricRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from flwr_fco.core.files import json_object
+from flwr_fco.core.texts import printable
 from flwr_fco.results import Result
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.replies.checks import LeftOut
@@ -87,12 +89,14 @@ class Progress:
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore what :meth:`to_arrays` returned; callbacks are restored later, by :meth:`begin`."""
-        record = json.loads(arrays["run"].tobytes())
+        record = json_object(arrays["run"].tobytes())
         self.round, self.complete, self.stopped = (int(record["progress"][0]), *map(bool, record["progress"][1:]))
         for name, history in self._histories().items():
             make: Any = dict if name == "callbacks" else MetricRecord
             history.update({int(number): make(row) for number, row in record[name].items()})
-        self.result.left_out.extend(LeftOut(*row) for row in record["left-out"])
+        for row in record["left-out"]:
+            found = LeftOut(*row)
+            self.result.left_out.append(found._replace(reason=printable(str(found.reason))))
         for owner, saves in self._saves.items():
             if saved := _under(owner, arrays):
                 saves.from_arrays(saved)

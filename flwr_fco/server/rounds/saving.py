@@ -1,27 +1,25 @@
-"""Files of a strategy's state: written to a temporary file and renamed, so there is never an incomplete file."""
+"""Files of a strategy's state: what they hold, and what is checked before it is believed."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
-from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.files import parse_json, read_npz, write_npz
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 
 _STATE, _PASS, _PARTS = "state/", "pass/", "part/"
 _GRAPH = f"{_PARTS}graph/rows"
 _SETTINGS, _CHECKSUM, _FORMAT, _OPTIONS = "digest", "checksum", "format", "options"
+_OWNER = "owner"
 #: Version of the file format, in which each part of a strategy has its own place and the options are recorded.
 _VERSION = 3
 #: Options that may change before a state is loaded; the plan's options are in its own digest.
@@ -73,7 +71,13 @@ class Saved(NamedTuple):
 
 
 def write(
-    path: str | os.PathLike[str], digest: str, saved: Saved, options: str = "{}", *, secret: bool = False
+    path: str | os.PathLike[str],
+    digest: str,
+    saved: Saved,
+    options: str = "{}",
+    *,
+    secret: bool = False,
+    owner: str = "",
 ) -> None:
     """Write a state to an ``.npz`` file.
 
@@ -89,28 +93,49 @@ def write(
         The strategy's :func:`options_text`.
     secret : bool, default False
         Whether only the owner may read the file, from its creation on.
+    owner : str, default ""
+        Token of the run that writes it.
     """
-    target = Path(path)
-    partial = target.with_name(f".{target.name}.partial")
     arrays = {_STATE + name: np.asarray(value) for name, value in saved.state._asdict().items()}
     arrays.update({_PASS + name: value for name, value in saved.pass_through.items()})
     for part, values in saved.parts.items():
         arrays.update({f"{_PARTS}{part}/{name}": value for name, value in values.items()})
     arrays[_SETTINGS], arrays[_FORMAT], arrays[_OPTIONS] = np.array(digest), np.array(_VERSION), np.array(options)
-    if secret:
-        partial.unlink(missing_ok=True)
-    with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o600 if secret else 0o666)) as file:
-        np.savez(file, **{_CHECKSUM: np.array(_checksum(arrays))}, **arrays)  # type: ignore[arg-type]
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(target)
-    # The new name is only on disk once the folder is.
-    with suppress(OSError):
-        folder = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    arrays[_OWNER] = np.array(owner)
+    write_npz(path, {_CHECKSUM: np.array(_checksum(arrays)), **arrays}, secret=secret)
+
+
+def owner_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the token of the run that wrote a file; a file without one has "", None stands for no file.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+    """
+    try:
+        return str(read_npz(path, [_OWNER]).get(_OWNER, ""))
+    except FileNotFoundError:
+        return None
+    except (ConfigurationError, OSError):
+        # Nobody's: no run has written this.
+        return "damaged"
+
+
+def give(path: str | os.PathLike[str], owner: str) -> None:
+    """Write a file again, with the token of another run.
+
+    Parameters
+    ----------
+    path : path-like
+        The file, which was read and checked.
+    owner : str
+        The token.
+    """
+    arrays = {name: array for name, array in read_npz(path).items() if name != _CHECKSUM}
+    arrays[_OWNER] = np.array(owner)
+    # The permissions stay.
+    write_npz(path, {_CHECKSUM: np.array(_checksum(arrays)), **arrays})
 
 
 def _checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
@@ -179,39 +204,10 @@ def read(path: str | os.PathLike[str], digest: str, like: Saved, options: str = 
     """
     where = os.fspath(path)
     try:
-        check_sizes(path)
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
-        raise
-    except Exception as error:  # zipfile, zlib and NumPy have no error in common for bytes that are none of theirs
-        raise ConfigurationError(f"{where} is damaged, or no saved state: {error!r}. Take an earlier copy") from error
+        arrays = read_npz(path)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}. Take an earlier copy") from error
     return checked(where, arrays, digest, like, options)
-
-
-def check_sizes(path: str | os.PathLike[str]) -> None:
-    """Reject an archive whose arrays take more memory than the file has bytes, before reading any of them.
-
-    Saved arrays are not compressed, so each array's header, archive member and place in the file must agree.
-
-    Raises
-    ------
-    ValueError
-        If they do not agree.
-    """
-    with ZipFile(path) as archive:
-        members = archive.infolist()
-        if sum(member.file_size for member in members) > Path(path).stat().st_size:
-            raise ValueError("it holds more bytes than the file has")
-        for member in members:
-            if member.compress_type != ZIP_STORED:
-                raise ValueError(f"{member.filename} is compressed")
-            with archive.open(member) as file:
-                version = np.lib.format.read_magic(file)
-                header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-                shape, _, dtype = header[version](file)
-                if math.prod(shape) * dtype.itemsize != member.file_size - file.tell():
-                    raise ValueError(f"{member.filename} claims {dtype}{list(shape)} in {member.file_size} bytes")
 
 
 def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Saved, options: str = "{}") -> Saved:
@@ -285,8 +281,8 @@ def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Save
 def _check_options(where: str, saved: str, options: str) -> None:
     """Reject a state of another strategy or other options, and name them."""
     try:
-        theirs, ours = json.loads(saved), json.loads(options)
-    except (ValueError, RecursionError):
+        theirs, ours = parse_json(saved), parse_json(options)
+    except ValueError:
         theirs, ours = {}, {"options": ""}
     if theirs != ours and isinstance(theirs, dict):
         names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))

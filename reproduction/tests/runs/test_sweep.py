@@ -167,7 +167,7 @@ def test_ray_gives_the_same_trials(tmp_path):
         with lock:
             seen.append(trial)
 
-    remote = run_sweep(grid(), tmp_path / "ray", CRITERIA["recovery-error"], workers=2, on_trial=on_trial)
+    remote = run_sweep(grid(), tmp_path / "ray", CRITERIA["recovery-error"], engine="ray", workers=2, on_trial=on_trial)
     local = run_sweep(grid(), tmp_path / "local", CRITERIA["recovery-error"], engine="in-process")
     assert len(seen) == 3
     for one, other in zip(remote, local, strict=True):
@@ -175,5 +175,5 @@ def test_ray_gives_the_same_trials(tmp_path):
     # A trial that raises fails the sweep, and says why; the good ones are kept.
     bad = [*grid(), RunSettings.of("lasso-small", "FedDualAvg", {"clients-per-round": 99})]
     with pytest.raises(FlwrFcoError, match="clients-per-round=99"):
-        run_sweep(bad, tmp_path / "ray", CRITERIA["recovery-error"], workers=2)
+        run_sweep(bad, tmp_path / "ray", CRITERIA["recovery-error"], engine="ray", workers=2)
     assert len(read_trials(tmp_path / "ray")) == 3

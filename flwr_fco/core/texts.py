@@ -1,0 +1,25 @@
+"""Texts of others, as they may be shown."""
+
+from __future__ import annotations
+
+
+def printable(text: str) -> str:
+    r"""Return a text on one line without characters that a terminal, a table or a browser would obey.
+
+    Control characters, line ends and marks that turn the direction of writing are escaped as Python writes them.
+
+    Parameters
+    ----------
+    text : str
+        What somebody else has said: a client's error, the name of a metric, a line of a file.
+
+    Examples
+    --------
+    >>> print(printable("a\x1b[2Kb\nINFO: all is well\u202e!"))
+    a\x1b[2Kb\nINFO: all is well\u202e!
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape", "surrogatepass").decode() for each in text
+    )

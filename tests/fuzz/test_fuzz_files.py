@@ -1,0 +1,372 @@
+"""Files that somebody else has made: refused in words before they cost memory, or read as what they are."""
+
+import io
+import json
+import os
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fuzz.budget import VALUES, damaged, fuzzed
+from hypothesis import given
+from hypothesis import strategies as st
+from problems import start_arrays
+
+from flwr_fco.core.files import json_object, read_json, read_npy, read_npz, read_text, write_file, write_npy, write_npz
+from flwr_fco.datasets import memmap
+from flwr_fco.datasets.base import Samples
+from flwr_fco.datasets.cifar import cifar10
+from flwr_fco.datasets.mnist import read_idx
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.models import arrays_from, load_npz, save_npz
+from flwr_fco.strategies import FedDualAvg, run_of
+
+#: More than any of these files is worth.
+MEMORY = 48 * 2**20
+
+
+def header(shape, dtype="<f8", order=False):
+    """Return the first bytes of an ``.npy`` file that claims this."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(file, {"shape": (), "fortran_order": order, "descr": "<f8"})
+    text = f"{{'descr': {dtype!r}, 'fortran_order': {order}, 'shape': {shape!r}, }}"
+    text = text.ljust(-(len(text) + 11) % 64 + len(text)) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def archive(path, members, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as file:
+        for name, content in members:
+            file.writestr(name, content)
+
+
+def plain(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def pickled():
+    file = io.BytesIO()
+    np.save(file, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    return file.getvalue()
+
+
+#: What is wrong with the file of one array, `dense/w`.
+BAD = {
+    "objects": [("dense/w.npy", pickled())],
+    "a shape that is not there": [("dense/w.npy", header((25_000, 25_000)))],
+    "more than there is": [("dense/w.npy", header((4,)) + bytes(24))],
+    "less than there is": [("dense/w.npy", header((2,)) + bytes(24))],
+    "negative sizes": [("dense/w.npy", header((-2, -1)) + bytes(16))],
+    "texts of no length": [("dense/w.npy", header((10**12,), "<U0"))],
+    "a record": [("dense/w.npy", header((1,), [("a", "<f8")]) + bytes(8))],
+    "an array of arrays": [("dense/w.npy", header((1,), ("<f8", (2,))) + bytes(16))],
+    "dates": [("dense/w.npy", header((1,), "<M8[s]") + bytes(8))],
+    "another format": [("dense/w.npy", b"\x93NUMPY\x03\x00" + bytes(64))],
+    "a header without end": [("dense/w.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff")],
+    "a header that is code": [("dense/w.npy", header("__import__('os').abort()"))],
+    "no array": [("dense/w.npy", b"text")],
+    "two of a name": [("dense/w.npy", plain(np.zeros(2))), ("dense/w.npy", plain(np.zeros(3)))],
+}
+
+
+def small(act):
+    """Call a function and return its error in words, or None; its memory is small."""
+    tracemalloc.start()
+    try:
+        act()
+        said = None
+    except ConfigurationError as error:
+        said = str(error)
+    finally:
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < MEMORY, peak
+    return said
+
+
+def checkpoint(path):
+    chosen = FedDualAvg(client_lr=0.1)
+    run_of(chosen).prepare(start_arrays())
+    run_of(chosen).load(path)
+
+
+def images(path):
+    return cifar10(path, num_clients=1, min_size=1)
+
+
+READERS = {"load_npz": load_npz, "arrays_from": arrays_from, "checkpoint": checkpoint, "read_npz": read_npz}
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("what", BAD)
+def test_an_archive_that_claims_what_it_has_not_is_refused_by_every_reader(tmp_path, what, reader):
+    path = tmp_path / "a.npz"
+    archive(path, BAD[what])
+    said = small(lambda: READERS[reader](path))
+    assert said is not None
+    assert str(path) in said
+
+
+@pytest.mark.parametrize("reader", [*READERS, "cifar10"])
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, reader):
+    path = tmp_path / "bomb.npz"
+    keys = ("train_images", "train_labels", "test_images", "test_labels")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
+        for key in (*keys, "dense/w"):
+            with file.open(f"{key}.npy", "w") as member:
+                member.write(header((60 * 2**20,), "|u1"))
+                for _ in range(60):
+                    member.write(bytes(2**20))
+    assert path.stat().st_size < 2**21
+    assert str(path) in small(lambda: {**READERS, "cifar10": images}[reader](path))
+
+
+def test_compressed_images_are_read(tmp_path):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
+    labels = np.arange(20, dtype=np.uint8) % 10
+    parts = {"train_images": pixels, "train_labels": labels, "test_images": pixels, "test_labels": labels}
+    np.savez_compressed(tmp_path / "small.npz", **parts, other=np.array([{}], dtype=object))
+    data = cifar10(tmp_path / "small.npz", num_clients=1, min_size=1)
+    assert data.client(0).features.shape == (20, 3072)
+
+
+def test_many_arrays_are_refused(tmp_path):
+    path = tmp_path / "many.npz"
+    one = plain(np.zeros(0))
+    archive(path, ((f"dense/{i}.npy", one) for i in range(50_001)))
+    with pytest.raises(ConfigurationError, match="50001 arrays"):
+        load_npz(path)
+
+
+CSR = {"data": np.ones(3), "indices": np.array([0, 3, 1]), "indptr": np.array([0, 2, 3]), "shape": np.array([2, 4])}
+WRONG = {
+    "a column beyond the end": {"indices": np.array([0, 4, 1])},
+    "a column far beyond the end": {"indices": np.array([0, 2**31 - 1, 1], np.int32)},
+    "a negative column": {"indices": np.array([-1, 3, 1])},
+    "a column of 64 bits": {"indices": np.array([0, 2**63, 1], np.uint64)},
+    "columns that are no whole numbers": {"indices": np.array([0.0, 3.0, 1.0])},
+    "columns twice": {"indices": np.array([3, 3, 1])},
+    "columns in another order": {"indices": np.array([3, 0, 1])},
+    "rows that go back": {"indptr": np.array([0, 4, 3])},
+    "rows that begin late": {"indptr": np.array([1, 2, 3])},
+    "rows that end late": {"indptr": np.array([0, 2, 2**31 - 1])},
+    "rows that end early": {"indptr": np.array([0, 2, 2])},
+    "unsigned rows that go back": {"indptr": np.array([0, 4, 3], np.uint32)},
+    "a row too few": {"indptr": np.array([0, 3])},
+    "a row too many": {"indptr": np.array([0, 2, 3, 3])},
+    "a row for everything": {"indptr": np.array([0, 3]), "shape": np.array([25_000, 25_000])},
+    "another shape": {"shape": np.array([4, 2])},
+    "a shape of nothing": {"shape": np.zeros(0, np.int64)},
+    "a negative shape": {"shape": np.array([-2, -4])},
+    "a shape that is no whole number": {"shape": np.array([2.0, 4.0])},
+    "a shape of 40 axes": {"shape": np.array([2, 4, *[1] * 38])},
+    "text": {"data": np.array(["a", "b", "c"])},
+    "a matrix of entries": {"data": np.ones((3, 1))},
+    "entries too few": {"data": np.ones(2)},
+    "entries too many": {"data": np.ones(4)},
+    "no columns": {"indices": None},
+    "no shape": {"shape": None},
+    "something else": {"other": np.zeros(1)},
+}
+
+
+def test_the_matrix_that_the_others_are_made_of_is_one(tmp_path):
+    write_npz(tmp_path / "m.npz", {f"csr/w/{name}": part for name, part in CSR.items()})
+    np.testing.assert_array_equal(load_npz(tmp_path / "m.npz")["w"], [[1, 0, 0, 1], [0, 1, 0, 0]])
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_parts_that_are_no_matrix_are_refused(tmp_path, what):
+    path = tmp_path / "m.npz"
+    parts = {name: part for name, part in {**CSR, **WRONG[what]}.items() if part is not None}
+    write_npz(path, {f"csr/w/{name}": part for name, part in parts.items()})
+    assert str(path) in small(lambda: load_npz(path))
+
+
+@pytest.mark.parametrize("what", [name for name in WRONG if not {*WRONG[name]} & {"shape", "other"}])
+def test_a_folder_of_memory_maps_that_is_no_matrix_is_refused(tmp_path, what):
+    from scipy.sparse import csr_array
+
+    rows = csr_array((CSR["data"], CSR["indices"], CSR["indptr"]), shape=(2, 4))
+    memmap(tmp_path / "0", lambda: Samples(rows, np.zeros(2)))
+    for name, part in WRONG[what].items():
+        if part is None:
+            (tmp_path / "0" / f"{name}.npy").unlink()
+        else:
+            write_npy(tmp_path / "0" / f"{name}.npy", part)
+    with pytest.raises(ConfigurationError, match="is no folder of memmap's"):
+        memmap(tmp_path / "0")
+
+
+@pytest.mark.parametrize("shape", [(625_000_000,), (1, 625_000_000), (1, 25_000, 25_000), (4, 2**40)])
+def test_a_shape_that_nothing_stands_behind_is_believed_only_when_told_so(tmp_path, shape):
+    rows = shape[0] if len(shape) > 1 else 1
+    path = tmp_path / "m.npz"
+    parts = {"data": np.zeros(0), "indices": np.zeros(0, int), "indptr": np.zeros(rows + 1, int)}
+    write_npz(path, {f"csr/w/{name}": part for name, part in {**parts, "shape": np.array(shape)}.items()})
+    assert path.stat().st_size < 2000
+    assert "load_npz(path, max_bytes=...)" in small(lambda: load_npz(path))
+
+
+def test_who_has_the_memory_says_so(tmp_path):
+    path = tmp_path / "m.npz"
+    save_npz({"w": np.zeros(10**6)}, path)
+    assert load_npz(path)["w"].size == 10**6
+    assert load_npz(path, max_bytes=8 * 10**6)["w"].size == 10**6
+    with pytest.raises(ConfigurationError, match="take 8000000 bytes when dense"):
+        load_npz(path, max_bytes=8 * 10**6 - 1)
+
+
+@fuzzed(0.1)
+@given(st.data())
+def test_damaged_models_are_refused_or_harmless(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("fuzz") / "m.npz"
+    model = {"dense": np.arange(6.0), "sparse": np.eye(1, 90, 7)[0]}
+    save_npz(model, path)
+    path.write_bytes(data.draw(damaged(path.read_bytes())))
+    try:
+        found = load_npz(path)
+    except ConfigurationError as error:
+        found, said = {}, str(error)
+    else:
+        said = str(path)
+    assert str(path) in said
+    assert all(array.nbytes < 10**6 for array in found.values())
+
+
+@pytest.mark.parametrize("reader", [read_npz, read_npy, read_json, read_text, load_npz, read_idx])
+def test_what_is_no_file_is_not_waited_for(tmp_path, reader):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for path in (tmp_path / "pipe", tmp_path / "folder", Path("/dev/zero")):
+        with pytest.raises((ConfigurationError, FileNotFoundError), match=str(path)):
+            reader(path)
+    with pytest.raises(FileNotFoundError):
+        reader(tmp_path / "nothing")
+
+
+def test_an_image_file_that_unpacks_to_more_is_refused(tmp_path):
+    import gzip
+
+    path = tmp_path / "idx.gz"
+    head = b"\x00\x00\x08\x01" + (2**28).to_bytes(4, "big")
+    with gzip.open(path, "wb", compresslevel=9) as file:
+        file.write(head)
+        for _ in range(64):
+            file.write(bytes(2**22))
+    assert "unpacks to more" in small(lambda: read_idx(path))
+    path.write_bytes(gzip.compress(head)[:-6])
+    assert "damaged" in small(lambda: read_idx(path))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(b"", b"null", b"[]", b'"text"', b"3", b"NaN", b"[" * 10**6, b'{"a":' * 10**5, b"\xff\xfe{}", b"{", b"{} x"),
+        b'{"a": ' + b"9" * 10_000 + b"}",
+    ],
+    ids=range(12),
+)
+def test_a_file_that_holds_no_object_is_refused(tmp_path, content):
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"a\.json is damaged: it is no (file of JSON|text)"):
+        read_json(path)
+
+
+def test_a_large_text_is_not_read(tmp_path):
+    path = tmp_path / "large.json"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    assert "more than" in small(lambda: read_text(path, 2**20))
+
+
+@fuzzed(0.1)
+@given(st.dictionaries(st.sampled_from(["a", "b", "c"]), VALUES, max_size=3))
+def test_fields_have_the_types_that_are_expected(value):
+    text = json.dumps(value)
+    try:
+        found = json_object(text, {"a": int, "b": str})
+    except ValueError:
+        return
+    assert found.keys() == {"a", "b"}
+    assert type(found["a"]) is int
+    assert type(found["b"]) is str
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
+    (tmp_path / "theirs").write_text("theirs")
+    (tmp_path / "ours").symlink_to(tmp_path / "theirs")
+    write_file(tmp_path / "ours", "new")
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    assert (tmp_path / "ours").read_text() == "new"
+    assert not (tmp_path / "ours").is_symlink()
+
+
+def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a"
+    write_file(path, "old")
+
+    def fail(file):
+        file.write(b"half")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_file(path, fail)
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_permissions_stay_and_secrets_are_the_owners(tmp_path):
+    path = tmp_path / "a"
+    write_file(path, "x")
+    path.chmod(0o640)
+    write_file(path, "y")
+    assert path.stat().st_mode & 0o777 == 0o640
+    write_file(path, lambda file: os.fstat(file.fileno()).st_mode & 0o077 and pytest.fail("readable"), secret=True)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_device_is_written_to_and_not_replaced(tmp_path):
+    write_file("/dev/null", "x")
+    assert Path("/dev/null").is_char_device()
+    link = tmp_path / "out"
+    link.symlink_to("/dev/null")
+    write_file(link, "x")
+    assert link.is_symlink()
+
+
+def test_what_killed_processes_leave_is_removed_in_the_end(tmp_path):
+    old, new, other = (tmp_path / name for name in (".a.0011.partial", ".a.0022.partial", ".b.0033.partial"))
+    for path in (old, new, other):
+        path.write_text("half")
+    os.utime(old, (0, 0))
+    os.utime(other, (0, 0))
+    write_file(tmp_path / "a", "x")
+    assert {path.name for path in tmp_path.iterdir()} == {"a", new.name, other.name}
+
+
+def test_two_who_write_the_same_file_leave_that_of_one(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    path = tmp_path / "m.npz"
+    write_npz(path, {"w": np.zeros(1000)})
+
+    def play(number):
+        for _ in range(30):
+            write_npz(path, {"w": np.full(1000, float(number))})
+            found = read_npz(path)["w"]
+            assert (found == found[0]).all()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(play, range(4)))
+    assert list(tmp_path.iterdir()) == [path]
