@@ -144,7 +144,8 @@ def test_estimates_and_errors_are_those_of_the_stratified_partial_likelihood():
     check(lambda row: (row["estimate"], row["standard error"]), pd.concat(FEATURES).to_numpy(), y, ROWS)
     check(lambda row: (row["site 2"], row["site 2 error"]), FEATURES[2].to_numpy(), PLAIN[2], None)
     for row in rows:
-        assert row["hazard ratio"] == pytest.approx(np.exp(row["estimate"]))
+        for name, of in (("", "estimate"), (" lower", "lower"), (" upper", "upper")):
+            assert row[f"hazard ratio{name}"] == pytest.approx(np.exp(row[of]))
         assert "odds ratio" not in row
     assert "hazard ratio" in model.summary()
 

@@ -14,7 +14,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import LinearData
 from flwr_fco.wire.client_state import read_disclosed, store_disclosed
-from flwr_fco.wire.keys import FOLDS
+from flwr_fco.wire.keys import FOLDS, HALVES
 from flwr_fco.wire.protocol import Downlink, Uplink
 from flwr_fco.wire.questions import Answer
 
@@ -142,14 +142,17 @@ def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) ->
         If the number of folds, or the seed, is another than in the run's earlier messages.
     """
     folds, seed = int(downlink.numbers.get(FOLDS, 0.0)), downlink.plan.seed
+    # Halves are another way than as many folds.
+    ways, what = (folds, "folds") if HALVES not in downlink.numbers else (-folds, "halves")
     if folds < 1 or not disclosure.limits_rows:
         return
     before = read_disclosed(context)
     if not before.folds:
-        store_disclosed(context, before._replace(folds=folds, seed=seed))
-    elif (before.folds, before.seed) != (folds, seed):
+        store_disclosed(context, before._replace(folds=ways, seed=seed))
+    elif (before.folds, before.seed) != (ways, seed):
+        earlier = f"{before.folds}" if before.folds > 0 else f"{-before.folds} halves"
         raise ConfigurationError(
-            f"the server asks for {folds} folds (seed={seed}), and has asked for {before.folds} (seed={before.seed}) "
+            f"the server asks for {folds} {what} (seed={seed}), and has asked for {earlier} (seed={before.seed}) "
             "before in this run: differences of folds can be single rows, and this site's owner sets a smallest number "
             "of rows. Start another run"
         )

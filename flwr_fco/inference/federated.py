@@ -241,7 +241,8 @@ def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
         raise ConfigurationError(
             f"intervals of {len(names)} columns from {events:.0f} {what}; expected at least {_EVENTS} a column, with "
             "fewer the intervals are too short. Take fewer columns, chosen without these rows, or fit without "
-            f"intervals{_others(told.left_out)}"
+            "intervals. fit(..., selection=True), a stability selection, says which columns matter, with a bound on "
+            f"how many are chance{_others(told.left_out)}"
         )
 
 
@@ -293,6 +294,10 @@ def table(
     half = quantile * error
     columns = {"estimate": estimate} | ({kind.ratio: np.exp(np.minimum(estimate, 700.0))} if kind.ratio else {})
     columns |= {"standard error": error, "lower": estimate - half, "upper": estimate + half}
+    if kind.ratio:
+        # Beside a ratio, limits of its logarithm would be read as its own.
+        ends = {f"{kind.ratio} {end}": columns[end] for end in ("lower", "upper")}
+        columns |= {name: np.exp(np.minimum(own, 700.0)) for name, own in ends.items()}
     columns |= {"p": p, "q": benjamini_hochberg(p)} | ({} if trend is None else {"p of trend": trend[0][places]})
     own, doubted = _plausible(told, found, names, sites)
     columns |= _compared(own, places, int(sums.sites), half, asked.level)

@@ -6,7 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import Any, NamedTuple, Self
 
@@ -46,6 +46,7 @@ from flwr_fco.inference.federated import (
 from flwr_fco.inference.federated import table as table_of
 from flwr_fco.inference.forest import forest
 from flwr_fco.inference.proportional import Trends
+from flwr_fco.inference.selection import Halves, Selected, Selection
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.design import Design, is_sparse
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -72,8 +73,8 @@ _SOLVED = 1e-9
 _CONSTANT = 1e-13
 #: Relative residual of the unpenalised fit of a table of intervals.
 _UNPENALISED = 1e-14
-#: That of the models of a cross-validation.
-_ON_A_PATH = 1e-10
+#: That of the models of a cross-validation, and of those of a stability selection.
+_ON_A_PATH, _ON_HALVES = 1e-10, 1e-8
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
 #: Ratio of two sites' standard deviations of a column above which there is a warning.
@@ -317,6 +318,9 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             columns["penalty_factor"] = self._factors.tolist()
         if self._scales is not None:
             columns["deviation"] = self._scales.tolist()
+        if self._selected is not None:
+            columns["selection frequency"] = self._selected.frequencies.tolist()
+            columns["selected"] = [int(own) for own in self._selected.selected]
         rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
         size = np.abs(w).max(axis=1)
         count = int(np.count_nonzero(size))
@@ -359,8 +363,11 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             lines.append(f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()")
         return lines
 
-    def _ask(self, intervals: Any, sample_weight: Any) -> None:
-        """Store which intervals are asked for, before a fit."""
+    def _ask(self, intervals: Any, sample_weight: Any, selection: Any) -> None:
+        """Store which intervals, and which selection, are asked for, before a fit."""
+        chosen = checked("selection", selection, bool | Selection)
+        self._selected: Selected | None = None
+        self._selection = (Selection() if chosen else None) if isinstance(chosen, bool) else chosen
         given = checked("intervals", intervals, bool | Intervals)
         self._table: Table | None = None
         self._intervals = (Intervals() if given else None) if isinstance(given, bool) else given
@@ -593,6 +600,17 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             **more,
         )
 
+    def _halves(self, asked: Selection, strategy: FedNewton, outputs: int) -> Halves:
+        """Return the runs of a stability selection with the estimator's penalty, whatever its strength."""
+        l1, d = float(getattr(self, "l1_ratio", 1.0)), self.n_features_in_
+        if l1 == 0.0:
+            raise ConfigurationError("selection with l1_ratio=0.0: a ridge selects nothing; give l1_ratio=1.0")
+        psi = _penalty(l1, 1.0 - l1, *(_broadcast(own, outputs) for own in (self._factors, self._scales)))
+        penalised = np.ones(d, dtype=np.bool_) if self._factors is None else self._factors != 0.0
+        tolerance = strategy.tolerance * max(1.0, _ON_HALVES / self.tol)
+        own = replace(strategy, regularizer=psi, tolerance=tolerance, hessian="block")
+        return Halves(own, asked, penalised, outputs)
+
     def _solved(
         self, strategy: FedNewton, run: Any, start: Any, outputs: int, examples: float, data: str
     ) -> tuple[NDArray[np.float64], Vector]:
@@ -606,6 +624,9 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             told = run(OwnEstimates(strategy), start, 1)
             check_events(told, names, self._kind)
             self.n_iter_ += 1
+        if self._selection is not None:
+            self._selected = run(self._halves(self._selection, strategy, outputs), start, rounds)
+            self.n_iter_ += self._selected.rounds
         for name in ("path_", "strength_"):
             # Of an earlier fit.
             self.__dict__.pop(name, None)
@@ -661,6 +682,7 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
             ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
         ]
+        self._lines += self._selected.lines if self._selected is not None else []
         proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
         self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
         if proved.any():
@@ -947,6 +969,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         *,
         features: Any = None,
         intervals: bool | Intervals = False,
+        selection: bool | Selection = False,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
@@ -967,8 +990,11 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         intervals : bool or Intervals, default False
             Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
             take one more round, and a question before the fit (docs/inference.md).
+        selection : bool or Selection, default False
+            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
+            selected ones are chance at most; in some tens of rounds before the fit.
         """
-        self._ask(intervals, sample_weight)
+        self._ask(intervals, sample_weight, selection)
         checked("alpha", self.alpha, float)
         checked("l1_ratio", self.l1_ratio, float)
         if not (np.isfinite(self.alpha) and self.alpha >= 0.0 and 0.0 <= self.l1_ratio <= 1.0):
@@ -1151,6 +1177,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         features: Any = None,
         classes: Any = (0, 1),
         intervals: bool | Intervals = False,
+        selection: bool | Selection = False,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
@@ -1173,8 +1200,11 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         intervals : bool or Intervals, default False
             Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
             whether the sites agree; they take some more rounds, and a question before the fit (docs/inference.md).
+        selection : bool or Selection, default False
+            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
+            selected ones are chance at most; in some tens of rounds before the fit.
         """
-        self._ask(intervals, sample_weight)
+        self._ask(intervals, sample_weight, selection)
         checked("C", self.C, float)
         checked("l1_ratio", self.l1_ratio, float)
         if not (np.isfinite(self.C) and self.C > 0.0 and 0.0 <= self.l1_ratio <= 1.0):

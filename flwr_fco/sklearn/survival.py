@@ -17,6 +17,7 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import TIMES
+from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer
@@ -102,6 +103,7 @@ class FederatedCoxRegression(_Federated):
         *,
         features: Any = None,
         intervals: bool | Intervals = False,
+        selection: bool | Selection = False,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
@@ -124,8 +126,11 @@ class FederatedCoxRegression(_Federated):
         intervals : bool or Intervals, default False
             Whether :meth:`summary` has estimates without shrinkage, intervals, tests, hazard ratios, and whether the
             sites agree; they take some more rounds, and a question before the fit (docs/inference.md).
+        selection : bool or Selection, default False
+            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
+            selected ones are chance at most; in some tens of rounds before the fit.
         """
-        self._ask(intervals, sample_weight)
+        self._ask(intervals, sample_weight, selection)
         checked("alpha", self.alpha, float)
         checked("l1_ratio", self.l1_ratio, float)
         if not (np.isfinite(self.alpha) and self.alpha >= 0.0 and 0.0 <= self.l1_ratio <= 1.0):

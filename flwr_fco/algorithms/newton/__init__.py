@@ -3,6 +3,8 @@
 ========================  ============================================================
 :mod:`.method`            both halves of the method
 :mod:`.path`              all strengths of a path, and the folds of a cross-validation, in each message
+:mod:`.halves`            the same for complementary halves of a stability selection
+:mod:`.dealing`           how a client deals its rows into folds and halves
 :mod:`.accelerated`       the same exchanges without a Hessian
 :mod:`.quasi_newton`      these for an l2 term
 :mod:`.model`             the quadratic model of a step, and its minimiser

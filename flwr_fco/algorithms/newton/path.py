@@ -32,7 +32,6 @@ from flwr_fco.algorithms.contract import (
     COLUMNS_LEFT,
     Algorithm,
     Client,
-    Disclosure,
     Downlink,
     Memory,
     Moved,
@@ -44,6 +43,7 @@ from flwr_fco.algorithms.contract import (
     Vector,
 )
 from flwr_fco.algorithms.contract.choices import Strengths
+from flwr_fco.algorithms.newton.dealing import check_what_leaves, folds_of, halves_of
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     CertifiedMethod,
@@ -62,7 +62,7 @@ from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers.base import with_strength
-from flwr_fco.wire.keys import FOLDS, POINTS
+from flwr_fco.wire.keys import FOLDS, HALVES, POINTS
 from flwr_fco.wire.protocol import ReceivedVectors
 from flwr_fco.wire.questions import CONVEX, LINKS
 
@@ -158,6 +158,9 @@ class NewtonPath(CertifiedMethod):
     name: ClassVar[str] = "newton_path"
     refuses: ClassVar[Mapping[str, str]] = ProximalNewton.refuses
 
+    #: What follows when all problems with folds are solved.
+    _after: ClassVar[float] = VALIDATING
+
     strengths: Strengths = field(default_factory=Strengths)
 
     @classmethod
@@ -176,9 +179,10 @@ class NewtonPath(CertifiedMethod):
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
         if min(counts, default=-1) < 0 or sum(counts) * size != told.size:
             raise ProtocolError(f"the server tells {told.size // size} points, of folds with {counts} of them")
-        left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
+        deal = halves_of if HALVES in numbers else folds_of
+        left_out = deal(objective, len(counts) - 1, client.plan.seed)
         points, first = _parted(told, size), bool(numbers["first"])
-        _check_what_leaves(client.disclosure, objective, left_out)
+        check_what_leaves(client.disclosure, objective, left_out, halves=HALVES in numbers)
         shares = np.ones(len(counts))
         answers: list[dict[str, Any]] = []
         for fold, count in enumerate(counts):
@@ -257,11 +261,7 @@ class NewtonPath(CertifiedMethod):
         folds = shares.size - 1
         if not ((shares >= 0.0).all() and shares.max() <= 1.0 + 1e-9 and abs(shares[0] - 1.0) < 1e-9):
             raise ProtocolError(f"its shares of rows are {shares.tolist()}; expected numbers from 0 to 1, and 1 of all")
-        if folds and abs(shares[1:].sum() - (folds - 1)) > 1e-6:
-            raise ProtocolError(
-                f"its rows without one fold are {shares[1:].sum():.6g} times all; expected {folds - 1}, for each row "
-                "is in one fold"
-            )
+        self._check_shares(shares[1:])
         if state.stage == VALIDATING:
             losses = dense(uplink.vectors["held_out"])
             least = 0.0 if 0.0 < state.facts[0, 0] < LINKS.index(CONVEX[0]) else -_HUGE
@@ -277,6 +277,14 @@ class NewtonPath(CertifiedMethod):
         for row, own in zip(_asked(state), self._parts(problem, state, uplink), strict=True):
             if shares[row % (folds + 1)] > 0.0:
                 self._rule().check(problem, _row(state, row), own)
+
+    def _check_shares(self, shares: Vector) -> None:
+        """Refuse shares of rows without one fold that no dealing of all rows into folds has."""
+        if shares.size and abs(shares.sum() - (shares.size - 1)) > 1e-6:
+            raise ProtocolError(
+                f"its rows without one fold are {shares.sum():.6g} times all; expected {shares.size - 1}, for each row "
+                "is in one fold"
+            )
 
     def aggregate(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
         """Return the state after a step of each problem; solved ones close, and others open."""
@@ -312,7 +320,7 @@ class NewtonPath(CertifiedMethod):
         if state.stage == SOLVING:
             state = self._opened(problem, before, state, exchanges)
             if (state.status == CLOSED).all():
-                state = state._replace(stage=VALIDATING if folds > 1 else DONE)
+                state = state._replace(stage=self._after if folds > 1 else DONE)
         return state
 
     def retrieve(self, problem: Problem, state: PathState) -> Vector:
@@ -494,28 +502,6 @@ def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
     return [np.array(state.points[row]) for row in rows], gaps
 
 
-def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return the rows of each fold of a client; of labels each has the same shares, up to a row."""
-    if not folds:
-        return []
-    rows, labels = objective.num_examples, getattr(objective, "labels", None)
-    if objective.folds is not None:
-        given = np.asarray(objective.folds)
-        if given.shape != (rows,) or not np.isin(given, range(folds)).all():
-            raise ConfigurationError(
-                f"the folds of a loss of {rows} examples have shape {given.shape}, or one is not below {folds}; "
-                "expected the number of a fold, from 0, of each example"
-            )
-        return [np.flatnonzero(given == fold) for fold in range(folds)]
-    rng = np.random.default_rng((seed, rows))
-    order = rng.permutation(rows)
-    if labels is not None:
-        order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
-    # Of few rows not always the same folds are empty.
-    turn = (np.arange(rows) + rng.integers(folds)) % folds
-    return [np.sort(order[turn == fold]) for fold in range(folds)]
-
-
 def _outside(
     objective: Objective,
     left_out: Sequence[NDArray[np.int64]],
@@ -533,22 +519,6 @@ def _outside(
     if rows.size:
         objective, share = objective.subset(np.setdiff1d(np.arange(objective.num_examples), rows))
     return [answer(objective, w, on, first) for w, on in points], share
-
-
-def _check_what_leaves(disclosure: Disclosure, objective: Objective, left_out: Sequence[NDArray[np.int64]]) -> None:
-    """Refuse a path that a client's owner does not allow of each fold.
-
-    Sums over all rows less those without a fold are those of the fold; the rows without it hold other folds.
-    """
-    if disclosure.hessian_share is not None:
-        raise ConfigurationError(
-            f"the server asks for Hessian blocks of all strengths and folds of a path; this site's owner sets "
-            f"hessian_share={disclosure.hessian_share:.3g}, which counts them all. Run one strength after the other: "
-            "FedNewton without strengths=, or with hessian='none'"
-        )
-    for fold, rows in enumerate(left_out, start=1):
-        if rows.size:
-            disclosure.check(objective.subset(rows)[0], f"sums over fold {fold}")
 
 
 def _held_out(
