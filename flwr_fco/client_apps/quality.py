@@ -121,7 +121,10 @@ def _bins(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
     """Return the bin of each row, and how many bins there are, with neighbours merged as the question says."""
     numbers = question.numbers
     edges = sorted(numbers[name] for name in numbers if name.startswith(EDGE))
-    merged = max(1, int(numbers["merged"]))
+    merged = int(numbers["merged"])
+    if merged < 1 or merged & (merged - 1):
+        # Differences of bins that are not nested are smaller than any of them.
+        raise ConfigurationError(f"the server asks to merge {merged} neighbouring bins; expected 1, 2, 4, 8, ...")
     place = np.searchsorted(edges, own.margins(question.vectors["primal"]))
     return place // merged, len(edges) // merged + 1
 

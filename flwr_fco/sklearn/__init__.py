@@ -2,9 +2,9 @@
 
 ``FederatedLasso(alpha=0.1).fit([X_1, X_2], [y_1, y_2])`` trains with two clients, each with its own rows, through
 :func:`flwr_fco.simulation.simulate`; ``fit(X, y)`` splits the rows, so these estimators work wherever scikit-learn's do
-(pipelines, grid searches), and ``fit(X, y, groups=client_of_each_row)`` assigns each row to a client. They pass
-scikit-learn's ``check_estimator``. Data frame columns are aligned by name across clients, in the first client's order,
-which ``predict`` expects. The objective functions are scikit-learn's, and so are the solutions::
+(pipelines, grid searches), and ``fit(X, y, groups=client_of_each_row)`` assigns each row to a client. Those of squares
+and classes pass scikit-learn's ``check_estimator``. Data frame columns are aligned by name across clients, in the first
+client's order, which ``predict`` expects. The objective functions are scikit-learn's, and so are the solutions::
 
     FederatedLasso,
     FederatedElasticNet           1/(2n) ||y - Xw - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)

@@ -160,8 +160,11 @@ def _left_out(model: Any, X: Any, y: Any, groups: Any) -> Found:
     if len(splits) < 2:
         raise ConfigurationError("leave_one_out with one site: without it there is nothing to fit to")
     for name, others, judge in splits:
-        fitted = clone(model).set_params(num_clients=len(splits) - 1).fit(**others).set_params(num_clients=1)
-        own = _judged(fitted, *judge, None, bins=False)
+        try:
+            fitted = clone(model).set_params(num_clients=len(splits) - 1).fit(**others).set_params(num_clients=1)
+            own = _judged(fitted, *judge, None, bins=False)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"with {name or 'one site'} left out: {error}") from error
         row = own.sites[0] | ({"site": name} if name else {})
         sites.append(row | {key: value for key, value in own.overall.items() if key not in row})
         lines += [line for line in own.lines if line[0] == "Left out"]

@@ -9,12 +9,14 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from scipy import stats
 
 from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps.answers import find_answer
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.survival import baseline, concordance, expected_events, time_trend
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 from flwr_fco.wire import flower
+from flwr_fco.wire.questions import Question
 
 
 def site(m, n=90):
@@ -294,6 +296,13 @@ def test_bins_with_few_rows_are_merged_or_stay():
             assert sum(own["rows"] for own in quality.bins) == pytest.approx(360)
 
 
+@pytest.mark.parametrize("merged", [0.0, -1.0, 3.0])
+def test_bins_are_nested_however_they_are_merged(merged):
+    question = Question("bins", objective_of(0).layout, {"primal": np.ones(3)}, {"merged": merged, "edge-0": 0.0})
+    with pytest.raises(ConfigurationError, match=r"asks to merge .* expected 1, 2, 4"):
+        find_answer("bins")(question, objective_of(0))
+
+
 def test_bins_of_another_model_stay_in_the_same_run():
     """Differences of both could be single rows."""
     model, y = KINDS["logistic"]
@@ -383,3 +392,5 @@ def test_a_site_cannot_be_left_out_of_one():
         model.quality(X[:1], y[:1], leave_one_out=True)
     with pytest.raises(ConfigurationError, match=r"needs the site of each row: groups="):
         model.quality(X[0], y[0], leave_one_out=True)
+    with pytest.raises(ConfigurationError, match=r"with site 0 left out: there is no event"):
+        model.quality(X[:2], [y[0], y[1].assign(event=False)], leave_one_out=True)

@@ -13,7 +13,7 @@ from flwr_fco.algorithms.newton.halves import models_of_halves
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.selection import StabilitySelection, _first
-from flwr_fco.objectives import LeastSquares, Logistic
+from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, Poisson
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Selection
@@ -202,6 +202,21 @@ def test_halves_in_many_ways_tell_sums_over_few_rows():
         check_what_leaves(Disclosure(min_rows=3), objective, pairs, halves=True)
     with pytest.raises(ConfigurationError, match="min_class_rows=3"):
         check_what_leaves(Disclosure(min_class_rows=3), objective, pairs, halves=True)
+    with pytest.raises(ConfigurationError, match="fewer events than min_events=3"):
+        check_what_leaves(Disclosure(min_events=3), objective, pairs, halves=True)
+
+
+def test_halves_that_differ_in_few_events_are_refused_whatever_the_loss():
+    """Two pairs of halves that differ in the first two rows and the last two."""
+    pairs = [half for first in (np.arange(20), np.r_[np.arange(2, 20), 38, 39]) for half in (first, first)]
+    dead = np.ones(40)
+    for events in (dead, np.r_[np.zeros(1), dead[1:]]):
+        X = np.ones((40, 1))
+        for objective in (CoxRegression(X, np.arange(40.0), events), Poisson(X, 3.0 * events)):
+            least = int(events[[0, 1, 38, 39]].sum())
+            check_what_leaves(Disclosure(min_events=least), objective, pairs, halves=True)
+            with pytest.raises(ConfigurationError, match=f"pairs of halves.*min_events={least + 1}"):
+                check_what_leaves(Disclosure(min_events=least + 1), objective, pairs, halves=True)
 
 
 def test_a_second_way_of_dealing_in_the_same_run_is_refused():

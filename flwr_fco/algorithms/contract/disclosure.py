@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.choices import AT_LEAST_ONE, Choice
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Poisson
+from flwr_fco.objectives import CoxRegression, Poisson
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 
@@ -103,9 +104,7 @@ class Disclosure(Choice):
         if self.min_class_rows is not None:
             self.check_classes(self._said(_classes_of(objective), objective, "min_class_rows", what), what)
         if self.min_events is not None:
-            counts = self._said(_events_of(objective), objective, "min_events", what)
-            if any(0 < count < self.min_events for count in counts):
-                raise self._refusal("min_events", what, "has fewer events than")
+            self.check_events(self._said(_events_of(objective), objective, "min_events", what), what)
 
     def check_rows(self, rows: int, what: str) -> None:
         """Refuse an answer about fewer rows than `min_rows`.
@@ -142,6 +141,24 @@ class Disclosure(Choice):
         """
         if self.min_class_rows is not None and any(0 < count < self.min_class_rows for count in counts):
             raise self._refusal("min_class_rows", what, "has a class with fewer rows than")
+
+    def check_events(self, counts: Iterable[int], what: str) -> None:
+        """Refuse an answer about fewer rows with an event than `min_events`, but more than 0.
+
+        Parameters
+        ----------
+        counts : iterable of int
+            Number of rows with an event; of a loss with classes, of each class.
+        what : str
+            What the server asks for; used in the error message.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are fewer; the message does not say how many.
+        """
+        if self.min_events is not None and any(0 < count < self.min_events for count in counts):
+            raise self._refusal("min_events", what, "has fewer events than")
 
     def most_sums(self, rows: int) -> float:
         """Return how many weighted sums of the rows may have left when a Hessian block leaves.
@@ -194,6 +211,22 @@ def _events_of(objective: Objective) -> list[int] | None:
     events: Any = getattr(objective, "num_events", None)
     if events is not None:
         return [int(events)]
+    rows = rows_with_events(objective)
+    return [int(own.sum()) for own in rows] if rows else _classes_of(objective)
+
+
+def rows_with_events(objective: Objective) -> list[NDArray[np.bool_]]:
+    """Return which rows have an event, of a loss with classes for each class; nothing if it does not say.
+
+    Parameters
+    ----------
+    objective : Objective
+        The loss on the rows.
+    """
     if isinstance(objective, Poisson):
-        return [int(np.count_nonzero(objective.targets))]
-    return _classes_of(objective)
+        return [objective.targets > 0.0]
+    labels: Any = getattr(objective, "labels", None)
+    if labels is None:
+        return []
+    kinds = [1] if isinstance(objective, CoxRegression) else np.unique(labels)
+    return [np.asarray(labels == kind) for kind in kinds]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Disclosure
+from flwr_fco.algorithms.contract.disclosure import rows_with_events
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 
@@ -112,13 +113,14 @@ def _check_differences(disclosure: Disclosure, objective: Objective, firsts: Seq
     what = f"sums over {ways} pairs of halves, which tell those over rows in which they differ"
     # Sums of k pairs have k + 1 dimensions: some combination of them leaves out k rows, whatever they are.
     disclosure.check_rows(n - ways, what)
-    inside = np.zeros((ways, n), dtype=np.bool_)
+    inside, events = np.zeros((ways, n), dtype=np.bool_), rows_with_events(objective)
     for way, rows in enumerate(firsts):
         inside[way, rows] = True
     for one, other in combinations(range(ways), 2):
         apart = inside[one] != inside[other]
         for rows in (np.flatnonzero(apart), np.flatnonzero(~apart)):
             disclosure.check_rows(rows.size, what)
+            disclosure.check_events([int(own[rows].sum()) for own in events], what)
             labels: Any = getattr(objective, "labels", None)
             if labels is not None:
                 disclosure.check_classes(np.unique(np.asarray(labels)[rows], return_counts=True)[1].tolist(), what)

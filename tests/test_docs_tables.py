@@ -1,0 +1,73 @@
+"""docs/tables.md: its blocks run one after the other, and print what the page shows; its recipes work."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from fresh import run_file
+
+from flwr_fco.sklearn import FederatedLasso
+
+PAGE = (Path(__file__).parents[1] / "docs" / "tables.md").read_text(encoding="utf-8")
+STORY, RECIPES = PAGE.split("## Recipes")
+BLOCKS = [re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL) for part in (STORY, RECIPES)]
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory):
+    pytest.importorskip("pandas", reason="pip install pandas")
+    pytest.importorskip("matplotlib", reason="pip install matplotlib")
+    folder = tmp_path_factory.mktemp("tables")
+    # The blocks write into the folder that they run in.
+    code = f"import os\n\nos.chdir({str(folder)!r})\n" + "\n".join(BLOCKS[0])
+    (folder / "mine.py").write_text(code, encoding="utf-8")
+    done = run_file(folder / "mine.py")
+    assert done.returncode == 0, done.stderr
+    return SimpleNamespace(lines=done.stdout.splitlines(), folder=folder)
+
+
+def test_the_page_is_short():
+    assert len(PAGE.splitlines()) <= 150
+
+
+def test_from_files_to_a_table_as_the_page_shows_it(printed):
+    shown = re.search(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)[1].splitlines()
+    assert printed.lines[: len(shown)] == shown
+    assert printed.lines[len(shown)] == "True"
+    assert re.fullmatch("[0-9a-f]{64}", printed.lines[-1])
+    assert (printed.folder / "table.csv").read_text().startswith("feature,coefficient,estimate,odds ratio")
+    assert (printed.folder / "forest.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("number", range(3), ids=["formulaic", "narwhals", "imputation"])
+def test_a_recipe_prepares_the_columns_of_a_site(number):
+    pandas = pytest.importorskip("pandas", reason="pip install pandas")
+    block = BLOCKS[1][number]
+    pytest.importorskip(re.search(r"(?:from|import) (\w+)", block)[1], reason="an optional package")
+    table = pandas.DataFrame({"age": [60.0, np.nan, 52.0], "bmi": [27.0, 25.0, 30.0], "crp": [1.0, 2.0, 3.0]})
+    table["smoker"] = "no"
+    if number == 0:
+        table = table.fillna(50.0)
+    names = {"table": table}
+    exec(block, names)
+    features = np.asarray(names["features"], dtype=np.float64)
+    assert features.shape == (3, 3)
+    assert list(names["features"].columns)[:2] == ["age", "bmi"]
+    if number == 0:
+        # No row of this site smokes, and there is a column for it.
+        np.testing.assert_array_equal(features[:, 2], 0.0)
+    if number == 2:
+        assert features[1, 0] == 56.0
+
+
+def test_the_recipe_of_knockoffs_selects_what_is_there():
+    pytest.importorskip("hidimstat", reason="pip install hidimstat")
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(size=(300, 40)) for _ in range(4)]
+    y = [X[:, :10].sum(axis=1) + rng.normal(size=300) for X in parts]
+    lasso = FederatedLasso(alpha=0.1).fit([np.hstack([X, rng.normal(size=X.shape)]) for X in parts], y)
+    names = {"np": np, "lasso": lasso}
+    exec(BLOCKS[1][3], names)
+    assert names["selected"].tolist() == [True] * 10 + [False] * 30
