@@ -51,7 +51,7 @@ from flwr_fco.inference.federated import COMPARED, ESTIMATED, Exchanges, OwnEsti
 from flwr_fco.inference.federated import table as table_of
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
-from flwr_fco.objectives.design import Design, is_sparse
+from flwr_fco.objectives.design import Design, is_sparse, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
@@ -450,6 +450,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 raise ConfigurationError(
                     "groups is for one X, y; here X is a list, whose parts are the clients already"
                 )
+            for own in X:
+                refuse_text(own, "X")
             parts = _aligned(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not _columns(parts[0])
             pairs = [
@@ -460,6 +462,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             given = [None] * len(pairs) if sample_weight is None else sample_weight
             clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
         else:
+            refuse_text(X, "X")
             X, y = validate_data(self, X, y, **checks)
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
@@ -785,6 +788,7 @@ def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, NDArray[Any], Na
         raise ConfigurationError(
             f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
         )
+    refuse_text(features, "X")
     return features if is_sparse(features) else np.asarray(features, dtype=np.float64), np.asarray(targets), names
 
 

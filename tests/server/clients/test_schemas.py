@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAvg
 from problems import D, app_of, clients, run, start_arrays
 from together import together
 
@@ -195,6 +196,61 @@ def test_a_site_that_comes_late_is_compared_when_it_first_answers():
     assert asked == [1, 2, 3]
     # The model of the rounds before is there.
     assert len(run_of(strategy).result.train_metrics_clientapp) == 2
+
+
+@pytest.mark.parametrize("way", ["in process", "messages", "error replies"])
+def test_a_site_that_only_evaluates_is_compared_too(way):
+    for site in range(4):
+        # Two of them train in the round.
+        objectives = losses(lambda table: table[REVERSED], site=site)
+        with pytest.raises(ConfigurationError, match=rf"partition {site}\).*in another order|another order.*{site}\)"):
+            run(averaging(fraction_train=0.25), objectives, 1, fraction_evaluate=1.0, **WAYS[way])
+    # And those that are alike say nothing of it in the numbers.
+    result = run(averaging(fraction_train=0.25), losses(), 2, fraction_evaluate=1.0, **WAYS[way])
+    (plain,) = {frozenset(metrics) for metrics in result.evaluate_metrics_clientapp.values()}
+    assert plain == {"loss", "accuracy", "num-replies", "num-left-out"}
+    assert result.evaluate_metrics_clientapp[2]["num-replies"] == 4
+
+
+def test_a_foreign_strategy_gets_no_digest():
+    grid = Counted(app_of(losses()), 4)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        FedAvg(fraction_train=0.0, min_train_nodes=0).start(grid, start_arrays(), 1)
+    assert [kind for kind, _ in grid.sent] == ["evaluate"] * 4
+    assert not any(SCHEMA.encode() in content for _, content in grid.sent)
+
+
+def test_a_site_of_a_sampled_round_is_compared_before_its_answer_counts():
+    """Whichever sites a round asks: the model is that of the rounds without it."""
+    strategy = averaging(fraction_train=0.5, fraction_evaluate=0.0)
+    with pytest.raises(ConfigurationError, match=r"partition 2\) has its columns in another order"):
+        run(strategy, losses(lambda table: table[REVERSED], number=4), 20)
+    done = run_of(strategy).result
+    again = averaging(fraction_train=0.5, fraction_evaluate=0.0)
+    rounds = max(done.train_metrics_clientapp, default=0)
+    if rounds:
+        expected = run(again, losses(number=4), rounds).arrays
+        for name, array in done.arrays.items():
+            np.testing.assert_array_equal(array.numpy(), expected[name].numpy())
+
+
+TEXTS = {
+    "strings": lambda table: table.assign(sex=np.resize(["m", "secret"], len(table))),
+    "objects": lambda table: table.assign(sex=np.array([*["m"] * (len(table) - 1), "secret"], dtype=object)),
+    "categories": lambda table: table.assign(sex=pd.Categorical(np.resize(["m", "secret"], len(table)))),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_column_of_text_is_refused_with_a_recipe_that_shows_none_of_its_values(kind):
+    table = TEXTS[kind](frames(1)[0])
+    told = r"columns \['sex'\] hold texts or categories; expected numbers\. Agree .*get_dummies\(X\['sex'\]"
+    with pytest.raises(ConfigurationError, match=told) as error:
+        Logistic(table, labels_of(table))
+    assert "secret" not in str(error.value)
+    agreed = pd.CategoricalDtype(["m", "f", "secret"])
+    coded = [pd.get_dummies(own.astype({"sex": agreed}), columns=["sex"], dtype=float) for own in (table, table[:3])]
+    assert Logistic(coded[0], labels_of(table)).feature_names == Logistic(coded[1], labels_of(table[:3])).feature_names
 
 
 class Stop(Callback):
