@@ -43,7 +43,16 @@ from sklearn.utils.validation import (
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
+from flwr_fco.core.schema import (
+    DEVIATIONS,
+    MEANS,
+    MOMENTS,
+    VARIANCES,
+    Names,
+    differing_units,
+    digests_of,
+    names_of,
+)
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
@@ -79,7 +88,7 @@ _UNPENALISED = 1e-14
 _ON_A_PATH = 1e-10
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
-#: Ratio of two sites' standard deviations of a column above which there is a warning.
+#: Ratio of a deviation to that at most sites above which there is a warning.
 _UNITS = 5.0
 #: Coefficients in the text of a summary, and sites with their own estimates, at most.
 _SHOWN, _SHOWN_SITES = 40, 8
@@ -817,23 +826,10 @@ def _refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _warn_of_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> None:
-    """Warn of columns whose standard deviations differ more than 5 times between sites; one of 0 is not compared."""
-    table, sites = np.array([*deviations.values()]), [*deviations]
-    low = np.where(table > 0.0, table, np.inf)
-    wrong = np.flatnonzero(table.max(axis=0) > _UNITS * low.min(axis=0))
-    if wrong.size:
-        about = [
-            f"{names[j]} ({low[:, j].min():.3g} at {sites[low[:, j].argmin()]}, {table[:, j].max():.3g} at "
-            f"{sites[table[:, j].argmax()]})"
-            for j in wrong[:5]
-        ]
-        more = f", and {wrong.size - 5} more" if wrong.size > 5 else ""
-        warnings.warn(
-            f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do: "
-            f"{', '.join(about)}{more}. If the units differ, convert them at the sites",
-            UserWarning,
-            stacklevel=4,
-        )
+    """Warn of columns that seem to have other units at some sites."""
+    text = differing_units(deviations, names)
+    if text:
+        warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def _owners(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -1,6 +1,7 @@
 """Sites whose columns or classes differ are refused before anything is trained on them, by name, on every way."""
 
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -10,10 +11,11 @@ from flwr.serverapp.strategy import FedAvg
 from problems import D, app_of, clients, run, start_arrays
 from together import together
 
-from flwr_fco.callbacks import Callback, Checkpoint
+from flwr_fco.callbacks import Callback, Checkpoint, CompareUnits
+from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.schema import names_of, schema_number
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives import Hinge, Layout, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import L1
 from flwr_fco.server.clients.schemas import Schemas
 from flwr_fco.simulation import InProcessGrid
@@ -232,6 +234,48 @@ def test_a_site_of_a_sampled_round_is_compared_before_its_answer_counts():
         expected = run(again, losses(number=4), rounds).arrays
         for name, array in done.arrays.items():
             np.testing.assert_array_equal(array.numpy(), expected[name].numpy())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_units_are_compared_before_round_1_of_any_strategy_if_that_is_asked_for(way):
+    objectives = losses(lambda table: table.assign(crp=1000.0 * table["crp"]))
+    strategy = FedNewton(regularizer=L1(0.01), min_train_nodes=1)
+    told = r"standard deviations differ .*: crp \(.* at partition \d, .* at partition 2\)\. If the units"
+    with pytest.warns(UserWarning, match=told):
+        run(strategy, objectives, 1, callbacks=[CompareUnits()], **WAYS[way])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(averaging(), losses(), 1, callbacks=[CompareUnits()])
+
+
+def test_units_of_columns_without_names_and_of_sites_that_refuse():
+    tables = [np.random.default_rng(m).standard_normal((20, D - 1)) for m in range(3)]
+    tables[2][:, 2] *= 10.0
+    objectives = [LeastSquares(table, table[:, 0]) for table in tables]
+    with pytest.warns(UserWarning, match=r"column 2 \(.* at partition [01], .* at partition 2\)"):
+        run(averaging(), objectives, 1, callbacks=[CompareUnits()])
+    # It is a question like others, and a site's owner may refuse it.
+    objectives[2] = LeastSquares(tables[2][:15], tables[2][:15, 0])
+    app = app_of(objectives, disclosure=Disclosure(min_rows=18))
+    grid = InProcessGrid(app, 3, raise_errors=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        start(averaging(fraction_evaluate=0.0), grid, 1, callbacks=[CompareUnits()])
+
+
+def test_units_of_what_has_none():
+    class Distance(Objective):
+        num_examples = 3
+        layout = Layout.from_arrays({"center": np.zeros(2)})
+
+        def value(self, w):
+            return 0.5 * float(w @ w)
+
+        def gradient(self, w, batch=None, out=None):
+            return w.copy()
+
+    with pytest.raises(ConfigurationError, match=r"the model has the arrays \['center'\]; expected 'coefficients'"):
+        run(averaging(), [Distance()] * 2, 1, start={"center": np.zeros(2)}, callbacks=[CompareUnits()])
 
 
 TEXTS = {
