@@ -578,17 +578,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             answers = [answer._replace(weight=mass / total) for answer, mass in pairs]
             more["weighting"] = {answer.partition: mass for answer, mass in pairs}
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
-        self._scales = None
-        if self.standardize:
-            for answer in answers:
-                if (answer.vectors[VARIANCES] < 0.0).any():
-                    raise ConfigurationError(
-                        f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}; "
-                        "expected none below 0"
-                    )
-            moments = [(a.weight, a.vectors[MEANS], a.vectors[VARIANCES]) for a in answers]
-            self._scales = _scales(moments)
-            _check_scales(self._scales, moments, [f"partition {a.partition}" for a in answers], names or range(d))
+        self._scales = self._scales_of(answers, names or range(d)) if self.standardize else None
         psi = penalty(total, *(_broadcast(own, outputs) for own in (self._factors, self._scales)))
         strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients, **more)
         self.n_features_in_ = d
@@ -620,6 +610,20 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 UserWarning,
                 stacklevel=4,
             )
+
+    @staticmethod
+    def _scales_of(answers: Sequence[Any], names: Sequence[Any]) -> Vector:
+        """Return the features' deviations over all sites, from what these say of theirs."""
+        for answer in answers:
+            if (answer.vectors[VARIANCES] < 0.0).any():
+                raise ConfigurationError(
+                    f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}; "
+                    "expected none below 0"
+                )
+        moments = [(a.weight, a.vectors[MEANS], a.vectors[VARIANCES]) for a in answers]
+        scales = _scales(moments)
+        _check_scales(scales, moments, [f"partition {a.partition}" for a in answers], names)
+        return scales
 
     def _names_at(self, grid: Any) -> Names:
         """Ask the sites for the names of their columns, in one more message to each; return those of most sites."""

@@ -34,7 +34,7 @@ from flwr_fco.server.replies.bounds import (
     check_steps,
     metric_objections,
 )
-from flwr_fco.server.replies.checks import LeftOut, Reply, Round
+from flwr_fco.server.replies.checks import LeftOut, Reply, Round, compared_metrics
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.wire.client_state import uplink_digest
 from flwr_fco.wire.delivery import send_and_receive
@@ -42,7 +42,7 @@ from flwr_fco.wire.downlink import downlink_records
 from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes
 from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.keys import SCHEMA
-from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric, without_metric
+from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric
 from flwr_fco.wire.model import config_of_round
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 from flwr_fco.wire.uplink import Sent, SentReader, as_reply, num_examples, read_uplink
@@ -581,7 +581,7 @@ class Mail(Part):
             self.given_weight(node)
             return metrics
 
-        good = self._compared(current.good(replies, read))
+        good = compared_metrics(current, self.schemas, self.grid, current.good(replies, read))
         ratio = max_ratio_of(options)
         if ratio is not None:
             objections = metric_objections([reply.value for reply in good], key, ratio, self.bounds)
@@ -591,19 +591,6 @@ class Mail(Part):
             return [reply.content for reply in good]
         weights = [self.given_weight(reply.node) for reply in good]
         return [with_metric(r.content, key, weight) for r, weight in zip(good, weights, strict=True)]
-
-    def _compared(self, good: list[Reply[Mapping[str, Any]]]) -> list[Reply[Mapping[str, Any]]]:
-        """Return evaluations of sites whose columns and classes are those of the others, without what says so."""
-        said = {reply.node: reply.value[SCHEMA] for reply in good if isinstance(reply.value.get(SCHEMA), int | float)}
-        if not said:
-            return good
-        reasons = self.schemas.compare(self.grid, said)
-        good = self.current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
-        kept = [{name: value for name, value in reply.value.items() if name != SCHEMA} for reply in good]
-        return [
-            reply._replace(value=value, content=without_metric(reply.content, SCHEMA))
-            for reply, value in zip(good, kept, strict=True)
-        ]
 
     @property
     def _memories(self) -> Any:
