@@ -71,6 +71,11 @@ def test_over_a_grid_the_sites_weigh_and_a_balance_is_told(classes):
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-8)
     np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-8)
     assert "125 rows, weighted, of 3 sites" in there.summary()
+    # Weights whose sum is not that of the rows are a larger C.
+    thrice = {name: 3.0 * weight for name, weight in weights.items()}
+    there = over_a_grid(FederatedLogisticRegression(0.7, class_weight=thrice, **options), features, targets, names)
+    here = FederatedLogisticRegression(2.1, class_weight="balanced", standardize=True).fit(features, targets)
+    np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-8)
 
 
 def test_sites_of_other_weights_are_refused_and_small_classes_stay_unknown():

@@ -261,3 +261,17 @@ def test_sites_with_frames_say_the_names_themselves():
     mixed = [sites()[0], *arrays[1:]]
     found, _ = over_a_grid(lasso(), mixed, features=None)
     assert "on trust" in found.summary()
+
+
+def test_a_column_of_text_is_refused_by_name_here_and_at_a_site():
+    data = sites()
+    features, targets = data[1]
+    data[1] = features.assign(sex=np.where(features["sex"] > 0, "secret", "f")), targets
+    told = r"X: the columns \['sex'\] hold texts or categories"
+    with pytest.raises(ConfigurationError, match=told):
+        lasso().fit(*zip(*data, strict=True))
+    with pytest.raises(ConfigurationError, match=told):
+        lasso().fit(*data[1])
+    with pytest.raises(ConfigurationError, match=f"2 of num_clients=3 sites have answered.*{told}") as error:
+        over_a_grid(lasso(), data)
+    assert "secret" not in str(error.value)

@@ -34,6 +34,7 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.envelope import names_reply, partition_reply, reply
+from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.model import primal_vector, read_primal
 from flwr_fco.wire.queries import answer_records, read_question
 from flwr_fco.wire.questions import BINS, ESTIMATES
@@ -128,6 +129,9 @@ def client_app(
         with single_threaded_blas():
             for name, value in objective.metrics(primal).items():
                 metrics[name] = float(value)
+        schema = schema_number(*names_of_objective(objective))
+        if schema and any(SCHEMA in config for config in message.content.config_records.values()):
+            metrics[SCHEMA] = schema
         # Discard losses recorded by an evaluation or a question: they do not belong to the next training round.
         objective.take_training_loss()
         return reply(message, RecordDict({"metrics": metrics}))

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
+
+import numpy as np
+
+from flwr_fco.core.layout import Vector
 
 Names = tuple[str, ...] | None
 
@@ -21,6 +25,8 @@ ABOUT_COLUMNS = frozenset({DEVIATIONS, MEANS, VARIANCES})
 _BASE = 2**26
 #: Names in an error, and letters of each: sites choose them.
 _SHOWN, _LETTERS = 5, 60
+#: Ratio of two sites' standard deviations of a column that units have.
+_UNITS = 5.0
 
 
 def names_of(given: Any) -> Names:
@@ -110,3 +116,35 @@ def listed(names: Sequence[str]) -> str:
     """Return the first names, in quotes and cut, for an error."""
     shown = [repr(name[:_LETTERS]) for name in names[:_SHOWN]]
     return ", ".join(shown) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN else "")
+
+
+def differing_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> str:
+    """Return in words which columns' standard deviations differ more than 5 times between sites; empty if none do.
+
+    Parameters
+    ----------
+    deviations : mapping of str to ndarray of float64, shape (d,)
+        Of each site's columns, by its name; one of 0 is not compared.
+    names : sequence of str, length d
+        Names of the columns.
+
+    Examples
+    --------
+    >>> print(differing_units({"north": np.array([10.0, 1.0]), "south": np.array([9.0, 1000.0])}, ["age", "crp"]))
+    standard deviations differ more than 5 times between sites, as those of other units do: crp (1 at north, 1e+03 at south). If the units differ, convert them at the sites
+    """  # noqa: E501
+    table, sites = np.array([*deviations.values()]), [*deviations]
+    low = np.where(table > 0.0, table, np.inf)
+    wrong = np.flatnonzero(table.max(axis=0) > _UNITS * low.min(axis=0))
+    if not wrong.size:
+        return ""
+    about = [
+        f"{names[j]} ({low[:, j].min():.3g} at {sites[low[:, j].argmin()]}, {table[:, j].max():.3g} at "
+        f"{sites[table[:, j].argmax()]})"
+        for j in wrong[:_SHOWN]
+    ]
+    more = f", and {wrong.size - _SHOWN} more" if wrong.size > _SHOWN else ""
+    return (
+        f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do: "
+        f"{', '.join(about)}{more}. If the units differ, convert them at the sites"
+    )

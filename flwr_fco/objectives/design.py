@@ -98,6 +98,7 @@ class Design:
             if ndim == 2:
                 return SparseDesign(canonical_rows(name, features))
             raise ConfigurationError(f"{name}: {_sparse_kind(features)}; expected a dense array of three dimensions")
+        refuse_text(features, name)
         # asarray also turns a memory map into a plain array view, which kernels accept faster.
         array = np.asarray(features)
         if array.dtype.kind not in "fiub":
@@ -487,6 +488,44 @@ class LinearData(NamedTuple):
     factor: float = 1.0
     num_outputs: int = 1
     weights: Vector | None = None
+
+
+def refuse_text(features: Any, name: str = "features") -> None:
+    """Refuse a frame's columns of text or categories, whose codes each site would choose for itself.
+
+    The values are not shown: the error goes to the server, and a category can be that of one row.
+
+    Parameters
+    ----------
+    features : array-like
+        A data frame, or anything else, which is not looked at.
+    name : str, default "features"
+        Name of the argument, for the error.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is such a column; it names them.
+    """
+    kinds = getattr(features, "dtypes", None)
+    if not hasattr(features, "columns") or kinds is None:
+        return
+    columns = [f"{column}" for column in features.columns]
+    texts = [own for j, (own, kind) in enumerate(zip(columns, list(kinds), strict=True)) if _is_text(features, j, kind)]
+    if texts:
+        raise ConfigurationError(
+            f"{name}: the columns {texts[:5]}{' and more' if len(texts) > 5 else ''} hold texts or categories; "
+            "expected numbers. Agree on the categories at all sites, and give a column for each, such as "
+            f'pandas.get_dummies(X[{texts[0]!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)'
+        )
+
+
+def _is_text(frame: Any, column: int, kind: Any) -> bool:
+    """Whether a column of this type holds texts or categories; one of objects does with a single text."""
+    text = str(kind).lower()
+    if text == "object" and hasattr(frame, "iloc"):
+        return any(isinstance(entry, str) for entry in frame.iloc[:, column])
+    return text.startswith(("category", "string", "str", "utf8", "enum", "categorical"))
 
 
 def is_sparse(features: Any) -> bool:

@@ -37,6 +37,7 @@ from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.server.rounds.subclass import check_configured, take
 from flwr_fco.server.run import Run
 from flwr_fco.wire.envelope import addressed
+from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.model import config_of_round, primal_request
 from flwr_fco.work import FirstOrder, Work
 
@@ -280,6 +281,9 @@ class CompositeStrategy(CommonOptions, FedAvg):
         )
         current.nodes = {node.node_id: node for node in nodes}
         config = config_of_round(config, server_round)
+        if not serves_unmodified(self):
+            # Sites that only evaluate say what their columns are, too.
+            config[SCHEMA] = 1
         keys = {"arrayrecord_key": self.arrayrecord_key, "configrecord_key": self.configrecord_key}
         contents = ((node.node_id, primal_request(arrays, config, **keys)) for node in nodes)
         current.messages = addressed(grid, contents, "evaluate", str(server_round))

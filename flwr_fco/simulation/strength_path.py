@@ -25,7 +25,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from flwr_fco.algorithms.newton.path import errors_of, models_of
+from flwr_fco.algorithms.newton.held_out import errors_of
+from flwr_fco.algorithms.newton.path import models_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked

@@ -28,7 +28,16 @@ from sklearn.utils.validation import (
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
+from flwr_fco.core.schema import (
+    DEVIATIONS,
+    MEANS,
+    MOMENTS,
+    VARIANCES,
+    Names,
+    differing_units,
+    digests_of,
+    names_of,
+)
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
@@ -49,7 +58,7 @@ from flwr_fco.inference.proportional import Trends
 from flwr_fco.inference.selection import Halves, Selected, Selection
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, SiteIntercept
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
-from flwr_fco.objectives.design import Design, is_sparse
+from flwr_fco.objectives.design import Design, is_sparse, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
@@ -79,7 +88,7 @@ _UNPENALISED = 1e-14
 _ON_A_PATH, _ON_HALVES = 1e-10, 1e-8
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
-#: Ratio of two sites' standard deviations of a column above which there is a warning.
+#: Ratio of a deviation to that at most sites above which there is a warning.
 _UNITS = 5.0
 #: Coefficients in the text of a summary, and sites with their own estimates, at most.
 _SHOWN, _SHOWN_SITES = 40, 8
@@ -482,6 +491,8 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
                 raise ConfigurationError(
                     "groups is for one X, y; here X is a list, whose parts are the clients already"
                 )
+            for own in X:
+                refuse_text(own, "X")
             parts = _aligned(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not _columns(parts[0])
             pairs = [
@@ -492,6 +503,7 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             given = [None] * len(pairs) if sample_weight is None else sample_weight
             clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
         else:
+            refuse_text(X, "X")
             X, y = validate_data(self, X, y, reset=reset, **checks)
             self._on_trust = False
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
@@ -599,17 +611,7 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
             answers = [answer._replace(weight=mass / total) for answer, mass in pairs]
             more["weighting"] = {answer.partition: mass for answer, mass in pairs}
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
-        self._scales = None
-        if self.standardize:
-            for answer in answers:
-                if (answer.vectors[VARIANCES] < 0.0).any():
-                    raise ConfigurationError(
-                        f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}; "
-                        "expected none below 0"
-                    )
-            moments = [(a.weight, a.vectors[MEANS], a.vectors[VARIANCES]) for a in answers]
-            self._scales = _scales(moments)
-            _check_scales(self._scales, moments, [f"partition {a.partition}" for a in answers], names or range(d))
+        self._scales = self._scales_of(answers, names or range(d)) if self.standardize else None
         psi = penalty(total, *(_broadcast(own, outputs) for own in (self._factors, self._scales)))
         strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients, **more)
         self.n_features_in_ = d
@@ -641,6 +643,20 @@ class _Federated(Judges, BaseEstimator):  # type: ignore[misc]
                 UserWarning,
                 stacklevel=4,
             )
+
+    @staticmethod
+    def _scales_of(answers: Sequence[Any], names: Sequence[Any]) -> Vector:
+        """Return the features' deviations over all sites, from what these say of theirs."""
+        for answer in answers:
+            if (answer.vectors[VARIANCES] < 0.0).any():
+                raise ConfigurationError(
+                    f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}; "
+                    "expected none below 0"
+                )
+        moments = [(a.weight, a.vectors[MEANS], a.vectors[VARIANCES]) for a in answers]
+        scales = _scales(moments)
+        _check_scales(scales, moments, [f"partition {a.partition}" for a in answers], names)
+        return scales
 
     def _names_at(self, grid: Any) -> Names:
         """Ask the sites for the names of their columns, in one more message to each; return those of most sites."""
@@ -827,6 +843,7 @@ def _read(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Names]:
         raise ConfigurationError(
             f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
         )
+    refuse_text(features, "X")
     return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, names
 
 
@@ -848,23 +865,10 @@ def _refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
 
 
 def _warn_of_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> None:
-    """Warn of columns whose standard deviations differ more than 5 times between sites; one of 0 is not compared."""
-    table, sites = np.array([*deviations.values()]), [*deviations]
-    low = np.where(table > 0.0, table, np.inf)
-    wrong = np.flatnonzero(table.max(axis=0) > _UNITS * low.min(axis=0))
-    if wrong.size:
-        about = [
-            f"{names[j]} ({low[:, j].min():.3g} at {sites[low[:, j].argmin()]}, {table[:, j].max():.3g} at "
-            f"{sites[table[:, j].argmax()]})"
-            for j in wrong[:5]
-        ]
-        more = f", and {wrong.size - 5} more" if wrong.size > 5 else ""
-        warnings.warn(
-            f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do: "
-            f"{', '.join(about)}{more}. If the units differ, convert them at the sites",
-            UserWarning,
-            stacklevel=4,
-        )
+    """Warn of columns that seem to have other units at some sites."""
+    text = differing_units(deviations, names)
+    if text:
+        warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def _owners(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:

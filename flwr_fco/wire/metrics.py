@@ -192,6 +192,15 @@ def with_metric(content: RecordDict, name: str, value: float) -> RecordDict:
     return changed
 
 
+def without_metric(content: RecordDict, name: str) -> RecordDict:
+    """Return a reply's content without a metric."""
+    changed = content.copy()
+    for key, record in content.items():
+        if isinstance(record, MetricRecord):
+            changed[key] = _flower.filled(MetricRecord, {own: value for own, value in record.items() if own != name})
+    return changed
+
+
 def number_of(name: str, value: Any) -> float:
     """Return a metric after checking that it is a finite number."""
     if not is_number(value):

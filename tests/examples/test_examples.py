@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
-from sklearn.linear_model import Lasso
+from sklearn.linear_model import Lasso, LogisticRegression
+from sklearn.preprocessing import StandardScaler
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -51,6 +52,24 @@ def test_the_quickstart_finds_a_few_measurements_that_do(example, capsys):
     printed = capsys.readouterr().out
     used = int(printed.split("The model uses ")[1].split(" of 30")[0])
     assert 1 <= used <= 8  # measured 5; scikit-learn's solution of the pooled problem has 4
+
+
+def test_the_quickstart_is_scikit_learns_solution_of_the_scaled_pool(example):
+    """Which only this test has; each node scales by what all have told."""
+    task, client, _, _ = example("quickstart-sparse-logistic", "sparse_logistic")
+    names, features, _, labels, _ = task.load_patients()
+    grid = InProcessGrid(client, 10)
+    with _flower.identity(grid.run_id):
+        model = task.new_model(C=0.05, num_clients=10).fit(grid, features=len(names))
+    scaler = StandardScaler().fit(features)
+    theirs = LogisticRegression(C=0.05, l1_ratio=1.0, solver="saga", tol=1e-10, max_iter=10**5)
+    theirs.fit(scaler.transform(features), labels)
+    np.testing.assert_allclose(model.coef_ * scaler.scale_, theirs.coef_, atol=1e-4)
+
+
+def test_no_example_scales_by_rows_that_a_node_does_not_have():
+    for path in EXAMPLES.rglob("*.py"):
+        assert "sklearn.preprocessing" not in path.read_text(encoding="utf-8"), path
 
 
 def test_the_sparse_example_uses_few_of_a_million_words(example, capsys):

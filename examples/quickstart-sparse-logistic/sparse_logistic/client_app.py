@@ -1,15 +1,5 @@
-"""The ClientApp: all it is told is where the data are. The server's messages say what to compute."""
+"""The ClientApp: the model's own, and where the data are. The server's messages say what to compute."""
 
-from flwr.app import Context
+from sparse_logistic.task import load_client, new_model
 
-from flwr_fco.client_apps import client_app
-from flwr_fco.objectives import Logistic
-from sparse_logistic.task import load_client
-
-
-def load_objective(context: Context) -> Logistic:
-    """Return this node's loss."""
-    return load_client(int(context.node_config["partition-id"]), int(context.node_config["num-partitions"]))
-
-
-app = client_app(load_objective)
+app = new_model().client_app(load_client)

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Problem
@@ -18,10 +19,11 @@ from flwr_fco.algorithms.contract.means import robust_mean
 from flwr_fco.core.logs import log
 from flwr_fco.core.texts import printable
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.server.clients.schemas import Schemas
 from flwr_fco.server.options import MetricsFunction
 from flwr_fco.wire.envelope import advice_on, content_of, sender_and_group, was_altered, what_is_missing
 from flwr_fco.wire.keys import SCHEMA
-from flwr_fco.wire.metrics import as_metrics
+from flwr_fco.wire.metrics import as_metrics, without_metric
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import Work
 
@@ -413,3 +415,36 @@ def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weig
         averaged["sum-of-step-sizes"] = averaged.pop("elapsed")
     averaged.pop(SCHEMA, None)
     return averaged
+
+
+def compared_metrics(
+    current: Round, schemas: Schemas, grid: Grid | None, good: list[Reply[Mapping[str, Any]]]
+) -> list[Reply[Mapping[str, Any]]]:
+    """Return evaluations of sites whose columns and classes are those of the others, without what says so.
+
+    Parameters
+    ----------
+    current : Round
+        The evaluation.
+    schemas : Schemas
+        What sites have said before.
+    grid : flwr.serverapp.Grid or None
+        Flower's connection to the nodes, to ask for names.
+    good : list of Reply
+        Evaluations that are possible.
+
+    Raises
+    ------
+    ConfigurationError
+        If columns or classes differ.
+    """
+    said = {reply.node: reply.value[SCHEMA] for reply in good if isinstance(reply.value.get(SCHEMA), int | float)}
+    if not said:
+        return good
+    reasons = schemas.compare(grid, said)
+    good = current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
+    kept = [{name: value for name, value in reply.value.items() if name != SCHEMA} for reply in good]
+    return [
+        reply._replace(value=value, content=without_metric(reply.content, SCHEMA))
+        for reply, value in zip(good, kept, strict=True)
+    ]

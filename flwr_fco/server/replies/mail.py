@@ -34,7 +34,7 @@ from flwr_fco.server.replies.bounds import (
     check_steps,
     metric_objections,
 )
-from flwr_fco.server.replies.checks import LeftOut, Reply, Round
+from flwr_fco.server.replies.checks import LeftOut, Reply, Round, compared_metrics
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.wire.client_state import uplink_digest
 from flwr_fco.wire.delivery import send_and_receive
@@ -581,7 +581,7 @@ class Mail(Part):
             self.given_weight(node)
             return metrics
 
-        good = current.good(replies, read)
+        good = compared_metrics(current, self.schemas, self.grid, current.good(replies, read))
         ratio = max_ratio_of(options)
         if ratio is not None:
             objections = metric_objections([reply.value for reply in good], key, ratio, self.bounds)

@@ -123,6 +123,8 @@ def _prepare(
     """Begin a run, or go on with a saved one; return its progress, and the watch over its model."""
     hooks = Hooks(callbacks, watches_of(run.strategy))
     run.prepare(initial_arrays)
+    # Callbacks may ask the clients before round 1.
+    run.mail.grid = grid
     # The noise does not hide whose replies were left out.
     left_out = run.left_out if run.private_mean is None else []
     run.result = result = Result(arrays=initial_arrays, left_out=left_out)

@@ -1,18 +1,21 @@
 """Sites whose columns or classes differ are refused before anything is trained on them, by name, on every way."""
 
 import re
+import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
 from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAvg
 from problems import D, app_of, clients, run, start_arrays
 from together import together
 
-from flwr_fco.callbacks import Callback, Checkpoint
+from flwr_fco.callbacks import Callback, Checkpoint, CompareUnits
+from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.schema import names_of, schema_number
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives import Hinge, Layout, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import L1
 from flwr_fco.server.clients.schemas import Schemas
 from flwr_fco.simulation import InProcessGrid
@@ -195,6 +198,103 @@ def test_a_site_that_comes_late_is_compared_when_it_first_answers():
     assert asked == [1, 2, 3]
     # The model of the rounds before is there.
     assert len(run_of(strategy).result.train_metrics_clientapp) == 2
+
+
+@pytest.mark.parametrize("way", ["in process", "messages", "error replies"])
+def test_a_site_that_only_evaluates_is_compared_too(way):
+    for site in range(4):
+        # Two of them train in the round.
+        objectives = losses(lambda table: table[REVERSED], site=site)
+        with pytest.raises(ConfigurationError, match=rf"partition {site}\).*in another order|another order.*{site}\)"):
+            run(averaging(fraction_train=0.25), objectives, 1, fraction_evaluate=1.0, **WAYS[way])
+    # And those that are alike say nothing of it in the numbers.
+    result = run(averaging(fraction_train=0.25), losses(), 2, fraction_evaluate=1.0, **WAYS[way])
+    (plain,) = {frozenset(metrics) for metrics in result.evaluate_metrics_clientapp.values()}
+    assert plain == {"loss", "accuracy", "num-replies", "num-left-out"}
+    assert result.evaluate_metrics_clientapp[2]["num-replies"] == 4
+
+
+def test_a_foreign_strategy_gets_no_digest():
+    grid = Counted(app_of(losses()), 4)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        FedAvg(fraction_train=0.0, min_train_nodes=0).start(grid, start_arrays(), 1)
+    assert [kind for kind, _ in grid.sent] == ["evaluate"] * 4
+    assert not any(SCHEMA.encode() in content for _, content in grid.sent)
+
+
+def test_a_site_of_a_sampled_round_is_compared_before_its_answer_counts():
+    """Whichever sites a round asks: the model is that of the rounds without it."""
+    strategy = averaging(fraction_train=0.5, fraction_evaluate=0.0)
+    with pytest.raises(ConfigurationError, match=r"partition 2\) has its columns in another order"):
+        run(strategy, losses(lambda table: table[REVERSED], number=4), 20)
+    done = run_of(strategy).result
+    again = averaging(fraction_train=0.5, fraction_evaluate=0.0)
+    rounds = max(done.train_metrics_clientapp, default=0)
+    if rounds:
+        expected = run(again, losses(number=4), rounds).arrays
+        for name, array in done.arrays.items():
+            np.testing.assert_array_equal(array.numpy(), expected[name].numpy())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_units_are_compared_before_round_1_of_any_strategy_if_that_is_asked_for(way):
+    objectives = losses(lambda table: table.assign(crp=1000.0 * table["crp"]))
+    strategy = FedNewton(regularizer=L1(0.01), min_train_nodes=1)
+    told = r"standard deviations differ .*: crp \(.* at partition \d, .* at partition 2\)\. If the units"
+    with pytest.warns(UserWarning, match=told):
+        run(strategy, objectives, 1, callbacks=[CompareUnits()], **WAYS[way])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(averaging(), losses(), 1, callbacks=[CompareUnits()])
+
+
+def test_units_of_columns_without_names_and_of_sites_that_refuse():
+    tables = [np.random.default_rng(m).standard_normal((20, D - 1)) for m in range(3)]
+    tables[2][:, 2] *= 10.0
+    objectives = [LeastSquares(table, table[:, 0]) for table in tables]
+    with pytest.warns(UserWarning, match=r"column 2 \(.* at partition [01], .* at partition 2\)"):
+        run(averaging(), objectives, 1, callbacks=[CompareUnits()])
+    # It is a question like others, and a site's owner may refuse it.
+    objectives[2] = LeastSquares(tables[2][:15], tables[2][:15, 0])
+    app = app_of(objectives, disclosure=Disclosure(min_rows=18))
+    grid = InProcessGrid(app, 3, raise_errors=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        start(averaging(fraction_evaluate=0.0), grid, 1, callbacks=[CompareUnits()])
+
+
+def test_units_of_what_has_none():
+    class Distance(Objective):
+        num_examples = 3
+        layout = Layout.from_arrays({"center": np.zeros(2)})
+
+        def value(self, w):
+            return 0.5 * float(w @ w)
+
+        def gradient(self, w, batch=None, out=None):
+            return w.copy()
+
+    with pytest.raises(ConfigurationError, match=r"the model has the arrays \['center'\]; expected 'coefficients'"):
+        run(averaging(), [Distance()] * 2, 1, start={"center": np.zeros(2)}, callbacks=[CompareUnits()])
+
+
+TEXTS = {
+    "strings": lambda table: table.assign(sex=np.resize(["m", "secret"], len(table))),
+    "objects": lambda table: table.assign(sex=np.array([*["m"] * (len(table) - 1), "secret"], dtype=object)),
+    "categories": lambda table: table.assign(sex=pd.Categorical(np.resize(["m", "secret"], len(table)))),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_column_of_text_is_refused_with_a_recipe_that_shows_none_of_its_values(kind):
+    table = TEXTS[kind](frames(1)[0])
+    told = r"columns \['sex'\] hold texts or categories; expected numbers\. Agree .*get_dummies\(X\['sex'\]"
+    with pytest.raises(ConfigurationError, match=told) as error:
+        Logistic(table, labels_of(table))
+    assert "secret" not in str(error.value)
+    agreed = pd.CategoricalDtype(["m", "f", "secret"])
+    coded = [pd.get_dummies(own.astype({"sex": agreed}), columns=["sex"], dtype=float) for own in (table, table[:3])]
+    assert Logistic(coded[0], labels_of(table)).feature_names == Logistic(coded[1], labels_of(table[:3])).feature_names
 
 
 class Stop(Callback):
