@@ -481,6 +481,9 @@ class Checkpoint(Callback):
     after the last round; and when an error ends the run, unless in the middle of a round. The new file is written next
     to the old one and then replaces it, so there is always a complete file, even if the process is killed.
 
+    A file is one run's: a run that is resumed from it takes it, and one that had it ends with
+    :class:`flwr_fco.errors.TakenOverError` before its next round. Copies of a file know nothing of each other.
+
     Parameters
     ----------
     path : path-like

@@ -370,9 +370,12 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             partial.unlink()
+        if isinstance(error, OSError) and error.errno is not None:
+            # The temporary file's name says nothing to anybody.
+            raise OSError(error.errno, error.strerror, os.fspath(target)) from error
         raise
     _sync_folder(target.parent)
 

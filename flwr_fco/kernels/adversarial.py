@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 from flwr_fco.kernels.losses import CHUNK, softmax_slopes
 
 

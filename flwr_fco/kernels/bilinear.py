@@ -1,6 +1,6 @@
 """Both products with a matrix in one pass over it, for bilinear saddle functions."""
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})

@@ -1,6 +1,6 @@
 """Dual coordinate ascent for the hinge loss."""
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 from flwr_fco.kernels.losses import add_least_squares_gradient, add_logistic_gradient
 from flwr_fco.kernels.mirror import p_norm_point
 

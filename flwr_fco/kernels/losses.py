@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 
 #: Rows that the multinomial gradient gathers for one pair of matrix products: they stay in the cache between the two.
 CHUNK = 64

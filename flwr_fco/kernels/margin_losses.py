@@ -1,6 +1,6 @@
 """Second derivatives of losses with respect to the margins, for Hessian products."""
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 
 
 @njit(cache=True)

@@ -15,7 +15,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 
 Vector = NDArray[np.float64]
 

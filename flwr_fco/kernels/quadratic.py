@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 
 #: Proximal gradient steps on a group before the next group.
 _STEPS_ON_A_GROUP = 8

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 
 #: What is left of a sum after subtractions, relative to its largest value, below which it is done anew.
 _LEFT = 1e-3

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 
 _WORD = 0xFFFFFFFF
 _POOL = 4

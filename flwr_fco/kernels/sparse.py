@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 
 
 @njit(cache=True)

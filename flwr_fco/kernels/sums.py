@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.kernels.compiled import njit
+from flwr_fco.kernels import njit
 
 _REORDER = {"reassoc", "contract", "nsz"}
 

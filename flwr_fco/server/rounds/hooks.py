@@ -180,7 +180,11 @@ class Hooks:
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore what :meth:`to_arrays` returned; a callback that is new in the run starts without a state."""
-        self._ended, self._stop, self._added = parse_json(str(arrays["ended"]))
+        ended, stop, added = parse_json(str(arrays["ended"]))
+        numbers = isinstance(added, dict) and all(type(value) in (int, float) for value in added.values())
+        if type(ended) is not int or ended < 0 or type(stop) is not bool or not numbers:
+            raise ValueError(f"{ended!r:.50}, {stop!r:.50}, {added!r:.50}")
+        self._ended, self._stop, self._added = ended, stop, added
         for name, callback in self._savers().items():
             start = f"{name}/"
             saved = {key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.files import json_object
 from flwr_fco.core.texts import printable
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.results import Result
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.replies.checks import LeftOut
@@ -115,8 +116,17 @@ class Progress:
             Number of rounds of the run.
         """
         self.hooks.call("on_run_begin", strategy, num_rounds)
-        if self._of_hooks is not None:
+        if self._of_hooks is None:
+            return
+        try:
             self.hooks.from_arrays(self._of_hooks)
+        except FlwrFcoError:
+            raise
+        except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
+            raise ConfigurationError(
+                f"the saved states of the callbacks are not those of this run's: {error!r}. Resume with the callbacks "
+                "that the run had, or take an earlier copy"
+            ) from error
 
     def save_point(self, number: int, *, complete: bool, stopped: bool = False, last: bool = False) -> None:
         """Record the progress of the run, and tell the callbacks that it can be resumed from here.

@@ -208,10 +208,10 @@ def test_bad_input_is_named_and_has_exit_code_2(arguments, message, tmp_path, mo
 
 @pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EROFS, errno.ENOENT])
 def test_a_full_or_read_only_disk_is_one_line(reason, tmp_path, monkeypatch):
-    def refuse(self, *arguments, **options):
-        raise OSError(reason, os.strerror(reason), str(self))
+    def refuse(*arguments):
+        raise OSError(reason, os.strerror(reason))
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     result = call("list", "--out", tmp_path / "list.md")
     assert result.exit_code == 2
     assert f"list.md cannot be read or written: {os.strerror(reason)}. If results" in result.stderr
@@ -264,7 +264,7 @@ def test_a_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(ray, "init", refuse)
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    result = call("sweep", "lasso-small", "--strategy", "FedMid", "--out", tmp_path)
+    result = call("sweep", "lasso-small", "--strategy", "FedMid", "--engine", "ray", "--out", tmp_path)
     assert result.exit_code == 2
     assert "RAY_ADDRESS=10.0.0.1:6379: no answer; expected a running cluster" in result.stderr
 

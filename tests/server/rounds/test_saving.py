@@ -12,6 +12,7 @@ from faulty import Faulty, start_on
 from problems import app_of, clients, start_arrays
 from together import together
 
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.rounds import saving
 from flwr_fco.strategies import Arrays, Bounds, FedDAGT, Participation, Scaffold, Steps, Wire, run_of
@@ -240,3 +241,13 @@ def fresh_load(path):
     fresh = FedDAGT(**OPTIONS)
     run_of(fresh).prepare(start_arrays())
     run_of(fresh).load(path)
+
+
+@pytest.mark.parametrize("ended", ["[" * 100_000, "null", "[1, 2]", "text", '{"a": 1}', '["x", true, {}]'])
+def test_callbacks_states_that_are_none_are_refused_in_words(tmp_path, ended):
+    path, other = tmp_path / "run.npz", tmp_path / "other.npz"
+    options = {"rounds": 2, "callbacks": [Checkpoint(path, every=1)]}
+    start_on(Faulty(app_of(clients()), 4, None, rounds=()), FedDAGT(**OPTIONS), **options)
+    tampered(path, other, **{"part/run/hooks/ended": np.array(ended)})
+    with pytest.raises(ConfigurationError, match="callbacks"):
+        start_on(Faulty(app_of(clients()), 4, None, rounds=()), FedDAGT(**OPTIONS), rounds=3, resume=other)
