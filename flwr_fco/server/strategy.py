@@ -292,6 +292,12 @@ class CompositeStrategy(CommonOptions, FedAvg):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Average the good replies' metrics; bad ones are left out, logged and counted."""
         mail = self._fco.mail
+        if mail.current.kind != "evaluate" or mail.current.number != server_round:
+            raise ConfigurationError(
+                f"aggregate_evaluate was called for round {server_round}, but super().configure_evaluate was not: the "
+                "server knows whom it asks only from that. Leave messages out of what it returns, or change them; an "
+                "empty list skips the evaluation of a round"
+            )
         asked = len(mail.current.messages)
         if not asked:
             return None

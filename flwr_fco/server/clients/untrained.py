@@ -75,7 +75,8 @@ class Untrained(Part):
         uplinks : sequence of Uplink
             What they sent.
         """
-        entries = [entry for entry in layout.optimized if entry.regularized and entry.size]
+        everything = sorted((e for e in layout.optimized if e.size), key=lambda entry: not entry.regularized)
+        entries = [entry for entry in everything if entry.regularized]
         increments = [np.asarray(uplink.vectors["increment"]) for uplink in uplinks]
         before, tied = self._frozen, set(self._pairs or {})
         still = {e.name: e for e in entries if not any(_moves(increment[e.block]) for increment in increments)}
@@ -88,8 +89,9 @@ class Untrained(Part):
             name: (self._still[name][0] + 1, self._still[name][1]) if name in self._still else (1, sent[e.block].copy())
             for name, e in still.items()
         }
-        blocks = {entry.name: entry.block for entry in entries}
-        pairs = _equal_pairs(entries, sent) if self._pairs is None else self._pairs
+        blocks = {entry.name: entry.block for entry in everything}
+        # Of two tied arrays the one that psi acts on is the first.
+        pairs = _equal_pairs(everything, sent) if self._pairs is None else self._pairs
         self._pairs = {
             second: first
             for second, first in pairs.items()

@@ -162,12 +162,12 @@ class Round:
         reason : str
             Why, with the value and what was expected.
         """
-        if len(reason) > _LONGEST_REASON:
-            reason = f"{reason[:_LONGEST_REASON]} ... ({len(reason)} characters)"
         # A client's text: a line of its own in the log could be taken for the server's. Of a traceback the first line
         # says where, the last one what.
-        lines = [line.strip() for line in reason.splitlines() if line.strip()]
+        lines = [line.strip()[:_LONGEST_REASON] for line in reason.splitlines() if line.strip()]
         short = " ... ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else reason
+        if len(reason) > _LONGEST_REASON:
+            reason = f"{reason[:_LONGEST_REASON]} ... ({len(reason)} characters)"
         reason = printable(reason)
         log(WARNING, "%s: left out the reply of %s: %s", self.caller, node, printable(short))
         if len(lines) > 1:

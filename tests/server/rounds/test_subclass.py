@@ -11,7 +11,7 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError
 from flwr_fco.regularizers import L1, Box
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, Unmodified
+from flwr_fco.strategies import Arrays, FedDAGT, FedDualAvg, FedMid, Unmodified
 
 TARGET = np.random.default_rng(0).normal(size=(6, 5))
 DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
@@ -278,6 +278,46 @@ def test_messages_that_a_hook_leaves_out_are_not_missed():
     assert [result.train_metrics_clientapp[6][name] for name in ("num-replies", "num-left-out")] == [2, 0]
 
 
+def test_evaluations_of_one_s_own_are_told_the_way():
+    class Own(FedDualAvg):
+        def configure_evaluate(self, server_round, arrays, config, grid):
+            record = RecordDict({"arrays": arrays, "config": config})
+            return self._construct_messages(record, list(grid.get_node_ids())[:2], "evaluate")
+
+    app = client_app()
+
+    @app.evaluate()
+    def evaluate(message, context):
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": 0.5})}), reply_to=message)
+
+    with pytest.raises(ConfigurationError, match=r"super\(\).configure_evaluate was not"):
+        go(Own, {"client": "unmodified"}, app=app)
+
+    class Seldom(FedDualAvg):
+        def configure_evaluate(self, server_round, arrays, config, grid):
+            return [] if server_round % 2 else super().configure_evaluate(server_round, arrays, config, grid)
+
+    assert list(go(Seldom, {"client": "unmodified"}, app=app).evaluate_metrics_clientapp) == [2, 4, 6]
+
+
+def test_a_traceback_is_a_line_of_the_log(caplog):
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        raise ValueError("first line" + 200 * "\nframe of the traceback" + "\nit broke here")
+
+    from flwr_fco.simulation import InProcessGrid
+
+    with caplog.at_level(logging.WARNING, logger="flwr"), pytest.raises(NothingTrainedError):
+        FedDualAvg(**DENSE).start(
+            InProcessGrid(app, 2, raise_errors=False), ArrayRecord({"w": Array(np.zeros((6, 5)))}), 1
+        )
+    lines = [line for line in caplog.messages if "left out the reply" in line]
+    assert len(lines) == 2
+    assert all("first line ... it broke here" in line and len(line) < 300 for line in lines)
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
@@ -357,6 +397,13 @@ def test_what_is_trained_later_gets_its_share_then():
 
 def test_tied_arrays_move_together():
     model = train_network(SPARSE)
+    np.testing.assert_array_equal(model["embedding.weight"], model["head.weight"])
+    assert 0 < np.count_nonzero(model["head.weight"]) < 0.5 * model["head.weight"].size
+
+
+@pytest.mark.parametrize("kept", ["embedding.weight", "head.weight"])
+def test_of_tied_arrays_psi_acts_on_both_if_it_acts_on_one(kept):
+    model = train_network({**SPARSE, "arrays": Arrays(apply_to=[kept, "fc.weight"])})
     np.testing.assert_array_equal(model["embedding.weight"], model["head.weight"])
     assert 0 < np.count_nonzero(model["head.weight"]) < 0.5 * model["head.weight"].size
 
