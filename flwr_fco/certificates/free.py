@@ -42,12 +42,12 @@ class Corners(NamedTuple):
     ----------
     values : ndarray of float64, shape (k + 1, k)
         The free coefficients of each point.
-    far : bool
-        Whether the optimum in the free coefficients is too far to say where it is, but for a quadratic loss.
+    near : float
+        How far in the metric of the Hessian their centre may be from the optimum that they are to surround.
     """
 
     values: Matrix
-    far: bool
+    near: float
 
 
 def corners(values: Vector, slopes: Vector, bend: Matrix, room: float, tries: int = 0) -> Corners:
@@ -75,14 +75,13 @@ def corners(values: Vector, slopes: Vector, bend: Matrix, room: float, tries: in
     kept = spectrum > max(_SINGULAR * float(spectrum[-1]), 0.0)
     # The inverse root of the Hessian: steps along its columns change the loss alike.
     root = axes[:, kept] / np.sqrt(spectrum[kept]) / scales[:, None]
-    newton = root.T @ slopes
-    centre, rank = values - root @ newton, int(kept.sum())
+    centre, rank = values - root @ (root.T @ slopes), int(kept.sum())
     reach = _REACH * _SMALLER**tries * math.sqrt(2.0 * max(room, 0.0))
     points = np.repeat(centre[None, :], values.size + 1, axis=0)
     if rank:
         directions = np.linalg.svd(np.eye(rank + 1) - 1.0 / (rank + 1))[2][:rank].T * math.sqrt((rank + 1) / rank)
         points[: rank + 1] += reach * directions @ root.T
-    return Corners(points, float(np.linalg.norm(newton)) > 2.0 * reach)
+    return Corners(points, reach / max(1, rank))
 
 
 def surround(rows: Matrix) -> bool:

@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord
 from newton import numbers, point, solved
 from problems import app_of
 
+from flwr_fco.algorithms.newton.method import ProximalNewton
 from flwr_fco.algorithms.newton.mixing import check_corners, corner_answers, corners_of
 from flwr_fco.algorithms.newton.terms import evaluation_terms
 from flwr_fco.callbacks import EarlyStopping
@@ -271,3 +272,24 @@ def test_a_client_whose_loss_is_not_convex_at_the_corners_is_named():
         lie[P + 1 :: P + 2] += change
         with pytest.raises(ProtocolError, match="its loss rises by"):
             check_corners(state, psi, {**sent, "corners": lie}, 1e-9)
+
+
+def test_corners_count_as_that_many_sums_of_rows_and_only_once():
+    """As what an owner's `hessian_share` limits; a run whose blocks are refused keeps the dual points it has."""
+    sent = {"gradient": np.zeros(7), "terms": np.zeros(8), "corners": np.ones(4 * 8), "block": np.zeros(10)}
+    assert ProximalNewton.sums(sent) == {"gradient": 1, "terms": 0, "corners": 4, "block": 4}
+    asked = []
+
+    class Counting(InProcessGrid):
+        def _deliver(self, message):
+            reply = super()._deliver(message)
+            asked.extend(name for record in reply.content.array_records.values() for name in record)
+            return reply
+
+    sites = _problem("logistic")[0]
+    strategy = FedNewton(regularizer=_psi("logistic"), fraction_evaluate=0.0, tolerance=1e-11)
+    arrays = ArrayRecord({"coefficients": Array(np.zeros(P)), "intercept": Array(np.zeros(1))})
+    strategy.start(Counting(app_of(sites), 3), arrays, 30)
+    assert asked.count("corners") == len(sites) * int(strategy.state.tries)
+    assert strategy.state.tries == 1
+    assert strategy.state.objective - strategy.state.lower <= 1e-11

@@ -385,7 +385,6 @@ class ProximalNewton(CertifiedMethod):
             step=1.0,
             round=state.round + 1,
         )
-        state = asking(problem, state, known, block, _set_of(state))
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
         state = state._replace(stalled=float(not first and distance(state) > _LESS * distance(before)))
         if state.stalled and before.step < 1.0 and objective >= before.objective - rounding:
@@ -443,7 +442,8 @@ class ProximalNewton(CertifiedMethod):
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
-        return self._continued(problem, state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled)))
+        state = state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
+        return self._continued(problem, asking(problem, state, known, gradient, block, on))
 
     def _continued(self, problem: Problem, state: NewtonState) -> NewtonState:
         """Return the state, or that of gradient steps where clients allow too few columns of a block."""

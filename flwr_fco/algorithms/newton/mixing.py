@@ -6,6 +6,7 @@ soon as the optimum in the free coefficients is near. Their sums stay dual point
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -117,23 +118,28 @@ def with_corners(state: Any, psi: BoundRegularizer, replies: Replies) -> Any:
     return state._replace(rows=rows.reshape(-1)) if surround(rows[:, mixed(psi)]) else state
 
 
-def asking(problem: Problem, state: Any, known: Evaluated, block: NDArray[np.float64], on: Indices) -> Any:
+def asking(
+    problem: Problem, state: Any, known: Evaluated, gradient: Vector, block: NDArray[np.float64], on: Indices
+) -> Any:
     """Return the state that asks about corners in the next exchange, if it needs some and knows where.
 
     Parameters
     ----------
+    gradient : ndarray of float64, shape (d,)
+        At the trial point, as the quadratic model predicts it.
     block : ndarray of float64, shape (k, k)
-        The Hessian at the point on the coordinates `on`.
+        The Hessian on the coordinates `on`.
     """
     free = mixed(problem.psi) if state.rows.size and not state.rows.any() else np.zeros(0, dtype=np.int64)
-    places = np.searchsorted(on, free)
     known_there = free.size and block.size and np.isin(free, on).all()
     if not known_there or known.reason or known.facts["l2"] > 0.0 or state.tries >= _TRIES:
         return state
-    room = known.loss - known.least
-    bend = block[np.ix_(places, places)]
-    found = corners(known.w[free], known.gradient[free], bend, room, int(state.tries))
-    if found.far and known.link != "identity":
+    places = np.searchsorted(on, free)
+    bend, room = block[np.ix_(places, places)], known.loss - known.least
+    # The first ones are smaller than a certificate's, which can ask again at once.
+    found = corners(state.trial[free], gradient[free], bend, room, 1 + int(state.tries))
+    # The model is that of squares; of other losses only near its minimum.
+    if known.link != "identity" and math.sqrt(-2.0 * state.slope) > found.near:
         return state
     return state._replace(corners=found.values.reshape(-1), asking=1.0, tries=state.tries + 1.0)
 
