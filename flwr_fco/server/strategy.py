@@ -28,7 +28,7 @@ from flwr_fco.server.options import (
     serves_unmodified,
     weights_of,
 )
-from flwr_fco.server.replies.checks import Round, average_metrics
+from flwr_fco.server.replies.checks import Round
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
@@ -260,7 +260,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
         if not asked:
             return None
         contents = mail.collect_metrics(replies)
-        metrics = average_metrics(self.evaluate_metrics_aggr_fn, contents, self.weighted_by_key)
+        metrics = self._fco.averaged(self.evaluate_metrics_aggr_fn, contents)
         metrics["num-replies"] = len(contents)
         metrics["num-left-out"] = asked - len(contents)
         return metrics

@@ -157,6 +157,7 @@ class NewtonPath(CertifiedMethod):
 
     name: ClassVar[str] = "newton_path"
     refuses: ClassVar[Mapping[str, str]] = ProximalNewton.refuses
+    decides: ClassVar[tuple[str, ...]] = ("held_out",)
 
     strengths: Strengths = field(default_factory=Strengths)
 

@@ -10,16 +10,14 @@ from logging import INFO, WARNING
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Problem
 from flwr_fco.algorithms.contract.means import robust_mean
 from flwr_fco.core.logs import log
-from flwr_fco.errors import FOR_A_MODEL, ConfigurationError, ProtocolError
-from flwr_fco.server.options import MetricsFunction
+from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire.envelope import content_of, sender_and_group, was_altered, what_is_missing
-from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import Work
 
@@ -382,24 +380,3 @@ def averaged_pass_through(
         else:
             result[name] = np.sort(np.array([value for value, _ in values]), axis=0)[(len(values) - 1) // 2]
     return result
-
-
-def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
-    """Return the averaged metrics of replies; empty, with a warning, if they cannot be averaged."""
-    if not contents:
-        return MetricRecord()
-    try:
-        metrics: Any = aggregate(contents, weighted_by_key)
-    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
-        log(WARNING, "the clients' metrics cannot be averaged, so the round reports none of them: %s", error)
-        return MetricRecord()
-    if not isinstance(metrics, MetricRecord):
-        name = getattr(aggregate, "__name__", repr(aggregate))
-        raise ConfigurationError(
-            f"{name}, which averages the clients' metrics, returned a {type(metrics).__name__}; expected a MetricRecord"
-        )
-    if "elapsed" in metrics:
-        # In messages it accompanies a dual; in a table of metrics it would be read as seconds.
-        metrics["sum-of-step-sizes"] = metrics.pop("elapsed")
-    metrics.pop(SCHEMA, None)
-    return metrics

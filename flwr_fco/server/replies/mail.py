@@ -32,9 +32,9 @@ from flwr_fco.server.replies.bounds import (
     check_elapsed,
     check_examples,
     check_steps,
-    metric_objections,
 )
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
+from flwr_fco.server.replies.metrics import EVALUATION, metric_objections, training_metrics
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.wire.client_state import uplink_digest
 from flwr_fco.wire.delivery import send_and_receive
@@ -551,6 +551,9 @@ class Mail(Part):
             passed=self.pass_through_arrays,
             step_size=self.step_size() if self.own_loops else None,
         )
+        key, decides = options.weighted_by_key, self._kind.decides
+        metrics = [training_metrics(reply.content, reply.value, key, decides) for reply in good]
+        objections = metric_objections(metrics, max_ratio_of(options), self.bounds, "metric ") | objections
         if objections:
             good = current.without(good, objections)
         self.nodes.informed.update(reply.node.node_id for reply in good)
@@ -581,12 +584,14 @@ class Mail(Part):
             self.given_weight(node)
             return metrics
 
-        good = current.good(replies, read)
-        ratio = max_ratio_of(options)
+        good, ratio = current.good(replies, read), max_ratio_of(options)
         if ratio is not None:
-            objections = metric_objections([reply.value for reply in good], key, ratio, self.bounds)
-            if objections:
-                good = current.without(good, objections)
+            objections: dict[int, str] = {}
+            examples = [float(reply.value[key]) for reply in good]
+            self.bounds.compare("number of examples of an evaluation", examples, objections)
+            metrics = [{name: each for name, each in reply.value.items() if name != key} for reply in good]
+            objections = metric_objections(metrics, EVALUATION * ratio, self.bounds, "evaluated ") | objections
+            good = current.without(good, objections)
         if options.weighting == "examples":
             return [reply.content for reply in good]
         weights = [self.given_weight(reply.node) for reply in good]
