@@ -24,7 +24,7 @@ from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.rates import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import IncrementBounds, check_examples
-from flwr_fco.server.replies.checks import Round
+from flwr_fco.server.replies.checks import LeftOut, Round
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.server.replies.metrics import EVALUATION, metric_objections, others_than_most
 from flwr_fco.wire.delivery import send_and_receive
@@ -75,6 +75,11 @@ class Inquiry(Part):
         self.reasons: dict[str, str] = {}
         #: Whether there are options to choose from the clients' answers.
         self.due = bool(set(self._names) - {"server_lr"})
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The replies of the run that did not count, with reasons."""
+        return self._mail.left_out
 
     def ask(
         self,

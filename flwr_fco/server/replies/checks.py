@@ -24,6 +24,8 @@ from flwr_fco.work import Work
 _Read = TypeVar("_Read")
 #: Maximum length of a reason, because clients choose parts of it.
 _LONGEST_REASON = 500
+#: Reason where nothing came.
+NO_REPLY = "no reply"
 #: Maximum number of rows in the table of left-out replies.
 MOST_ROWS = 100_000
 
@@ -236,7 +238,7 @@ class Round:
                 self.leave_out(Node(sender, None) if node is None else node, reason)
         for node in self.nodes.values():
             if node.node_id not in heard:
-                self._note(node, "no reply")
+                self._note(node, NO_REPLY)
         self.answered = set(good)
         log(INFO, "%s: Received %s results and %s failures", self.caller, len(good), failures)
         return [good[node_id] for node_id in self.nodes if node_id in good]
