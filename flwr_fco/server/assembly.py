@@ -8,10 +8,11 @@ from flwr_fco.algorithms.contract import Algorithm, choices
 from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.means import Mean
+from flwr_fco.algorithms.newton.exchange import CertifiedMethod
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.clients.capped import CappedMinimisations
 from flwr_fco.server.clients.first_gradients import FirstGradients
-from flwr_fco.server.clients.kept_back import KeptBack
+from flwr_fco.server.clients.kept_back import KeptBack, OtherLosses
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.participation import Attendance, Everyone
 from flwr_fco.server.clients.remembering import Gossip, Remembering
@@ -112,6 +113,8 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
         parts["capped"] = CappedMinimisations()
     if kind.optional:
         parts["kept back"] = KeptBack()
+    if issubclass(kind, CertifiedMethod) and not kind.decides:
+        parts["other losses"] = OtherLosses()
     certifier = None
     if options.certificate_every is not None:
         certifier = parts["certificate"] = Certifier(inquiry, options.certificate_every)

@@ -10,10 +10,10 @@ from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NoAnswerError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, Poisson
-from flwr_fco.pooled import certify
+from flwr_fco.pooled import centralized_solution, certify, composite_objective
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, Steps
+from flwr_fco.strategies import FedDualAvg, FedNewton, Steps
 
 LIAR, CLIENTS = 1, 4
 
@@ -197,3 +197,100 @@ def test_answers_that_contradict_each_other_are_no_certificate():
     assert _gap(1.0, 1.0 + 1e-12).value == 0.0
     with pytest.raises(NoAnswerError, match="contradict"):
         _gap(1.0, 1.1)
+
+
+# --- FedNewton --------------------------------------------------------------------------------------------------------
+
+
+def newton(kind, lie, rounds, *, start=0.3, liar=LIAR, **options):
+    """Run FedNewton with a client that lies in some rounds; return the result and its distance to the optimum."""
+    objectives, psi = objectives_of(kind), L1(0.05)
+    layout = objectives[0].layout
+
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        here = message.metadata.message_type == "train" and context.node_config["partition-id"] == liar
+        if here and int(message.metadata.group_id) in rounds:
+            content = reply.content.copy()
+            vectors = {name: array.numpy().copy() for name, array in content["arrays"].items()}
+            lie(vectors)
+            content["arrays"] = ArrayRecord({name: Array(value) for name, value in vectors.items()})
+            reply.content = content
+        return reply
+
+    app = client_app(lambda context: objectives[context.node_config["partition-id"]], mods=[mod])
+    strategy = FedNewton(regularizer=psi, fraction_evaluate=0.0, **options)
+    begin = layout.unflatten(start * np.cos(np.arange(layout.size)))
+    result = simulate(strategy, app, num_nodes=CLIENTS, num_rounds=40, initial_arrays=begin, progress=False)
+    w = layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
+    best = centralized_solution(objectives, psi, tol=1e-10)
+    return result, composite_objective(objectives, None, psi, w) - composite_objective(objectives, None, psi, best)
+
+
+def times(name, factor):
+    def lie(vectors):
+        if name in vectors:
+            vectors[name] = factor * vectors[name]
+
+    lie.__name__ = f"{name} times {factor}"
+    return lie
+
+
+def indefinite(vectors):
+    """All minors of order 2 are positive, and the matrix is not."""
+    order = int(np.sqrt(2 * vectors["block"].size))
+    upper = np.full((order, order), -0.6) + 1.6 * np.eye(order)
+    vectors["block"] = 1e-3 * upper[np.triu_indices(order)]
+
+
+NEWTON_LIES = [
+    times("block", 1e6),
+    indefinite,
+    times("targets", 3.0),
+    times("targets", -1.0),
+    times("targets", 1e9),
+    times("gradient", 2.0),
+]
+
+
+@together("kind", [LeastSquares, Logistic, MultinomialLogistic])
+@pytest.mark.parametrize("lie", NEWTON_LIES, ids=lambda lie: lie.__name__)
+def test_a_lie_to_newton_costs_a_round_and_is_named(kind, lie):
+    result, distance = newton(kind, lie, (1,))
+    assert {row.partition_id for row in result.left_out} == {LIAR}
+    assert {row.round for row in result.left_out} == {1}
+    assert result.train_metrics_clientapp[1]["skipped"] == 1
+    assert -1e-9 <= distance <= 2e-8
+
+
+def test_shares_of_classes_follow_from_the_first_gradient():
+    """At 0 the slope of an intercept is a half less the share of a class, which no loss bounds."""
+
+    def lie(vectors):
+        vectors["gradient"][-1] = 0.9
+
+    result, distance = newton(Logistic, lie, (1,), start=0.0)
+    assert {row.partition_id for row in result.left_out} == {LIAR}
+    assert -1e-9 <= distance <= 2e-8
+
+
+@pytest.mark.parametrize("hessian", ["block", "none"])
+def test_who_voids_the_gap_by_a_loss_of_its_own_kind_is_named(hessian):
+    def lie(vectors):
+        vectors["terms"][7] = 3.0
+
+    result, distance = newton(Logistic, lie, range(1, 99), hessian=hessian)
+    (row,) = result.left_out
+    assert (row.round, row.partition_id) == (1, LIAR)
+    assert "its factor is 3, that of 3 of 4 clients is 1" in row.reason
+    assert "duality-gap" not in result.train_metrics_clientapp[max(result.train_metrics_clientapp)]
+    assert -1e-9 <= distance <= 1e-8
+
+
+@together("hessian", ["block", "none"])
+@together("kind", [LeastSquares, Logistic, MultinomialLogistic, Poisson])
+@pytest.mark.parametrize("start", [0.0, 0.3])
+def test_honest_sites_are_heard_by_newton(kind, hessian, start):
+    result, distance = newton(kind, lambda vectors: None, (), start=start, hessian=hessian)
+    assert result.left_out == []
+    assert -1e-9 <= distance <= 2e-8
