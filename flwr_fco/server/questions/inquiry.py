@@ -154,7 +154,7 @@ class Inquiry(Part):
         losses = [{n: number for n, number in r.value.numbers.items() if n == "loss"} for r in good]
         # Losses of squares are in squares of the units, in which gradients may differ.
         ratio = bounds.ratio and (EVALUATION * bounds.ratio if question.kind == "validation" else bounds.ratio**2)
-        good = current.without(good, metric_objections(losses, ratio, bounds) | objections)
+        good = current.without(good, metric_objections(losses, ratio, bounds, least=0.0) | objections)
         by_claim = options.weighting == "examples"
         weights = checks.weights_of(
             [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good], uniform=False

@@ -34,7 +34,7 @@ from flwr_fco.server.replies.bounds import (
     check_steps,
 )
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
-from flwr_fco.server.replies.metrics import EVALUATION, metric_objections, training_metrics
+from flwr_fco.server.replies.metrics import evaluation_objections, metric_objections, training_metrics
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.wire.client_state import uplink_digest
 from flwr_fco.wire.delivery import send_and_receive
@@ -586,12 +586,7 @@ class Mail(Part):
 
         good, ratio = current.good(replies, read), max_ratio_of(options)
         if ratio is not None:
-            objections: dict[int, str] = {}
-            examples = [float(reply.value[key]) for reply in good]
-            self.bounds.compare("number of examples of an evaluation", examples, objections)
-            metrics = [{name: each for name, each in reply.value.items() if name != key} for reply in good]
-            objections = metric_objections(metrics, EVALUATION * ratio, self.bounds, "evaluated ") | objections
-            good = current.without(good, objections)
+            good = current.without(good, evaluation_objections([r.value for r in good], key, ratio, self.bounds))
         if options.weighting == "examples":
             return [reply.content for reply in good]
         weights = [self.given_weight(reply.node) for reply in good]

@@ -55,7 +55,12 @@ def training_metrics(content: Any, uplink: Uplink, weighted_by_key: str, decides
 
 
 def metric_objections(
-    metrics: Sequence[Mapping[str, Any]], ratio: float | None, bounds: IncrementBounds, what: str = ""
+    metrics: Sequence[Mapping[str, Any]],
+    ratio: float | None,
+    bounds: IncrementBounds,
+    what: str = "",
+    *,
+    least: float = 1.0,
 ) -> dict[int, str]:
     """Return the replies whose metrics must not be averaged with those of others, by position, with reasons.
 
@@ -74,6 +79,9 @@ def metric_objections(
         Bounds of the run, which remember the usual sizes.
     what : str, default ""
         Prefix of the names under which they are remembered.
+    least : float, default 1.0
+        A usual size below it, but for 0, counts as this much: the sizes of residuals that are 0 up to rounding differ
+        by any factor.
 
     Examples
     --------
@@ -94,35 +102,55 @@ def metric_objections(
         for column in columns:
             numbers: Any = enumerate(column)
             said = {i: float(value) for i, value in numbers if is_number(value)}
-            # What a minority reports is not averaged, and is nothing usual.
-            remembers = 2 * len(said) > len(metrics)
-            for i, reason in _far(f"{what}{name}", said, ratio, bounds, remembers).items():
+            if not said:
+                continue
+            far, usual = _far(said, ratio, bounds.largest.get(f"{what}{name}", 0.0), least)
+            for i, reason in far.items():
                 reasons.setdefault(i, f"its {name} is {said[i]:.3g}; {reason}")
+            # What a minority reports is not averaged, and is nothing usual.
+            if 2 * len(said) > len(metrics) and 2 * len(far) < len(said):
+                bounds.largest[f"{what}{name}"] = usual
     return reasons
 
 
-def _far(
-    name: str, said: Mapping[int, float], ratio: float, bounds: IncrementBounds, remembers: bool
-) -> dict[int, str]:
-    """Return why numbers are far from the others, by reply, and remember their usual size."""
-    if not said:
-        return {}
-    before, middle = bounds.largest.get(name, 0.0), (len(said) - 1) // 2
+def _far(said: Mapping[int, float], ratio: float, before: float, least: float) -> tuple[dict[int, str], float]:
+    """Return why numbers are far from the others, by reply, and their usual size."""
+    middle = (len(said) - 1) // 2
     if len(said) >= ENOUGH:
         centre = sorted(said.values())[middle]
-        size = max(abs(centre), sorted(abs(value - centre) for value in said.values())[middle], before)
-        limit, text = ratio * size, f"{ratio:g} times {size:.3g} away from {centre:.3g}, the clients' median"
+        size, spread = abs(centre), sorted(abs(value - centre) for value in said.values())[middle]
+        usual, room = max(size, before), ratio
     else:
-        centre, size = 0.0, max(sorted(map(abs, said.values()))[middle], before)
-        size = min(size, ratio * max(before, 1.0)) if before else size
-        limit = ratio * size * (1.0 if before else _FEW)
-        text = f"{limit / size if size else 1.0:g} times {size:.3g}, the usual size"
+        centre, size, spread = 0.0, sorted(map(abs, said.values()))[middle], 0.0
+        usual = min(max(size, before), ratio * max(before, 1.0)) if before else size
+        room = ratio if before else ratio * _FEW
+    size = max(usual, spread)
+    size = max(size, least) if size > 0.0 else 0.0
+    limit, text = room * size, f"{room:g} times {size:.3g} away from {centre:.3g}, the clients' median"
+    if len(said) < ENOUGH:
+        text = f"{room:g} times {size:.3g}, the usual size"
     if not 0.0 < limit < LONGEST:
         limit, text = LONGEST, f"{LONGEST:g}"
     far = {i: f"expected at most {text}" for i, value in said.items() if not abs(value - centre) <= limit}
-    if remembers and 2 * len(far) < len(said):
-        bounds.largest[name] = max(before, min(abs(centre) if len(said) >= ENOUGH else size, LONGEST))
-    return far
+    return far, min(usual, LONGEST)
+
+
+def evaluation_objections(
+    metrics: Sequence[Mapping[str, Any]], weighted_by_key: str, ratio: float, bounds: IncrementBounds
+) -> dict[int, str]:
+    """Return the evaluations that must not be averaged with the others, by position, with reasons.
+
+    Numbers of examples are bounded as in training, other metrics by a tenth of `ratio`.
+
+    Parameters
+    ----------
+    metrics, weighted_by_key, ratio, bounds
+        As for :func:`training_metrics` and :func:`metric_objections`.
+    """
+    reasons: dict[int, str] = {}
+    bounds.compare("number of examples of an evaluation", [float(reply[weighted_by_key]) for reply in metrics], reasons)
+    others = [{name: each for name, each in reply.items() if name != weighted_by_key} for reply in metrics]
+    return metric_objections(others, EVALUATION * ratio, bounds, "evaluated ", least=0.0) | reasons
 
 
 def others_than_most(said: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[int, str]:

@@ -134,6 +134,9 @@ def test_bounds_of_metrics_look_back_and_never_at_a_minority():
     assert objections(5.0, 4.0, 6.0, 5.0, 5.0) == set()
     # Most clients fit exactly, and one does not.
     assert objections(1e-12, 0.0, 1e-13, 1e-12, 3.0) == set()
+    # Residuals are 0 up to rounding, which may be any.
+    residuals = [{"own residual": value} for value in (1e-16, 3e-16, 0.0, 2e-16, 1e-16, 8e-11, 1e-3)]
+    assert metric_objections(residuals, 1000.0, bounds) == {}
     # Of two, or of one alone, the usual size of earlier rounds says which of them lies.
     assert objections(0.5, -1e9) == {1}
     assert objections(-1e9) == {0}
