@@ -122,7 +122,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     if isinstance(strategy, GraphOptions) and strategy.mixing is not None:
         _check_weighting(name, options.weighting)
         graph = Graph(strategy.mixing)
-        parts["graph"] = Gossip(graph)
+        parts["graph"] = Gossip(graph, options.participation.evict_after)
     memories = everyone = remembering = None
     _check_memory(name, isinstance(strategy, MemoryOptions), kind)
     if isinstance(strategy, MemoryOptions):
@@ -132,7 +132,8 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
             weighting=options.weighting,
             may_be_sparse=kind.sparse and options.wire.sparse,
         )
-        remembering = Remembering(memories, everyone=isinstance(strategy, EveryoneOptions))
+        everybody, patience = isinstance(strategy, EveryoneOptions), options.participation.evict_after
+        remembering = Remembering(memories, everyone=everybody, patience=patience)
     if isinstance(options.participation, choices.Everyone):
         roster = Attendance() if remembering is None else remembering
         everyone = parts["participation"] = Everyone(name, roster, options.participation)

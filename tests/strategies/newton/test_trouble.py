@@ -328,7 +328,7 @@ def test_a_site_that_stays_away_ends_the_run_with_its_name():
     with pytest.raises(
         ConfigurationError, match=r"partition 0 did not give a good answer in 3 rounds.*FedNewton needs"
     ):
-        _faulty_run(lambda reply: None, range(4, 99))
+        _faulty_run(lambda reply: None, range(4, 99), participation=Everyone(on_missing="error"))
 
 
 @pytest.mark.parametrize("node", [2, 3, 4])
