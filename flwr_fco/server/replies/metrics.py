@@ -150,7 +150,7 @@ def evaluation_objections(
     reasons: dict[int, str] = {}
     bounds.compare("number of examples of an evaluation", [float(reply[weighted_by_key]) for reply in metrics], reasons)
     others = [{name: each for name, each in reply.items() if name != weighted_by_key} for reply in metrics]
-    return metric_objections(others, EVALUATION * ratio, bounds, "evaluated ", least=0.0) | reasons
+    return metric_objections(others, EVALUATION * ratio, bounds, "evaluated ") | reasons
 
 
 def others_than_most(said: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[int, str]:
