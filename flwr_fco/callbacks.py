@@ -44,6 +44,8 @@ __all__ = [
     "WandB",
 ]
 
+#: Numbers of clients whose data a certificate covers, and of those that are connected.
+_COVERED, _CONNECTED = "train/certificate-clients", "train/certificate-of"
 Score = Callable[[ArrayRecord], float]
 
 
@@ -187,7 +189,8 @@ class EarlyStopping(Callback):
     - ``EarlyStopping(tol=1e-6)``: ||w_r - w_{r-1}|| <= tol max(1, ||w_r||) in `patience` successive rounds. With
       minibatches and constant rates a model never stops moving; a round that is skipped does not count.
     - ``EarlyStopping(tol=1e-3, certificate=gap)``: ``gap(arrays) <= tol``. A duality gap bounds the distance of the
-      objective to its minimum; ``certificate="train/duality-gap"`` takes it from a strategy with `certificate_every`.
+      objective to its minimum; ``certificate="train/duality-gap"`` takes it from a strategy with `certificate_every`,
+      if it is of the data of all connected clients.
     - ``EarlyStopping(validation="evaluate/loss")``: no new best value in `patience` successive checks.
 
     Parameters
@@ -283,7 +286,9 @@ class EarlyStopping(Callback):
             stop = self._no_longer_improves(self._look(self.validation, arrays, metrics), arrays)
         elif self.certificate is not None:
             value = self._look(self.certificate, arrays, metrics)
-            stop = value is not None and value <= float(self.tol or 0.0)
+            # A metric says whose data it is of; a part of them certifies nothing of the rest.
+            part = isinstance(self.certificate, str) and metrics.get(_COVERED, 0) < metrics.get(_CONNECTED, 0)
+            stop = value is not None and value <= float(self.tol or 0.0) and not part
             if value is not None and callable(self.certificate):
                 added["certificate"] = value
         else:

@@ -93,7 +93,7 @@ def make(name, **options):
     return strategy
 
 
-def run(strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=None, **options):
+def run(strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=None, callbacks=(), **options):
     """Run a strategy, and look after every round whether all is finite; return the result."""
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods))
     made = grid(app, len(objectives))
@@ -106,7 +106,7 @@ def run(strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=No
         finite.append(all(np.isfinite(value).all() for value in values))
 
     with _flower.identity(made.run_id), _flower.quiet(50), single_threaded_blas():
-        result = strategy.start(made, start_arrays(), rounds, callbacks=[check], **options)
+        result = strategy.start(made, start_arrays(), rounds, callbacks=[check, *callbacks], **options)
     assert all(finite)
     return result
 

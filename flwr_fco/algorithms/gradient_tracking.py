@@ -218,7 +218,8 @@ class GradientTracking(Algorithm):
         vectors, numbers = {"dual": state.dual}, {}
         if problem.round == 0:
             numbers = {"gradient": 1.0}
-        if to is None or not derived:
+        # A client that begins anew remembers no dual from which the control would follow.
+        if to is None or not derived or to.left:
             vectors["control"] = state.control
         if to is not None and problem.round > 0:
             if to.lost:

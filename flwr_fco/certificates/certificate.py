@@ -39,6 +39,7 @@ from flwr_fco.certificates.dual import (
     why_none,
 )
 from flwr_fco.certificates.free import as_row, corners, mixed_bound, surround
+from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import NoAnswerError
 from flwr_fco.regularizers import BoundRegularizer
@@ -47,7 +48,10 @@ from flwr_fco.wire.questions import BALANCE, CONVEX, ENTROPY, FACTS, LINKS, SLOP
 _NOBODY = "no client answered, so nothing is known about this point"
 #: Step of differences of gradients, and how often points are sought that surround the optimum in free coefficients.
 _STEP, _TRIES = 1e-6, 4
-_FACTS = ("loss", "link", "outputs", "intercept", "l2", "factor", "slope")
+_AGREED = ("link", "outputs", "intercept", "l2", "factor")
+_FACTS = ("loss", *_AGREED, "slope")
+#: By how much a lower bound may be above the objective by rounding, relative to both.
+_NEGATIVE = 1e-9
 
 
 class Request(NamedTuple):
@@ -65,6 +69,10 @@ class Request(NamedTuple):
         Names and shapes of the vectors in the answer.
     point : ndarray of float64, shape (d,), optional
         Another point that is asked about.
+    agreed : tuple of str
+        Names of numbers that are the same for all clients.
+    check : callable, optional
+        Raises :class:`ProtocolError` with the reason why a client's answer does not count.
     """
 
     kind: str
@@ -72,6 +80,8 @@ class Request(NamedTuple):
     wanted: tuple[str, ...] = ()
     shapes: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     point: Vector | None = None
+    agreed: tuple[str, ...] = ()
+    check: Callable[[Answer], None] | None = None
 
 
 class Certificate(NamedTuple):
@@ -137,7 +147,7 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     Raises
     ------
     NoAnswerError
-        If no client answers.
+        If no client answers, or a gap is negative beyond rounding: then answers contradict each other.
 
     Examples
     --------
@@ -150,7 +160,8 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     ...        lambda request: [Answer(*duality_terms(client, w, request.numbers), weight=1.0)])
     Certificate(kind='duality-gap', value=0.0, objective=0.875, reason='', clients=1)
     """
-    answers = yield Request("duality", {"stage": FACTS}, _FACTS)
+    told = Told(w)
+    answers = yield Request("duality", {"stage": FACTS}, _FACTS, agreed=_AGREED, check=told.facts)
     if not answers:
         raise NoAnswerError(_NOBODY)
     objective = _mean(answers, "loss") + psi.value(w)
@@ -164,15 +175,16 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     free = free_intercept(facts, psi, w)
     on = mixed_coordinates(psi, outputs if facts["intercept"] else 0)
     if on.size and l2 == 0.0:
-        return (yield from _mixed(psi, w, objective, on, link))
+        return (yield from _mixed(psi, w, objective, on, link, told))
     if link in CONVEX:
-        return (yield from _convex(psi, w, objective, l2, outputs if facts["intercept"] else 0, free))
+        return (yield from _convex(psi, w, objective, l2, outputs if facts["intercept"] else 0, free, told))
     if free and link == "identity":
         corrections["centre"] = _mean(answers, "slope")
     elif free:
-        corrections = yield from _balance(max(2, outputs))
+        corrections = yield from _balance(max(2, outputs), told)
     numbers = {"stage": float(SLOPES), **corrections}
-    answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape})
+    check = told.slopes(corrections.get("centre", 0.0))
+    answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape}, check=check)
     dual = -_mean_vector(answers, "gradient")
     if free:
         # 0 up to rounding, because of the correction of the slopes.
@@ -191,33 +203,47 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     conjugates = scaling * linear + scaling**2 * quadratic
     if link in ("logistic", "softmax"):
         numbers = {"stage": float(ENTROPY), "scaling": scaling, **corrections}
-        answers = yield Request("duality", numbers, ("entropy",))
+        answers = yield Request("duality", numbers, ("entropy",), check=told.entropy(scaling))
         conjugates = _mean(answers, "entropy")
-    gap = objective + conjugates + conjugate_at(psi, scaling * dual, l2, count)
-    return Certificate("duality-gap", max(float(gap), 0.0), objective)
+    return _gap(objective, -(conjugates + conjugate_at(psi, scaling * dual, l2, count)))
 
 
-def _convex(psi: BoundRegularizer, w: Vector, objective: float, l2: float, outputs: int, free: bool) -> Asking:
-    numbers = {"stage": float(SLOPES)}
-    answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape})
+def _gap(objective: float, lower: float) -> Certificate:
+    """Return the gap to a lower bound, which is not above the objective."""
+    gap = float(objective - lower)
+    if gap < -_NEGATIVE * (abs(objective) + abs(lower)):
+        raise NoAnswerError(
+            f"the objective, {objective:.9g}, is below a lower bound of all its values, {lower:.9g}: the clients' "
+            "answers contradict each other"
+        )
+    return Certificate("duality-gap", max(gap, 0.0), objective)
+
+
+def _convex(
+    psi: BoundRegularizer, w: Vector, objective: float, l2: float, outputs: int, free: bool, told: Told
+) -> Asking:
+    numbers, check = {"stage": float(SLOPES)}, told.slopes(0.0)
+    answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape}, check=check)
     slopes = _mean_vector(answers, "gradient")
     conjugates = _mean(answers, "linear"), _mean(answers, "quadratic")
     references = None
     if free:
         shape = max(2, outputs), w.size + 1
-        answers = yield Request("duality", {"stage": float(BALANCE)}, (), {"references": shape})
+        numbers = {"stage": float(BALANCE)}
+        answers = yield Request("duality", numbers, (), {"references": shape}, check=told.references)
         references = _mean_vector(answers, "references")
     lower, _ = convex_bound(psi, slopes, conjugates, l2, outputs, references)
     if lower == -math.inf:
         return (yield from _residual(psi, w, objective, "the loss has no minimum in the intercept"))
-    return Certificate("duality-gap", max(objective - lower, 0.0), objective)
+    return _gap(objective, lower)
 
 
-def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.int64], link: str) -> Asking:
+def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.int64], link: str, told: Told) -> Asking:
     """Return the gap from further gradients, about the optimum in the coordinates that psi leaves alone."""
     at_zero = 0.0
     if link in CONVEX:
-        answers = yield Request("duality", {"stage": float(SLOPES)}, ("linear", "quadratic"), {"gradient": w.shape})
+        numbers, check = {"stage": float(SLOPES)}, told.slopes(0.0)
+        answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape}, check=check)
         at_zero = _mean(answers, "quadratic")
     own = around = yield from _row(w)
     point, rows = w, np.zeros((0, own.size))
@@ -245,7 +271,7 @@ def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.in
             yield from _residual(psi, w, objective, "the optimum in the coefficients that psi leaves alone is too far")
         )
     lower, _ = mixed_bound(psi, own, rows, on, at_zero, link == "identity")
-    return Certificate("duality-gap", max(objective - lower, 0.0), objective)
+    return _gap(objective, lower)
 
 
 def _row(point: Vector) -> Generator[Request, Sequence[Answer], Vector]:
@@ -260,7 +286,7 @@ def _residual(psi: BoundRegularizer, w: Vector, objective: float, reason: str) -
     return Certificate("residual", float(np.linalg.norm(w - psi.prox(step, 1.0))), objective, reason)
 
 
-def _balance(classes: int) -> Generator[Request, Sequence[Answer], dict[str, float]]:
+def _balance(classes: int, told: Told) -> Generator[Request, Sequence[Answer], dict[str, float]]:
     """Return a mixture that makes the mean predictions equal the class shares, with the smallest valid weight.
 
     With the best intercept the predictions already have this property. A class that no client has is marked by -1; its
@@ -268,12 +294,12 @@ def _balance(classes: int) -> Generator[Request, Sequence[Answer], dict[str, flo
     """
     numbers: dict[str, float] = {"stage": float(BALANCE)}
     shapes = {"predicted": (classes,), "present": (classes,)}
-    answers = yield Request("duality", numbers, (), shapes)
+    answers = yield Request("duality", numbers, (), shapes, check=told.chances)
     predicted, present = _mean_vector(answers, "predicted"), _mean_vector(answers, "present")
     here = present > 0.0
     if not here.all():
         numbers.update({f"common-{i}": float(present[i] if here[i] else -1.0) for i in range(classes)}, mix=0.0)
-        answers = yield Request("duality", numbers, (), shapes)
+        answers = yield Request("duality", numbers, (), shapes, check=told.chances)
         predicted = _mean_vector(answers, "predicted")
     excess = np.where(here, predicted - present, 0.0)
     ratio = float((excess[here] / present[here]).max(initial=0.0))

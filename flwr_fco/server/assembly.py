@@ -8,10 +8,11 @@ from flwr_fco.algorithms.contract import Algorithm, choices
 from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.means import Mean
+from flwr_fco.algorithms.newton.exchange import CertifiedMethod
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.clients.capped import CappedMinimisations
 from flwr_fco.server.clients.first_gradients import FirstGradients
-from flwr_fco.server.clients.kept_back import KeptBack
+from flwr_fco.server.clients.kept_back import KeptBack, OtherLosses
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.participation import Attendance, Everyone
 from flwr_fco.server.clients.remembering import Gossip, Remembering
@@ -118,6 +119,8 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
         parts["capped"] = CappedMinimisations()
     if kind.optional:
         parts["kept back"] = KeptBack()
+    if issubclass(kind, CertifiedMethod) and not kind.decides:
+        parts["other losses"] = OtherLosses()
     certifier = None
     if options.certificate_every is not None:
         certifier = parts["certificate"] = Certifier(inquiry, options.certificate_every)
@@ -125,7 +128,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     if isinstance(strategy, GraphOptions) and strategy.mixing is not None:
         _check_weighting(name, options.weighting)
         graph = Graph(strategy.mixing)
-        parts["graph"] = Gossip(graph)
+        parts["graph"] = Gossip(graph, options.participation.evict_after)
     memories = everyone = remembering = None
     _check_memory(name, isinstance(strategy, MemoryOptions), kind)
     if isinstance(strategy, MemoryOptions):
@@ -135,7 +138,8 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
             weighting=options.weighting,
             may_be_sparse=kind.sparse and options.wire.sparse,
         )
-        remembering = Remembering(memories, everyone=isinstance(strategy, EveryoneOptions))
+        everybody, patience = isinstance(strategy, EveryoneOptions), options.participation.evict_after
+        remembering = Remembering(memories, everyone=everybody, patience=patience)
     if isinstance(options.participation, choices.Everyone):
         roster = Attendance() if remembering is None else remembering
         everyone = parts["participation"] = Everyone(name, roster, options.participation)

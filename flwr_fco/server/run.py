@@ -11,7 +11,7 @@ from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -30,6 +30,7 @@ from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import Reply, Round
+from flwr_fco.server.replies.metrics import averaged
 from flwr_fco.server.rounds import saving
 from flwr_fco.server.rounds.claims import Claims
 from flwr_fco.server.rounds.output import Output, check_point, check_state
@@ -64,6 +65,8 @@ class Run:
         Messages of the rounds, and questions to all clients.
     average : PointAverage
         The output: the last point, or a mean.
+    mean : Mean
+        The centre of increments, which is also that of metrics.
     memories : ClientMemories or None
         The server's record of clients with memories; None if clients have none.
     graph : Graph or None
@@ -103,7 +106,7 @@ class Run:
         check_choices(self.strategy, kind)
         self._assembly = made = assemble(self.strategy, kind, self)
         self.parts, self.mail, self.inquiry = made.parts, made.mail, made.inquiry
-        self.average, self.private_mean = made.average, made.privacy
+        self.average, self.private_mean, self.mean = made.average, made.privacy, made.mean
         self.memories, self.graph = made.memories, made.graph
         #: Parts by hook: most parts act in one or two places of a round.
         self._acting = {
@@ -589,7 +592,7 @@ class Run:
         elif self.current.nodes:
             self.outcome = counts = self._conclude(good, uplinks)
             contents = [reply.content for reply in good] if uplinks else []
-            theirs = checks.average_metrics(options.train_metrics_aggr_fn, contents, options.weighted_by_key)
+            theirs = self.averaged(options.train_metrics_aggr_fn, contents)
             metrics = self._reported(theirs, counts)
         elif everyone is not None and (missing := everyone.metrics_of_absence()) is not None:
             self.outcome, metrics = missing, MetricRecord(dict(missing))
@@ -597,6 +600,18 @@ class Run:
         for part in reversed(self._acting["end_round"]):
             part.end_round(self)
         return arrays, metrics
+
+    def averaged(self, aggregate: Any, contents: list[RecordDict]) -> MetricRecord:
+        """Return the averaged metrics of replies, as the strategy takes the centre of increments.
+
+        Parameters
+        ----------
+        aggregate : callable
+            The strategy's function for metrics of training, or of evaluation.
+        contents : list of RecordDict
+            The replies that count.
+        """
+        return averaged(aggregate, contents, self.strategy.weighted_by_key, self.mean)
 
     def _conclude(self, good: Sequence[Reply[Uplink]], uplinks: Sequence[Uplink]) -> dict[str, float | int]:
         """Take the server's step, if there are enough replies; return what is counted of the round."""
@@ -706,7 +721,7 @@ class Run:
 
     def _step(self, problem: Problem, uplinks: Sequence[Uplink]) -> tuple[Setting, Vector, Output] | None:
         """Return the next state's setting, its point, and the model that the user sees of it; None if not finite."""
-        algorithm, before, average, mean = self.algorithm, self.state, self.average, self._assembly.mean
+        algorithm, before, average, mean = self.algorithm, self.state, self.average, self.mean
         passed = checks.averaged_pass_through(
             self.pass_through_arrays, uplinks, aggregation=mean.aggregation, trim=mean.trim
         )

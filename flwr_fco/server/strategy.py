@@ -30,7 +30,7 @@ from flwr_fco.server.options import (
     serves_unmodified,
     weights_of,
 )
-from flwr_fco.server.replies.checks import Round, average_metrics
+from flwr_fco.server.replies.checks import Round
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
@@ -302,7 +302,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
         if not asked:
             return None
         contents = mail.collect_metrics(replies)
-        metrics = average_metrics(self.evaluate_metrics_aggr_fn, contents, self.weighted_by_key)
+        metrics = self._fco.averaged(self.evaluate_metrics_aggr_fn, contents)
         return self._fco.joined(metrics, {"num-replies": len(contents), "num-left-out": asked - len(contents)})
 
 

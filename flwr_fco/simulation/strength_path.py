@@ -16,7 +16,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from logging import INFO
+from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,16 +25,20 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from flwr_fco.algorithms.contract.means import Mean
+from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.algorithms.newton.held_out import errors_of
 from flwr_fco.algorithms.newton.path import models_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import Number, Result, columns_of, write_csv
+from flwr_fco.server.replies.metrics import centre_of
 from flwr_fco.strategies import CompositeStrategy, FedNewton, Strengths, run_of
 from flwr_fco.wire.model import primal_record, primal_vector
+from flwr_fco.wire.questions import Answer
 
 Matrix = NDArray[np.float64]
 
@@ -47,7 +51,8 @@ _ABOVE = 1e-6
 def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector]:
     """Return the smallest strength at which the solution is 0 wherever psi acts, from the clients' gradients.
 
-    Arrays without psi, such as an intercept, are optimised first, with one question for each step of L-BFGS.
+    Arrays without psi, such as an intercept, are optimised first, with one question for each step of L-BFGS. The
+    strength is at most ten times the median of the clients' own, so that no client sets the path's range alone.
 
     Parameters
     ----------
@@ -76,10 +81,16 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
         answers = inquiry.ask(grid, inquiry.question("gradient", w), wanted=("loss",), shapes=shapes)
         if not answers:
             raise ConfigurationError("no client has answered, so no strength follows; the reasons are in `left_out`")
-        gradient[:] = sum(answer.weight * answer.vectors["gradient"] for answer in answers)
-        return sum(answer.weight * answer.numbers["loss"] for answer in answers), gradient[~acts]
+        told[:] = answers
+        weights = [answer.weight for answer in answers]
+        losses = [answer.numbers["loss"] for answer in answers]
+        if run.mean.aggregation == "mean":
+            gradient[:] = sum(answer.weight * answer.vectors["gradient"] for answer in answers)
+            return sum(weight * loss for weight, loss in zip(weights, losses, strict=True)), gradient[~acts]
+        gradient[:] = run.mean.of([answer.vectors["gradient"] for answer in answers], weights)
+        return centre_of(run.mean)(losses, weights), gradient[~acts]
 
-    gradient = np.zeros(layout.size)
+    gradient, told = np.zeros(layout.size), list[Answer]()
     if acts.all():
         loss_and_gradient(np.zeros(0))
     else:
@@ -88,7 +99,15 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
         minimum = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options)
         loss_and_gradient(minimum.x)
     # 0 in what psi leaves alone, up to rounding, which a weight of 0 divides.
-    largest = psi.strength_max(np.where(acts, gradient, 0.0))
+    largest, *others = (
+        psi.strength_max(np.where(acts, own, 0.0)) for own in (gradient, *(a.vectors["gradient"] for a in told))
+    )
+    own = sorted((strength, str(answer.partition)) for strength, answer in zip(others, told, strict=True))
+    limit = LARGEST_CLAIM * own[(len(own) - 1) // 2][0]
+    if strategy.bounds.max_ratio is not None and 0.0 < limit < largest:
+        text = "The path begins at %.4g, ten times the clients' median, not at %.4g: that of partition %s is %.4g"
+        log(WARNING, text, limit, largest, own[-1][1], own[-1][0])
+        largest = limit
     if not 0.0 < largest < math.inf:
         raise ConfigurationError(
             f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "
@@ -100,30 +119,52 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
 def held_out_losses(strategy: CompositeStrategy, grid: Grid, w: Vector) -> dict[int | None, tuple[float, float]]:
     """Return each node's number of held-out examples, and the loss on them.
 
+    Where most clients have data apart from their training data, those that have none are left out.
+
     Raises
     ------
     ConfigurationError
-        If no client answers, or clients have no data apart from their training data.
+        If no client answers, or most clients have no data apart from their training data.
     """
     inquiry = run_of(strategy).inquiry
-    answers = inquiry.ask(grid, inquiry.question("validation", w), wanted=("loss", "held-out"))
+    names, question = ("loss", "held-out"), inquiry.question("validation", w)
+    answers = inquiry.ask(grid, question, wanted=names, agreed=("held-out",), check=_check_held_out)
     if not answers:
         raise ConfigurationError("no client has answered, so nothing is validated; the reasons are in `left_out`")
-    if not all(answer.numbers["held-out"] for answer in answers):
+    without = [f"partition {answer.partition}" for answer in answers if not answer.numbers["held-out"]]
+    if without:
         raise ConfigurationError(
-            "clients would validate on the data that they train on, which always favours the smallest strength; give "
+            f"{len(without)} of {len(answers)} clients would validate on the data that they train on, which always "
+            f"favours the smallest strength: {', '.join(without[:20])}. Give them "
             "client_app(load_objective, load_evaluation_objective=...)"
         )
     return {answer.node_id: (answer.weight, answer.numbers["loss"]) for answer in answers}
 
 
-def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]]) -> Matrix:
-    """Return mean, standard error and that of the difference to the smallest mean, of clients that always answered."""
+def _check_held_out(answer: Answer) -> None:
+    """Reject what is neither yes nor no."""
+    if answer.numbers["held-out"] not in (0.0, 1.0):
+        raise ProtocolError(f"its held-out is {answer.numbers['held-out']:g}; expected 1 or 0")
+
+
+def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]], mean: Mean) -> Matrix:
+    """Return mean, standard error and that of the difference to the smallest mean, of clients that always answered.
+
+    With a robust centre all means are that centre, those of the squares in the standard errors too.
+    """
     nodes = sorted(set.intersection(*(set(own) for own in losses)), key=str)
     if not nodes:
         raise ConfigurationError("no client has answered at every strength, so nothing is compared")
     weights = np.array([losses[0][node][0] for node in nodes])
-    return np.array(errors_of(np.array([[own[node][1] for own in losses] for node in nodes]), weights))
+    rows = np.array([[own[node][1] for own in losses] for node in nodes])
+    if mean.aggregation == "mean":
+        return np.array(errors_of(rows, weights))
+    shares = (weights / weights.sum()).tolist()
+    level = mean.of(list(rows), shares)
+    apart = rows - rows[:, [int(np.argmin(level))]]
+    scale = math.fsum(share**2 for share in shares) * len(nodes) / max(1, len(nodes) - 1) * (len(nodes) > 1)
+    errors = [np.sqrt(scale * mean.of(list((own - mean.of(list(own), shares)) ** 2), shares)) for own in (rows, apart)]
+    return np.array([level, *errors])
 
 
 class PathPoint(NamedTuple):
@@ -368,7 +409,7 @@ class StrengthPath:
                 if self.validate:
                     losses.append(held_out_losses(strategy, grid, models[-1]))
                 log(INFO, "Strength %.4g: %s not zero", strength, np.count_nonzero(models[-1]))
-            return self._path(strengths, results, models, _errors_of(losses) if losses else None)
+            return self._path(strengths, results, models, _errors_of(losses, run.mean) if losses else None)
         finally:
             strategy.regularizer = before
 
@@ -397,7 +438,7 @@ class StrengthPath:
                 )
             errors = state.held_out if self.cv is not None else None
             if self.validate and self.cv is None:
-                errors = _errors_of([held_out_losses(strategy, grid, w) for w in models])
+                errors = _errors_of([held_out_losses(strategy, grid, w) for w in models], run.mean)
             records = [primal_record(layout, w, run.pass_through_arrays) for w in models]
             results = [replace(result, arrays=record) for record in records]
             return self._path(state.strengths.tolist(), results, models, errors, gaps)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ _known: set[str] = set()
 def is_number(value: Any) -> bool:
     """Whether a metric is a finite number that fits into a float."""
     try:
-        return math.isfinite(value)
+        return math.isfinite(value) and type(value) is not bool
     except (TypeError, OverflowError):
         return False
 
@@ -71,12 +71,27 @@ def _check_names(metrics: Mapping[str, Any]) -> None:
         _known.update(metrics)
 
 
-def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+def exact_mean(values: Sequence[float], shares: Sequence[float]) -> float:
+    """Return the mean of numbers with weights that sum to 1, rounded once.
+
+    Examples
+    --------
+    >>> exact_mean([1.0, 3.0], [0.25, 0.75])
+    2.5
+    """
+    return math.fsum(value * share for value, share in zip(values, shares, strict=True))
+
+
+def average_metrics(
+    contents: list[RecordDict],
+    weighted_by_key: str,
+    centre: Callable[[Sequence[float], Sequence[float]], float] = exact_mean,
+) -> MetricRecord:
     """Return the weighted means of the replies' metrics, like Flower's own function but about four times as fast.
 
     Differs from Flower's function in two ways: 1. a metric that is equal in all replies keeps its value to the bit;
-    2. a metric that some replies lack, or report as a list of another length, is averaged over the other replies if
-    these are more than half, and left out otherwise.
+    2. a metric that some replies lack, report as no finite number, or as a list of another length, is averaged over the
+    other replies if these are more than half, and left out otherwise.
 
     Parameters
     ----------
@@ -84,6 +99,8 @@ def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricR
         Replies with one MetricRecord each, at least one.
     weighted_by_key : str
         Key of the weight; not averaged itself.
+    centre : callable, default exact_mean
+        ``(values, shares)``: the mean, or another centre, of numbers with weights that sum to 1.
     """
     reports: list[tuple[dict[str, Any], float]] = []
     for i, content in enumerate(contents):
@@ -101,7 +118,7 @@ def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricR
             continue
         values: list[Any] = [metrics[name] for metrics, _ in reports if name in metrics]
         first, weights = values[0], shares
-        if len(values) < len(reports) or (list in map(type, values) and len({*map(_form_of, values)}) > 1):
+        if len(values) < len(reports) or len({*map(_form_of, values)}) > 1:
             # The replies disagree about this name: only a majority of more than half is averaged.
             form, agreeing = Counter(map(_form_of, values)).most_common(1)[0]
             if 2 * agreeing <= len(reports):
@@ -116,9 +133,9 @@ def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricR
         if values.count(first) == len(values):
             means[name] = first
         elif isinstance(first, list):
-            means[name] = [_dot(column, weights) for column in zip(*values, strict=True)]
+            means[name] = [centre(column, weights) for column in zip(*values, strict=True)]
         else:
-            means[name] = _dot(values, weights)
+            means[name] = centre(values, weights)
     return _flower.filled(MetricRecord, means)
 
 
@@ -166,12 +183,10 @@ def joined_metrics(theirs: MetricRecord, ours: Mapping[str, int | float]) -> Met
 
 
 def _form_of(value: Any) -> int:
-    """Return the length of a list of numbers, -1 for a number."""
-    return len(value) if isinstance(value, list) else -1
-
-
-def _dot(values: Iterable[float], shares: Iterable[float]) -> float:
-    return math.fsum(value * share for value, share in zip(values, shares, strict=True))
+    """Return the length of a list of numbers, -1 for a number, -2 for what is not finite."""
+    if isinstance(value, list):
+        return len(value) if all(map(is_number, value)) else -2
+    return -1 if is_number(value) else -2
 
 
 def check_metrics(content: RecordDict, weighted_by_key: str) -> dict[str, Any]:

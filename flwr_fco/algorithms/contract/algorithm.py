@@ -55,6 +55,7 @@ class Algorithm(ClientHalf, ABC):
     `sparse`      whether a client may work on the coordinates of its sparse features alone
     `everyone`    whether all clients take part in every round, and silent ones are asked again
     `compared`    whether the lengths of the clients' vectors are compared with each other
+    `decides`     names of vectors of losses, which are compared with each other as metrics are
     `refuses`     options that must keep their default, each with the reason
     ============  ========================================================================================
     """
@@ -68,6 +69,8 @@ class Algorithm(ClientHalf, ABC):
     #: but not of derivatives, which depend on the units of a client's features; :meth:`check` knows what is possible.
     #: Nor is the model's norm then compared with that of the first rounds, because each step lowers the objective.
     compared: ClassVar[bool] = True
+    #: Names of vectors whose entries are losses that decide something, and are bounded as metrics are.
+    decides: ClassVar[tuple[str, ...]] = ()
     #: Options that must keep their default, and why: ``"regularizer"``, ``"mirror_map"``, or ``"server_lr"`` for its
     #: value ``"auto"``.
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})

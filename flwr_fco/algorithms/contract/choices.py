@@ -278,6 +278,10 @@ class Participation(Choice):
     choose_nodes : callable, optional
         ``(round, nodes) -> nodes``: chooses the nodes of a training round, instead of random sampling. It gets all
         connected nodes, sorted by partition id, and returns some of them.
+    evict_after : int, default 3
+        Number of rounds in a row after which a client that is asked and gives no good answer counts as one that has
+        left, in methods whose clients remember something and on graphs: what it remembers is dropped. It is asked on,
+        and begins anew with its next good answer. Rounds that are skipped do not count.
 
     Raises
     ------
@@ -293,6 +297,7 @@ class Participation(Choice):
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
     node_timeout: float = field(default=600.0, metadata=_SECONDS)
     choose_nodes: ChooseNodes | None = None
+    evict_after: int = field(default=3, metadata=AT_LEAST_ONE)
 
 
 @dataclass(frozen=True)
@@ -305,12 +310,14 @@ class Everyone(Choice):
         Number of rounds in a row after which a client that is silent, disconnected or bad (an error, NaN, garbage) is
         given up. In each of these rounds it is asked three times; the server waits up to `node_timeout` seconds each
         time for a client that is not connected. The rounds are skipped.
-    on_missing : {"error", "reset"}, default "error"
-        What happens then. ``"error"``: the run ends with a ConfigurationError that names the client. ``"reset"``: the
-        run continues without it, towards the optimum of the remaining clients: the model does not change, and all
-        memories restart.
+    on_missing : {"reset", "error"}, default "reset"
+        What happens then. ``"reset"``: the run continues without it, towards the optimum of the remaining clients, as
+        long as these are at least `min_replies`: the model does not change, and all memories restart. ``"error"``: the
+        run ends with a ConfigurationError that names the client.
     node_timeout : float, default 600.0
         Seconds to wait for nodes to connect.
+    min_replies : int, default 1
+        Minimum number of clients with which the run goes on.
 
     Raises
     ------
@@ -319,18 +326,14 @@ class Everyone(Choice):
 
     Examples
     --------
-    >>> Everyone(on_missing="reset").evict_after
+    >>> Everyone(min_replies=5).evict_after
     3
     """
 
     evict_after: int = field(default=3, metadata=AT_LEAST_ONE)
-    on_missing: Literal["error", "reset"] = "error"
+    on_missing: Literal["reset", "error"] = "reset"
     node_timeout: float = field(default=600.0, metadata=_SECONDS)
-
-    @property
-    def min_replies(self) -> int:
-        """1; every reply is needed."""
-        return 1
+    min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
 
     @property
     def choose_nodes(self) -> ChooseNodes | None:

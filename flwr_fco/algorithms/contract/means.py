@@ -247,6 +247,26 @@ class Mean(NamedTuple):
     aggregation: str = "mean"
     trim: float = 0.2
 
+    def of(self, rows: Sequence[Vector], weights: Sequence[float]) -> Vector:
+        """Return this centre of vectors: their weighted mean, or another one.
+
+        Parameters
+        ----------
+        rows : sequence of ndarray of float64, shape (d,)
+            One for each client.
+        weights : sequence of float
+            Sum to 1.
+
+        Examples
+        --------
+        >>> Mean(aggregation="median").of([np.array([1.0]), np.array([2.0]), np.array([-1e9])], [0.3, 0.4, 0.3])
+        array([1.])
+        """
+        if self.aggregation != "mean":
+            return robust_mean(self.aggregation, rows, weights, trim=self.trim)
+        mean: Vector = weighted_sum(zip(weights, rows, strict=True), rows[0].shape)
+        return mean
+
     def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
         """Return the centre of the increments and the mean of the elapsed times.
 

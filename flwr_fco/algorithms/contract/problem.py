@@ -57,12 +57,15 @@ class To(NamedTuple):
         Whether it has lost its memory, and is sent it again.
     answered_opening : bool, default False
         Whether it has answered round 0 for the state of this round.
+    left : bool, default False
+        Whether it counts as having left, and begins anew with its next answer.
     """
 
     key: tuple[int, int]
     begins: bool = False
     lost: bool = False
     answered_opening: bool = False
+    left: bool = False
 
 
 class Setting(NamedTuple):

@@ -10,6 +10,7 @@ from logging import WARNING
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Evaluation, Problem, Replies, Setting, Vector
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated
@@ -217,11 +218,93 @@ def check_references(references: Vector, terms: Vector, gradient: Vector, w: Vec
         raise ProtocolError("a conjugate of its references is below what its loss at the point allows")
 
 
+def check_targets(vectors: Mapping[str, Vector], w: Vector, square: float = math.inf) -> None:
+    """Check the means of a client's columns times its targets, of which an intercept's are mean targets.
+
+    At w = 0 they follow from the gradient.
+
+    Raises
+    ------
+    ProtocolError
+        If shares of classes are none, the mean target of squares is not that of the slopes, or a mean is above the root
+        of the mean squares of column and target.
+    """
+    told = dict(zip(TERMS, vectors["terms"].tolist(), strict=True))
+    link, count = LINKS[int(told["link"])], w.size - int(told["outputs"] * told["intercept"])
+    columns, gradient, outputs = vectors["columns"], vectors["gradient"], int(told["outputs"])
+    if not told["intercept"] or link not in ("identity", "logistic", "softmax"):
+        return
+    if link == "identity":
+        if "targets" not in vectors:
+            return
+        pairs = columns * w
+        expected = float(pairs.sum()) - float(gradient[count]) / told["factor"]
+        size = float(np.abs(pairs).sum()) + abs(float(gradient[count])) / told["factor"] + abs(expected)
+        if abs(float(vectors["targets"][count]) - expected) > _ROUNDING * size:
+            raise ProtocolError(
+                f"its mean target is {float(vectors['targets'][count]):.6g}, and by its slopes {expected:.6g}"
+            )
+        return
+    targets = vectors.get("targets", columns / max(2, outputs) - gradient)
+    shares, each = targets[count:], np.tile(targets[count:], -(-count // outputs))[:count]
+    whole = outputs == 1 or abs(float(shares.sum()) - 1.0) <= _ROUNDING
+    if not (whole and (shares >= -_ROUNDING).all() and (shares <= 1.0 + _ROUNDING).all()):
+        raise ProtocolError(f"its shares of classes are {shares.tolist()}; expected numbers from 0 to 1, together 1")
+    if (targets[:count] ** 2 > (1.0 + _ROUNDING) * square * np.maximum(each, 0.0) + _ROUNDING**2 * square).any():
+        raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
+
+
+def check_block(block: Vector, on: NDArray[np.int64], terms: Vector, size: int, square: float = math.inf) -> None:
+    """Check a client's Hessian on a working set: it is positive semidefinite, and no larger than that of its loss.
+
+    Parameters
+    ----------
+    block : ndarray of float64, shape (k, k)
+        The Hessian.
+    on : ndarray of int64, shape (k,)
+        The working set.
+    terms : ndarray, shape (8,)
+        In the order of :data:`TERMS`.
+    size : int
+        Number of coordinates, d.
+    square : float, default infinity
+        The largest mean square of its columns.
+
+    Raises
+    ------
+    ProtocolError
+        If it is not.
+    """
+    told = dict(zip(TERMS, terms.tolist(), strict=True))
+    link, diagonal = LINKS[int(told["link"])], np.diag(block)
+    if (diagonal < 0.0).any():
+        raise ProtocolError(f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0")
+    # Second derivatives in a prediction, times the mean square of a column, of which an intercept's is 1.
+    curvature = {"identity": told["factor"], "logistic": 0.25, "softmax": 0.25}.get(link, math.inf)
+    free = on >= size - int(told["outputs"] * told["intercept"])
+    most = np.where(free, curvature, curvature * square + told["l2"])
+    beyond = np.flatnonzero(diagonal > (1.0 + _ROUNDING) * most)
+    if beyond.size:
+        value, limit = diagonal[beyond[0]], most[beyond[0]]
+        raise ProtocolError(f"its Hessian has the entry {value:.3g} on the diagonal; expected at most {limit:.3g}")
+    roots = np.sqrt(np.where(diagonal > 0.0, diagonal, 1.0))
+    scaled = block / np.outer(roots, roots)
+    empty = diagonal == 0.0
+    indefinite = bool((np.abs(block[empty]) > np.finfo(np.float64).tiny).any())
+    try:
+        np.linalg.cholesky(scaled + (_ROUNDING * (1 + diagonal.size)) * np.eye(diagonal.size))
+    except np.linalg.LinAlgError:
+        indefinite = True
+    if indefinite:
+        raise ProtocolError("its Hessian is not positive semidefinite")
+
+
 def check_first(vectors: Mapping[str, Vector], w: Vector, tolerance: float) -> None:
     """Check what a client sends once, if it is there."""
     if "columns" in vectors:
         square = float(vectors["square"][0]) if "square" in vectors else math.inf
         check_columns(vectors["columns"], vectors["terms"], square)
+        check_targets(vectors, w, square)
     if "references" in vectors:
         check_references(vectors["references"], vectors["terms"], vectors["gradient"], w, tolerance)
 
@@ -307,15 +390,15 @@ def distance(state: Known) -> float:
     return float(told.get("duality-gap", told.get("residual", UNKNOWN)))
 
 
-def finished(state: Known, tolerance: float) -> str:
-    """Return why a run is over; an empty string as long as it goes on."""
+def finished(state: Known, tolerance: float, whose: str = "all clients' data") -> str:
+    """Return why a run is over, and whose data that is about; an empty string as long as it goes on."""
     told = progress(state)
     if "residual" in told and getattr(state, "asking", False):
         # The next exchange has a gap.
         return ""
     for name, text in (("duality-gap", "duality gap"), ("residual", "residual of a proximal gradient step")):
         if name in told and told[name] <= tolerance:
-            return f"the {text} of all clients' data is {told[name]:.3g}, at most tolerance={tolerance:g}"
+            return f"the {text} of {whose} is {told[name]:.3g}, at most tolerance={tolerance:g}"
     if told and state.stalled:
         name = "duality-gap" if "duality-gap" in told else "residual"
         return (
@@ -365,7 +448,8 @@ class CertifiedMethod(Algorithm):
 
     def finished(self, problem: Problem, state: Any) -> str:
         """Return why the run is over: a duality gap, or a residual, below the tolerance, or rounding."""
-        return finished(state, self.tolerance)
+        count = len(problem.asked)
+        return finished(state, self.tolerance, f"the data of {count} clients" if count else "all clients' data")
 
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the line about when the run ends."""

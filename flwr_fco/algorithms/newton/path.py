@@ -164,6 +164,7 @@ class NewtonPath(CertifiedMethod):
 
     name: ClassVar[str] = "newton_path"
     refuses: ClassVar[Mapping[str, str]] = ProximalNewton.refuses
+    decides: ClassVar[tuple[str, ...]] = ("held_out",)
 
     #: What follows when all problems with folds are solved.
     _after: ClassVar[float] = VALIDATING

@@ -1,4 +1,4 @@
-"""Reports the Hessian blocks that clients keep back."""
+"""Reports what keeps a method from all that it could know: blocks kept back, and losses of other kinds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from logging import WARNING
 from typing import Any
 
 from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE
+from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
 from flwr_fco.core.logs import log
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.replies.checks import LeftOut
+from flwr_fco.server.replies.metrics import others_than_most
 from flwr_fco.wire.protocol import Node, Uplink
 
 
@@ -33,3 +35,21 @@ class KeptBack(Part):
                 log(WARNING, "Round %s: %s: %s", current.number, uplink.node, reason)
                 node = Node(-1, None) if uplink.node is None else uplink.node
                 current.left_out.append(LeftOut(current.number, *node, reason))
+
+
+class OtherLosses(Part):
+    """Names the clients whose losses are of another kind than most clients': there is no duality gap of both.
+
+    Their sums count, for the objective is the mean of all losses; the run ends at a residual.
+    """
+
+    def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Report them in the round in which clients say what never changes."""
+        if before.population >= 0.0:
+            return
+        current = host.current
+        said = [dict(zip(TERMS, dense(uplink.vectors["terms"]).tolist(), strict=True)) for uplink in uplinks]
+        for i, reason in others_than_most(said, FACTS_OF_LOSS).items():
+            text = f"{reason}: no duality gap bounds the objective; its sums count"
+            log(WARNING, "Round %s: %s: %s", current.number, uplinks[i].node, text)
+            current.left_out.append(LeftOut(current.number, *(uplinks[i].node or Node(-1, None)), text))

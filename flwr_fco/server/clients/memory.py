@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Change
 from flwr_fco.algorithms.contract.choices import Ledger
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import Vector, euclidean_norm
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, add_to
 from flwr_fco.core.validation import saved_array
@@ -55,6 +55,10 @@ class Member:
         Last epoch in which the first reply that counted was not the one that the client had sent; -1 if none.
     memory : dict of str to ndarray of float64, shape (d,), or SparseVector; or None
         The ledger's copy of its memory; None stands for zeros.
+    first : float
+        Length of the first vector that it has remembered in the ledger; 0 if there is none.
+    left : bool
+        Whether it was asked in vain so often that it counts as having left.
     """
 
     examples: float | None = None
@@ -63,6 +67,12 @@ class Member:
     counted: int = 0
     altered: int = -1
     memory: dict[str, Any] | None = None
+    first: float = 0.0
+    left: bool = False
+
+    def begin_anew(self) -> None:
+        """Void its memory: its next answer is its first one."""
+        self.accepted, self.digest, self.counted, self.memory = -1, "", 0, None
 
 
 class Partitions(Set[Key]):
@@ -239,7 +249,8 @@ class ClientMemories:
 
     def everybody(self, uplinks: Sequence[Uplink]) -> bool:
         """Whether all current clients whose answers can count have answered."""
-        return len(uplinks) >= len(self.present if self.client_weights is None else self._given_weights(self.present))
+        here = sum(uplink.node is None or uplink.node.key in self.present for uplink in uplinks)
+        return here >= len(self.present if self.client_weights is None else self._given_weights(self.present))
 
     def _given_weights(self, *clients: Set[Key]) -> list[float]:
         """Return the user's weights of clients, without clients that have none."""
@@ -361,20 +372,56 @@ class ClientMemories:
             member = self.members.setdefault(key, Member())
             if self.ledger:
                 member.memory = dict(remembered(self.memory(key), uplink, member.accepted < 0))
+                member.first = member.first or length_of(member.memory[self.names[0]])
+            if member.left:
+                # Its answer is already part of the state.
+                self.present, member.left = {*self.present, key}, False
             member.examples = uplink.examples
             member.accepted, member.digest = number, uplink.digest
             member.counted += 1
         self._keep_within_limits()
         return self.new_epoch("a client has lost its state") if self._lost else None
 
+    def weighted(self, key: Key) -> bool:
+        """Whether a client's answers can count: with the user's weights only if it has one."""
+        weights = self.client_weights
+        return weights is None or (key[0] != _WITHOUT_PARTITION and key[1] in weights)
+
+    def drop(self, keys: Set[Key]) -> Change | None:
+        """Go on without clients that are asked in vain: they come back as clients that begin.
+
+        Parameters
+        ----------
+        keys : set of (int, int)
+            Their keys.
+        """
+        if not keys:
+            return None
+        self.present = set(self.present - keys)
+        for key in keys:
+            member = self.members.setdefault(key, Member())
+            member.begin_anew()
+            member.left = True
+        if not self.ledger:
+            return self.new_epoch("clients were asked in vain")
+        return Change(None, self.means(), self.population())
+
     def _keep_within_limits(self) -> None:
-        """Give up the ledger if it would become too large because clients have dense features."""
-        if not (self.ledger and self.may_be_sparse):
+        """Drop what departed clients remember if the ledger becomes too large, then the ledger itself."""
+        dense = 8 * self.size * len(self.names)
+        if not self.ledger or len(self.members) * dense <= self._limit:
             return
-        sizes = sorted(_bytes_of(member.memory) for member in self.members.values() if member.memory)
+        held = {key: _bytes_of(member.memory) for key, member in self.members.items() if member.memory}
+        total = sum(held.values())
+        for key in sorted(held.keys() - self.present, key=lambda key: self.members[key].accepted):
+            if total <= self._limit:
+                break
+            total -= held.pop(key)
+            self.members[key].begin_anew()
         # A single client that claims all features does not represent the others.
+        sizes = sorted(held.values())
         usual = sizes[(len(sizes) - 1) // 2] if sizes else 0
-        if max(sum(sizes), usual * len(self.present)) > self._limit:
+        if max(total, usual * len(self.present)) > self._limit:
             self._keeps_ledger = False
             for member in self.members.values():
                 member.memory = None
@@ -385,7 +432,7 @@ class ClientMemories:
         self.epoch += 1
         self._lost = False
         for member in self.members.values():
-            member.accepted, member.digest, member.counted, member.memory = -1, "", 0, None
+            member.begin_anew()
         return Change(reason, {name: np.zeros(self.size) for name in self.names}, self.population())
 
     # --- saving and description --------------------------------------------------------------------------------
@@ -406,6 +453,7 @@ class ClientMemories:
             "altered": np.array([member.altered for member in members], dtype=np.int64),
             "accepted": np.array([member.accepted for member in members], dtype=np.int64),
             "examples": np.array([np.nan if m.examples is None else m.examples for m in members]),
+            "firsts": np.array([member.first for member in members], dtype=np.float64),
         }
         for name in self.names if self.ledger and members else ():
             arrays.update(_saved_rows(f"memory-{name}", [(m.memory or {}).get(name) for m in members], self.size))
@@ -422,6 +470,7 @@ class ClientMemories:
             for name, smallest in (("accepted", -1), ("counted", 0), ("altered", -1))
         }
         digests, examples = arrays["digests"], arrays["examples"]
+        firsts = saved_array(arrays, "firsts", np.float64, (len(keys),), smallest=0)
         if digests.dtype.kind != "U" or digests.shape != (len(keys),):
             raise ValueError(f"its digests are {digests.dtype}{list(digests.shape)}")
         # NaN stands for a client that has not reported anything yet.
@@ -444,12 +493,18 @@ class ClientMemories:
                 int(counts["counted"][i]),
                 int(counts["altered"][i]),
                 {name: vectors[i] for name, vectors in rows.items()} or None,
+                float(firsts[i]),
             )
 
     def __str__(self) -> str:
         if self._keeps_ledger is None and isinstance(self.client_state, Ledger):
             return f"ledger up to {self._limit / 2**20:.0f} MiB, else reset"
         return "ledger" if self.ledger or self.client_state == "ledger" else "reset"
+
+
+def length_of(vector: Any) -> float:
+    """Return the Euclidean norm of a vector that a client remembers, sparse or not."""
+    return euclidean_norm(vector.values if isinstance(vector, SparseVector) else vector)
 
 
 def _bytes_of(memory: ClientState) -> int:

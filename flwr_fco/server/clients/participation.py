@@ -160,8 +160,12 @@ class Everyone(Part):
         self._evicted |= gone
         self._failures.clear()
         self.absent = set()
-        if not self._roster.present - gone:
-            raise ConfigurationError(f"{names} was given up, and no client is left to go on with")
+        rest, least = len(self._roster.present - gone), self.patience.min_replies
+        if rest < least:
+            raise ConfigurationError(
+                f"{names} was given up, and {rest} clients are left to go on with{_why(host, gone)}; expected at least "
+                f"min_replies={least}. Mend them, or wait longer (timeout, node_timeout, evict_after)"
+            )
         self._roster.drop(host, gone, f"{names} is given up")
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

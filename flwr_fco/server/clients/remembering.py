@@ -15,6 +15,7 @@ from flwr_fco.algorithms.contract import Change, ClientHalf, without_common
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.server.clients.absences import Absences
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Downlink, Node, Uplink
@@ -29,17 +30,21 @@ class Remembering(Part):
         The server's record of the memories.
     everyone : bool
         Whether all clients take part in every round.
+    patience : int
+        Number of rounds in a row in which a client may be asked in vain.
     """
 
-    def __init__(self, memories: ClientMemories, *, everyone: bool) -> None:
-        self.memories, self.everyone = memories, everyone
+    def __init__(self, memories: ClientMemories, *, everyone: bool, patience: int) -> None:
+        self.memories, self.everyone, self.absences = memories, everyone, Absences(patience)
 
     def forget(self) -> None:
         self.memories.forget(0)
+        self.absences.forget()
 
     def start(self, size: int) -> None:
         """Begin without memories."""
         self.memories.forget(size)
+        self.absences.forget()
 
     @property
     def present(self) -> AbstractSet[tuple[int, int]]:
@@ -67,7 +72,8 @@ class Remembering(Part):
         """Record the clients that have joined or left."""
         if self.everyone and not nodes:
             return nodes
-        self.changed(host, self.memories.notice(nodes if self.everyone else host.nodes.ordered))
+        here = nodes if self.everyone else self.absences.there(host.nodes.ordered)
+        self.changed(host, self.memories.notice(here))
         return nodes
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
@@ -81,6 +87,8 @@ class Remembering(Part):
             return remembered(half, message, half.fresh(message) if begins else memory, uplink, begins=begins)
 
         self.changed(host, self.memories.commit(problem.round, uplinks, after))
+        if not self.everyone:
+            self.changed(host, self.memories.drop(self.absences.count(host, uplinks, self.memories.weighted)))
 
     def end_round(self, host: Host) -> None:
         """Void all memories now if one is lost for good, even if the round did not count."""
@@ -105,10 +113,13 @@ class Remembering(Part):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the record of the clients' memories."""
-        return self.memories.to_arrays()
+        return {**self.memories.to_arrays(), **self.absences.to_arrays()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.absences.from_arrays(arrays)
         self.memories.from_arrays(arrays)
+        for key in self.absences.left & self.memories.members.keys():
+            self.memories.members[key].left = True
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the line about the clients' memories."""
@@ -159,13 +170,16 @@ class Gossip(Part):
     ----------
     graph : Graph
         The weights with which neighbours average.
+    patience : int
+        Number of rounds in a row in which a node may be asked in vain.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, patience: int) -> None:
+        self.graph, self.absences = graph, Absences(patience)
 
     def forget(self) -> None:
         self.graph.forget()
+        self.absences.forget()
 
     def nodes_needed(self, minimum: int) -> int:
         """Return the number of nodes that must be connected: before round 1, one for each row."""
@@ -173,15 +187,20 @@ class Gossip(Part):
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
         """Return the nodes that have a row; the state then has a row for each node."""
-        left = self.graph.notice(host.nodes.ordered)
+        left = self.graph.notice(self.absences.there(host.nodes.ordered))
         host.state = host.algorithm.restart(host.problem, host.state, Change(None, None, math.nan, left))
         return self.graph.members(nodes)
 
+    def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Count who was asked in vain."""
+        self.absences.count(host, uplinks)
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the nodes' places in the graph."""
-        return self.graph.to_arrays()
+        """Return the nodes' places in the graph, and who was asked in vain."""
+        return {**self.graph.to_arrays(), **self.absences.to_arrays()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.absences.from_arrays(arrays)
         self.graph.from_arrays(arrays)
 
     def describe(self) -> list[tuple[str, str]]:

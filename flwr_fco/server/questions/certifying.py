@@ -17,6 +17,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.errors import NoAnswerError
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.inquiry import Inquiry
+from flwr_fco.server.replies.checks import NO_REPLY
 from flwr_fco.server.rounds.structure import structure
 from flwr_fco.wire.questions import Answer
 
@@ -27,7 +28,7 @@ def certify(host: Host, inquiry: Inquiry, grid: Grid, w: Vector) -> Certificate:
     """Return a certificate of a point's distance from the optimum of the pooled problem, by asking all clients.
 
     For a duality gap every client sends one vector (and a few numbers); otherwise it sends its gradient. The
-    certificate covers the clients that answer the first of these questions; they must also answer the later ones.
+    certificate covers the clients that answer all of these questions, with numbers that are those of one loss.
 
     Parameters
     ----------
@@ -43,35 +44,67 @@ def certify(host: Host, inquiry: Inquiry, grid: Grid, w: Vector) -> Certificate:
     Raises
     ------
     NoAnswerError
-        If no client answers, a client that answered the first question does not answer a later one, or the answers are
-        so large that the certificate is not finite.
+        If no client answers, or the answers contradict each other or are so large that the certificate is not finite.
     """
-    first: set[int | None] = set()
+    left: set[int | None] = set()
+    while True:
+        asking = _Asking(inquiry, grid, w, left)
+        try:
+            result = settle(certificate(host.problem.psi, w), asking)
+        except _MissingError as error:
+            # A client whose answers are absurd voids no certificate of the others.
+            left |= error.left_out
+            log(WARNING, "The certificate of this round begins anew: %s", error)
+            continue
+        except OverflowError as error:
+            raise NoAnswerError(f"{_ABSURD}: {error}") from error
+        if not (math.isfinite(result.objective) and math.isfinite(result.value)):
+            raise NoAnswerError(f"{_ABSURD}: objective={result.objective:g}, {result.kind}={result.value:g}")
+        return result
 
-    def ask(request: Request) -> list[Answer]:
-        question = inquiry.question(request.kind, w if request.point is None else request.point, request.numbers)
-        answers = inquiry.ask(grid, question, wanted=request.wanted, shapes=request.shapes)
-        here = {answer.node_id for answer in answers}
-        if not first:
-            first.update(here)
-        missing = first - here
-        if missing:
+
+class _MissingError(NoAnswerError):
+    """Clients whose answer to a later question of a certificate does not count."""
+
+    def __init__(self, left_out: set[int | None]) -> None:
+        super().__init__(f"answers of {len(left_out)} clients do not count, so it is about the data of the others")
+        self.left_out = left_out
+
+
+class _Asking:
+    """Asks all clients the questions of a certificate, about the same data throughout."""
+
+    def __init__(self, inquiry: Inquiry, grid: Grid, w: Vector, left: set[int | None]) -> None:
+        self._inquiry, self._grid, self._w, self._left = inquiry, grid, w, left
+        self._first: set[int | None] = set()
+
+    def __call__(self, request: Request) -> list[Answer]:
+        """Return the answers of the clients that have answered all questions so far."""
+        point, rows = self._w if request.point is None else request.point, self._inquiry.left_out
+        question = self._inquiry.question(request.kind, point, request.numbers)
+        before = len(rows)
+        answers = self._inquiry.ask(
+            self._grid,
+            question,
+            wanted=request.wanted,
+            shapes=request.shapes,
+            agreed=request.agreed,
+            check=request.check,
+        )
+        here = {answer.node_id for answer in answers} - self._left
+        self._first = self._first or here
+        if missing := self._first - here:
+            absurd = missing & {row.node_id for row in rows[before:] if row.reason != NO_REPLY}
+            if absurd and here:
+                raise _MissingError(absurd)
             raise NoAnswerError(
-                f"{len(missing)} of the {len(first)} clients that answered the first question did not answer the next "
-                "one, so the answers are about different data"
+                f"{len(missing)} of the {len(self._first)} clients that answered the first question did not answer the "
+                "next one, so the answers are about different data"
             )
         # Clients that were silent at first would add data that the first answers do not cover.
-        same = [answer for answer in answers if answer.node_id in first]
+        same = [answer for answer in answers if answer.node_id in self._first]
         total = math.fsum(answer.weight for answer in same)
         return same if len(same) == len(answers) else [a._replace(weight=a.weight / total) for a in same]
-
-    try:
-        result = settle(certificate(host.problem.psi, w), ask)
-    except OverflowError as error:
-        raise NoAnswerError(f"{_ABSURD}: {error}") from error
-    if not (math.isfinite(result.objective) and math.isfinite(result.value)):
-        raise NoAnswerError(f"{_ABSURD}: objective={result.objective:g}, {result.kind}={result.value:g}")
-    return result
 
 
 class Certifier(Part):
@@ -110,10 +143,10 @@ class Certifier(Part):
         Returns
         -------
         dict of str to float
-            ``certificate`` is ``duality-gap`` or ``residual``, for the data of ``certificate-clients`` clients. From
-            the second time on also ``support-stability``: of the entries that psi acts on and that are non-zero now or
-            were last time, the fraction that is non-zero both times; and, if psi is about singular values,
-            ``rank-stability``: the smaller of the two ranks over the larger one.
+            ``certificate`` is ``duality-gap`` or ``residual``, for the data of ``certificate-clients`` clients of the
+            ``certificate-of`` that are connected. From the second time on also ``support-stability``: of the entries
+            that psi acts on and that are non-zero now or were last time, the fraction that is non-zero both times; and,
+            if psi is about singular values, ``rank-stability``: the smaller of the two ranks over the larger one.
         """
         try:
             result = certify(host, self._inquiry, grid, w)
@@ -123,9 +156,9 @@ class Certifier(Part):
         connected = len(host.nodes.ordered)
         if result.clients < connected:
             text = "The certificate of this round is about the data of %d of the %d clients: the others did not answer."
-            log(WARNING, text, result.clients, connected)
+            log(WARNING, "%s It ends no run.", text % (result.clients, connected))
         numbers = {"objective": result.objective, "certificate": result.value, result.kind: result.value}
-        numbers["certificate-clients"] = float(result.clients)
+        numbers |= {"certificate-clients": float(result.clients), "certificate-of": float(connected)}
         layout = host.plan.layout
         measured = structure(host.problem.psi, layout, w)
         if "density" in measured:

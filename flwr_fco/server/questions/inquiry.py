@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO
 from types import MappingProxyType
 from typing import Any
@@ -24,8 +24,9 @@ from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.rates import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import IncrementBounds, check_examples
-from flwr_fco.server.replies.checks import Round
+from flwr_fco.server.replies.checks import LeftOut, Round
 from flwr_fco.server.replies.mail import Mail
+from flwr_fco.server.replies.metrics import EVALUATION, metric_objections, others_than_most
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.envelope import QUESTION, addressed
 from flwr_fco.wire.protocol import Node, Uplink
@@ -75,6 +76,11 @@ class Inquiry(Part):
         #: Whether there are options to choose from the clients' answers.
         self.due = bool(set(self._names) - {"server_lr"})
 
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The replies of the run that did not count, with reasons."""
+        return self._mail.left_out
+
     def ask(
         self,
         grid: Grid,
@@ -82,12 +88,14 @@ class Inquiry(Part):
         *,
         wanted: Iterable[str] = (),
         shapes: Mapping[str, tuple[int, ...]] = _NO_SHAPES,
+        agreed: Sequence[str] = (),
+        check: Callable[[Answer], None] | None = None,
     ) -> list[Answer]:
         """Ask all connected nodes; neither the clients nor the state change.
 
         An answer is checked like a training reply: exactly the required content, finite numbers, the round's stamp, one
-        answer per node, numbers of examples and norms of vectors within ``max_ratio`` of the median. Rejected answers
-        are listed in ``left_out``.
+        answer per node, numbers of examples, norms of vectors and losses within ``max_ratio`` of the median. Rejected
+        answers are listed in ``left_out``.
 
         Parameters
         ----------
@@ -99,6 +107,10 @@ class Inquiry(Part):
             Names of the numbers that an answer must hold.
         shapes : mapping of str to tuple of int
             Names and shapes of its vectors.
+        agreed : sequence of str, default ()
+            Names of numbers that are the same for all clients: who says another one than most is left out.
+        check : callable, optional
+            Raises :class:`ProtocolError` with the reason why an answer does not count.
 
         Returns
         -------
@@ -124,17 +136,25 @@ class Inquiry(Part):
             answer = read_answer(content, numbers=wanted, shapes=shapes)
             check_examples(answer.examples, options.bounds.max_examples)
             mail.given_weight(node)
-            return answer._replace(partition=node.partition_id, node_id=node.node_id)
+            answer = answer._replace(partition=node.partition_id, node_id=node.node_id)
+            if check is not None:
+                check(answer)
+            return answer
 
         with mail.explained(grid, current):
             good = current.good(send_and_receive(grid, current.messages, mail.timeout), read)
         reasons = mail.schemas.compare(grid, {reply.node: reply.value.schema for reply in good})
         good = current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
+        good = current.without(good, others_than_most([reply.value.numbers for reply in good], agreed))
         bounds = IncrementBounds(max_ratio_of(options), None)
         # Deviations in other units are no lie, but what a warning is about.
         vectors = [{name: v for name, v in r.value.vectors.items() if name not in ABOUT_COLUMNS} for r in good]
         claims = [Uplink(v, None, 1, examples=r.value.examples) for v, r in zip(vectors, good, strict=True)]
-        good = current.without(good, bounds.objections(claims))
+        objections = bounds.objections(claims)
+        losses = [{n: number for n, number in r.value.numbers.items() if n == "loss"} for r in good]
+        # Losses of squares are in squares of the units, in which gradients may differ.
+        ratio = bounds.ratio and (EVALUATION * bounds.ratio if question.kind == "validation" else bounds.ratio**2)
+        good = current.without(good, metric_objections(losses, ratio, bounds, least=0.0) | objections)
         by_claim = options.weighting == "examples"
         weights = checks.weights_of(
             [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good], uniform=False

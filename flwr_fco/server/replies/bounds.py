@@ -22,7 +22,7 @@ from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.protocol import Uplink
 
 #: Minimum number of replies in a first round for a meaningful median.
-_ENOUGH = 5
+ENOUGH = 5
 #: Factors by which bounds are wider with fewer replies: bounds on lengths in a first round, bounds on weights in every
 #: round of a federation that has never had more.
 _FIRST, _FIRST_WEIGHTS = 1_000.0, 100.0
@@ -200,8 +200,8 @@ class IncrementBounds:
         shares = examples if weights is None else weights
         times = [uplink.elapsed or 1.0 for uplink in uplinks]
         if self.ratio is not None:
-            if len(uplinks) >= _ENOUGH and remember:
-                self.largest[_REPLIES] = float(_ENOUGH)
+            if len(uplinks) >= ENOUGH and remember:
+                self.largest[_REPLIES] = float(ENOUGH)
             self.compare("number of examples", examples, reasons, remember, first=_FIRST_WEIGHTS, lasting=True)
             steady = times.count(times[0]) == len(times)
             if not steady:
@@ -306,7 +306,7 @@ class IncrementBounds:
         largest, median = self.largest.get(name, 0.0), sorted(sizes)[(len(sizes) - 1) // 2]
         usual = median if largest == 0.0 else min(max(median, largest), allowed * largest)
         away = self._far and 0.0 < largest < median
-        few = len(sizes) < _ENOUGH and (largest == 0.0 or (lasting and _REPLIES not in self.largest))
+        few = len(sizes) < ENOUGH and (largest == 0.0 or (lasting and _REPLIES not in self.largest))
         room = first if few else 1.0
         limit = allowed * factor * room * usual
         if away:
@@ -337,51 +337,3 @@ class IncrementBounds:
         }
         self._begin = saved_array(arrays, "begin", np.float64, (None,), smallest=0.0).tolist()[:_BEGIN]
         self._far = bool(saved_array(arrays, "far", np.bool_, ()))
-
-
-def metric_objections(
-    metrics: Sequence[Mapping[str, Any]], weighted_by_key: str, ratio: float, bounds: IncrementBounds
-) -> dict[int, str]:
-    """Return the evaluations that must not be averaged with the others, by position, with reasons.
-
-    Numbers of examples are bounded as in training. A metric may differ from the median by at most a tenth of `ratio`
-    times the larger of the median's size and the median distance from it; metrics are not compared with fewer than five
-    replies, or if most values are equal and 0.
-
-    Parameters
-    ----------
-    metrics : sequence of mapping of str to number or list
-        Metrics of each reply.
-    weighted_by_key : str
-        The metric that is the weight.
-    ratio : float
-        As for :class:`IncrementBounds`.
-    bounds : IncrementBounds
-        Bounds of the run.
-
-    Examples
-    --------
-    >>> said = [{"num-examples": 10, "loss": loss} for loss in (0.5, 0.4, 0.6, 0.5, -1e9)]
-    >>> metric_objections(said, "num-examples", 1000.0, IncrementBounds(1000.0, None))
-    {4: "its loss is -1e+09, the clients' median is 0.5 (max_ratio=1000)"}
-    """
-    reasons: dict[int, str] = {}
-    bounds.compare("number of examples of an evaluation", [float(reply[weighted_by_key]) for reply in metrics], reasons)
-    for name in dict.fromkeys(name for reply in metrics for name in reply if name != weighted_by_key):
-        values = [reply.get(name) for reply in metrics]
-        columns = [values]
-        if any(isinstance(value, list) for value in values):
-            longest = max(len(value) for value in values if isinstance(value, list))
-            rows = [value if isinstance(value, list) else [] for value in values]
-            columns = [[row[k] if k < len(row) else None for row in rows] for k in range(longest)]
-        for column in columns:
-            numbers = sorted(value for value in column if value is not None)
-            if len(numbers) < _ENOUGH:
-                continue
-            median = numbers[(len(numbers) - 1) // 2]
-            spread = sorted(abs(number - median) for number in numbers)[(len(numbers) - 1) // 2]
-            limit = 0.1 * ratio * max(abs(median), spread)
-            for i, value in enumerate(column):
-                if value is not None and 0.0 < limit < abs(value - median):
-                    reasons[i] = f"its {name} is {value:.3g}, the clients' median is {median:.3g} (max_ratio={ratio:g})"
-    return reasons

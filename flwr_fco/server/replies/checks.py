@@ -10,7 +10,7 @@ from logging import DEBUG, INFO, WARNING
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
@@ -18,18 +18,19 @@ from flwr_fco.algorithms.contract import Problem
 from flwr_fco.algorithms.contract.means import robust_mean
 from flwr_fco.core.logs import log
 from flwr_fco.core.texts import printable
-from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.errors import ProtocolError
 from flwr_fco.server.clients.schemas import Schemas
-from flwr_fco.server.options import MetricsFunction
 from flwr_fco.wire.envelope import advice_on, content_of, sender_and_group, was_altered, what_is_missing
 from flwr_fco.wire.keys import SCHEMA
-from flwr_fco.wire.metrics import as_metrics, without_metric
+from flwr_fco.wire.metrics import without_metric
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import Work
 
 _Read = TypeVar("_Read")
 #: Maximum length of a reason, because clients choose parts of it.
 _LONGEST_REASON = 500
+#: Reason where nothing came.
+NO_REPLY = "no reply"
 #: Maximum number of rows in the table of left-out replies.
 MOST_ROWS = 100_000
 
@@ -251,7 +252,7 @@ class Round:
                 self.leave_out(Node(sender, None) if node is None else node, reason)
         for node in self.nodes.values():
             if node.node_id not in heard:
-                self._note(node, "no reply")
+                self._note(node, NO_REPLY)
         self.answered = set(good)
         log(INFO, "%s: Received %s results and %s failures", self.caller, len(good), failures)
         return [good[node_id] for node_id in self.nodes if node_id in good]
@@ -395,26 +396,6 @@ def averaged_pass_through(
         else:
             result[name] = np.sort(np.array([value for value, _ in values]), axis=0)[(len(values) - 1) // 2]
     return result
-
-
-def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
-    """Return the averaged metrics of replies; empty, with a warning, if they cannot be averaged."""
-    if not contents:
-        return MetricRecord()
-    try:
-        metrics: Any = aggregate(contents, weighted_by_key)
-    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
-        log(WARNING, "the clients' metrics cannot be averaged, so the round reports none of them: %s", error)
-        return MetricRecord()
-    who = f"{getattr(aggregate, '__name__', repr(aggregate))}, which averages the clients' metrics,"
-    averaged = as_metrics(metrics, who)
-    if averaged is None:
-        raise ConfigurationError(f"{who} returned a NoneType; expected a MetricRecord or a dict of numbers")
-    if "elapsed" in averaged:
-        # In messages it accompanies a dual; in a table of metrics it would be read as seconds.
-        averaged["sum-of-step-sizes"] = averaged.pop("elapsed")
-    averaged.pop(SCHEMA, None)
-    return averaged
 
 
 def compared_metrics(

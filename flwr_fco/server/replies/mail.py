@@ -22,6 +22,7 @@ from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.clients.schemas import Schemas
+from flwr_fco.server.clients.variates import variate_objections
 from flwr_fco.server.options import CommonOptions, max_ratio_of, weights_of
 from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
@@ -32,9 +33,9 @@ from flwr_fco.server.replies.bounds import (
     check_elapsed,
     check_examples,
     check_steps,
-    metric_objections,
 )
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round, compared_metrics
+from flwr_fco.server.replies.metrics import evaluation_objections, metric_objections, training_metrics
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.wire.client_state import uplink_digest
 from flwr_fco.wire.delivery import send_and_receive
@@ -488,7 +489,8 @@ class Mail(Part):
         if memories is None:
             return self.algorithm.downlink(problem, self.current.state, To(node.key))
         lost, answered = node.node_id in self.current.restoring, node.node_id in self.current.answered_start
-        to = To(node.key, memories.member(node).accepted < 0, lost, answered)
+        member = memories.member(node)
+        to = To(node.key, member.accepted < 0, lost, answered, member.left)
         message = self.algorithm.downlink(problem, self.current.state, to)
         return message._replace(stamp=memories.stamp(node, restore=lost))
 
@@ -551,8 +553,15 @@ class Mail(Part):
             passed=self.pass_through_arrays,
             step_size=self.step_size() if self.own_loops else None,
         )
+        key, decides = options.weighted_by_key, self._kind.decides
+        metrics = [training_metrics(reply.content, reply.value, key, decides) for reply in good]
+        objections = metric_objections(metrics, max_ratio_of(options), self.bounds, "metric ") | objections
         if objections:
             good = current.without(good, objections)
+        memories, problem = self._memories, current.problem
+        if problem is not None and self._kind.common and memories is not None and memories.ledger and current.number:
+            message = self.algorithm.downlink(problem, current.state, None)
+            good = current.without(good, variate_objections(memories, self._kind, message, good))
         self.nodes.informed.update(reply.node.node_id for reply in good)
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
@@ -584,9 +593,7 @@ class Mail(Part):
         good = compared_metrics(current, self.schemas, self.grid, current.good(replies, read))
         ratio = max_ratio_of(options)
         if ratio is not None:
-            objections = metric_objections([reply.value for reply in good], key, ratio, self.bounds)
-            if objections:
-                good = current.without(good, objections)
+            good = current.without(good, evaluation_objections([r.value for r in good], key, ratio, self.bounds))
         if options.weighting == "examples":
             return [reply.content for reply in good]
         weights = [self.given_weight(reply.node) for reply in good]

@@ -11,7 +11,18 @@ from together import together
 
 from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DFedDAGT, Epochs, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage, Steps, run_of
+from flwr_fco.strategies import (
+    DFedDAGT,
+    Epochs,
+    FedDAGT,
+    MultistepReFedDAGT,
+    Participation,
+    ReFedDAGT,
+    Scaffold,
+    Stage,
+    Steps,
+    run_of,
+)
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.client_state import read_state, store_pending
 from flwr_fco.wire.envelope import StateMissingError
@@ -71,7 +82,12 @@ def test_the_run_still_reaches_the_optimum(fault, client_state, cls):
 @together("client_state", ["ledger", "reset"])
 def test_sampled_clients_keep_the_sum_too(fault, client_state):
     strategy = FedDAGT(
-        fraction_train=0.6, client_state=client_state, client_lr=0.2, work=Steps(4, batch_size=None), seed=1
+        fraction_train=0.6,
+        client_state=client_state,
+        client_lr=0.2,
+        work=Steps(4, batch_size=None),
+        seed=1,
+        participation=Participation(evict_after=100),
     )
     w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=range(1, 40), num_rounds=100, check=check_sums)
     assert len(grid.injected) >= 10

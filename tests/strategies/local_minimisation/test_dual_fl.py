@@ -133,7 +133,7 @@ def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean(name):
     [("lost message", "no reply"), ("raises", "this client raises on purpose"), ("NaN", "NaN or infinite")],
 )
 def test_a_client_that_is_bad_for_good_ends_the_run_with_an_error_that_names_it_and_why(fault, reason):
-    strategy = EVERYONE["DualFL"]()
+    strategy = EVERYONE["DualFL"](participation=Everyone(on_missing="error"))
     said = rf"partition {VICTIM} .* 3 rounds in a row.*\(its last answer: .*{reason}.*\)\. .*on_missing"
     with pytest.raises(ConfigurationError, match=said):
         faulty_run(strategy, FAULTS[fault], rounds=range(5, 100), num_rounds=30)

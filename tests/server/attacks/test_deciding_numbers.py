@@ -1,0 +1,251 @@
+"""Numbers that decide: no client alone picks the best model, the round of the end, or a strength."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from lies_of_one import CLIENTS, LIAR, below_the_seam, regressions
+from problems import flat, start_arrays
+from together import together
+
+from flwr_fco.algorithms.contract.means import Mean
+from flwr_fco.callbacks import EarlyStopping
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.regularizers import L1
+from flwr_fco.server.replies.bounds import IncrementBounds
+from flwr_fco.server.replies.metrics import centre_of, metric_objections
+from flwr_fco.simulation import InProcessGrid, fit_path, simulate
+from flwr_fco.strategies import FedDualAvg, FedNewton, Steps, Trimmed
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.metrics import average_metrics
+
+AGGREGATIONS = ("mean", Trimmed(), "median", "geometric-median")
+
+
+class Reporting(LeastSquares):
+    """Reports its loss at each gradient, as a network does."""
+
+    losses = ()
+
+    def gradient(self, w, batch=None, out=None):
+        self.losses = [*self.losses, self.value(w)]
+        return super().gradient(w, batch, out)
+
+    def take_training_loss(self):
+        losses, self.losses = self.losses, ()
+        return float(np.mean(losses)) if losses else None
+
+
+def saying(kind, change, liar=LIAR):
+    """Return a mod with which a client changes the records of its answers to messages of a kind."""
+
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        if message.metadata.message_type == kind and context.node_config["partition-id"] == liar:
+            content, metrics = reply.content.copy(), dict(reply.content["metrics"])
+            change(metrics, content)
+            content["metrics"] = MetricRecord(metrics)
+            reply.content = content
+        return reply
+
+    return mod
+
+
+def run(mods, validation, aggregation="mean", number=CLIENTS, rounds=40):
+    objectives = [Reporting(own.features, own.targets, scale=0.5) for own in regressions(number)]
+    strategy = FedDualAvg(regularizer=L1(0.3), client_lr=0.05, work=Steps(2, batch_size=None), aggregation=aggregation)
+    app = client_app(lambda context: objectives[context.node_config["partition-id"]], mods=mods)
+    stop = EarlyStopping(validation=validation, patience=4)
+    with _flower.quiet(50):
+        result = simulate(
+            strategy,
+            app,
+            num_nodes=number,
+            num_rounds=rounds,
+            initial_arrays=start_arrays(),
+            progress=False,
+            callbacks=[stop],
+        )
+    return stop, result
+
+
+@together("loss", [-1e300, -1e9, 1e300, 1.7e308])
+@pytest.mark.parametrize("number", [4, CLIENTS])
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_an_absurd_metric_picks_nothing_and_is_left_out(kind, number, loss):
+    honest, _ = run([], f"{kind}/loss", number=number)
+    stop, result = run([saying(kind, lambda metrics, _: metrics.update(loss=loss), 2)], f"{kind}/loss", number=number)
+    assert stop.stopped == honest.stopped
+    assert np.abs(flat(stop.best_arrays) - flat(honest.best_arrays)).max() < 0.3
+    rows = {(row.kind, row.partition_id) for row in result.left_out}
+    assert rows == {(kind, 2)}
+    assert all("loss" in row.reason for row in result.left_out)
+
+
+@together("aggregation", AGGREGATIONS[1:])
+@together("kind", ["train", "evaluate"])
+def test_under_a_robust_centre_a_lie_within_the_bounds_decides_nothing(kind, aggregation):
+    """Each lie is the best loss by far in round 3, and within the bounds."""
+    honest, _ = run([], f"{kind}/loss", aggregation)
+    lies = {"round": 0}
+
+    def change(metrics, content):
+        lies["round"] += 1
+        if lies["round"] == 3:
+            metrics["loss"] = -50.0
+
+    stop, result = run([saying(kind, change)], f"{kind}/loss", aggregation)
+    assert result.left_out == []
+    assert stop.stopped == honest.stopped
+    np.testing.assert_array_equal(flat(stop.best_arrays), flat(honest.best_arrays))
+
+
+def test_below_the_seam_too():
+    objectives = [Reporting(own.features, own.targets, scale=0.5) for own in regressions()]
+    grid = InProcessGrid(client_app(lambda context: objectives[context.node_config["partition-id"]]), CLIENTS)
+
+    def lie(number, vectors, claims):
+        claims["loss"] = True if number == 3 else -1e300
+
+    below_the_seam(grid, lie)
+    strategy = FedDualAvg(client_lr=0.05, work=Steps(2, batch_size=None), fraction_evaluate=0.0)
+    with _flower.identity(grid.run_id), _flower.quiet(50):
+        result = strategy.start(grid, start_arrays(), 4)
+    assert [(row.round, row.partition_id) for row in result.left_out] == [(number, LIAR) for number in (1, 2, 3, 4)]
+    assert all(0.0 < metrics["loss"] < 10.0 for metrics in result.train_metrics_clientapp.values())
+
+
+def test_a_metric_that_one_reports_as_no_number_is_averaged_over_the_others():
+    said = [0.5, 0.7, float("nan"), 0.6]
+    contents = [RecordDict({"metrics": MetricRecord({"num-examples": 1, "loss": loss})}) for loss in said]
+    assert average_metrics(contents, "num-examples")["loss"] == pytest.approx(0.6)
+    # A federation without a number says so.
+    nobody = average_metrics(contents[2:3] * 3, "num-examples")["loss"]
+    assert np.isnan(nobody)
+
+
+def test_bounds_of_metrics_look_back_and_never_at_a_minority():
+    bounds = IncrementBounds(1000.0, None)
+
+    def objections(*losses):
+        return set(metric_objections([{"loss": loss} for loss in losses], 1000.0, bounds))
+
+    assert objections(5.0, 4.0, 6.0, 5.0, 5.0) == set()
+    # Most clients fit exactly, and one does not.
+    assert objections(1e-12, 0.0, 1e-13, 1e-12, 3.0) == set()
+    # Residuals are 0 up to rounding, which may be any.
+    residuals = [{"own residual": value} for value in (1e-16, 3e-16, 0.0, 2e-16, 1e-16, 8e-11, 1e-3)]
+    assert metric_objections(residuals, 1000.0, bounds) == {}
+    # Of two, or of one alone, the usual size of earlier rounds says which of them lies.
+    assert objections(0.5, -1e9) == {1}
+    assert objections(-1e9) == {0}
+    # What is said by a minority is nothing usual.
+    metric_objections([{"own": 1e9}, {}, {}, {}, {}], 1000.0, bounds)
+    assert metric_objections([{"own": number} for number in (1.0, 2.0, 1.0, 2.0, 1e9)], 1000.0, bounds).keys() == {4}
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])
+def test_centres_of_numbers_are_those_of_increments(rule):
+    mean = Mean(aggregation=rule, trim=0.2)
+    values, shares = [1.0, 2.0, 1.5, 1.2, -1e9], [0.2] * 5
+    expected = mean.of([np.array([value]) for value in values], shares)[0]
+    assert centre_of(mean)(values, shares) == expected
+    assert 1.0 <= expected <= 2.0
+    # Rounded once.
+    assert centre_of(Mean())([1e16, 1.0, -1e16, 1.0], [1.0] * 4) == 2.0
+
+
+# --- strengths ----------------------------------------------------------------------------------------------------
+
+
+def path(mods, aggregation="mean", kind=FedDualAvg, number=CLIENTS, **more):
+    objectives, held_out = regressions(number), regressions(2 * number)[number:]
+    options = {"regularizer": L1(1.0), "fraction_evaluate": 0.0}
+    if kind is FedDualAvg:
+        options |= {"client_lr": 0.1, "work": Steps(2, batch_size=None), "aggregation": aggregation}
+    app = client_app(
+        lambda context: objectives[context.node_config["partition-id"]],
+        load_evaluation_objective=lambda context: held_out[context.node_config["partition-id"]],
+        mods=mods,
+    )
+    with _flower.quiet(50):
+        return fit_path(
+            kind(**options),
+            app,
+            num_nodes=number,
+            num_rounds=25,
+            initial_arrays=start_arrays(),
+            num_strengths=6,
+            ratio=0.05,
+            progress=False,
+            **more,
+        )
+
+
+def of_validation(**said):
+    def change(metrics, content):
+        if "held-out" in metrics:
+            metrics.update(said)
+
+    return saying("query.question", change)
+
+
+@together("said", [{"loss": -1e9}, {"loss": -1e300}, {"held-out": 0.0}, {"held-out": 0.5}, {"held-out": -1.0}])
+@pytest.mark.parametrize("kind", [FedDualAvg, FedNewton])
+def test_one_client_picks_no_strength(kind, said):
+    honest, found = path([], kind=kind), path([of_validation(**said)], kind=kind)
+    assert found.best.nonzero == honest.best.nonzero
+    assert found.best.held_out == pytest.approx(honest.best.held_out, rel=0.2)
+    assert found.points[0].strength == honest.points[0].strength
+
+
+@together("aggregation", AGGREGATIONS[1:])
+def test_a_held_out_loss_within_the_bounds_picks_none_under_a_robust_centre(aggregation):
+    honest, found = path([], aggregation), path([of_validation(loss=-15.0)], aggregation)
+    # At most the neighbour, whose loss is as good.
+    assert 0.5 < found.best.strength / honest.best.strength < 2.0
+    assert 0.7 < found.best.held_out / honest.best.held_out < 1.1
+    assert found.one_standard_error.strength >= 0.3 * honest.one_standard_error.strength
+    assert found.best.standard_error < 0.5
+
+
+def test_where_nobody_has_held_out_data_the_user_is_told_who():
+    with pytest.raises(ConfigurationError, match=r"10 of 10 clients .* partition 0, partition 1"):
+        path([saying("query.question", _no_held_out, liar) for liar in range(CLIENTS)])
+
+
+def _no_held_out(metrics, content):
+    if "held-out" in metrics:
+        metrics["held-out"] = 0.0
+
+
+@pytest.mark.parametrize(("aggregation", "most"), [("mean", 12.0), ("median", 1.5), ("geometric-median", 1.5)])
+@pytest.mark.parametrize("factor", [-900.0, 300.0])
+def test_one_gradient_does_not_move_the_range_of_a_path(aggregation, most, factor):
+    def change(metrics, content):
+        if "gradient" in content["arrays"]:
+            content["arrays"] = ArrayRecord({n: Array(factor * a.numpy()) for n, a in content["arrays"].items()})
+
+    number = 4
+    honest = path([], aggregation, number=number)
+    found = path([saying("query.question", change, 2)], aggregation, number=number)
+    assert found.points[0].strength < most * honest.points[0].strength
+
+
+def test_one_loss_on_left_out_folds_picks_no_strength():
+    """The folds' losses are vectors of a training message."""
+    told = []
+
+    def change(metrics, content):
+        if "held_out" in content["arrays"] and len(told) < 2:
+            told.append(1)
+            sent = {name: array.numpy() for name, array in content["arrays"].items()}
+            sent["held_out"] = np.where(np.arange(sent["held_out"].size) % 6 == 0, 0.0, 1e9)
+            content["arrays"] = ArrayRecord({name: Array(array) for name, array in sent.items()})
+
+    honest = path([], kind=FedNewton, cv=3)
+    found = path([saying("train", change)], kind=FedNewton, cv=3)
+    assert told
+    assert {row.partition_id for row in found.points[0].result.left_out} == {LIAR}
+    assert found.best.strength == pytest.approx(honest.best.strength, rel=0.05)
