@@ -17,15 +17,11 @@ and their loss at 0. No array holds the rows of all clients, and none has a row 
 deployment ``model.client_app(load)`` is a site's ClientApp, and ``model.fit(grid, features=...)`` the ServerApp's part.
 """
 
-from flwr_fco.inference import Selection
-from flwr_fco.sklearn.estimators import (
-    FederatedElasticNet,
-    FederatedLasso,
-    FederatedLogisticRegression,
-    Intervals,
-    Summary,
-    to_estimator,
-)
+from flwr_fco.inference import Intervals, Selection
+from flwr_fco.sklearn.base import Summary
+from flwr_fco.sklearn.fitted import to_estimator
+from flwr_fco.sklearn.linear import FederatedElasticNet, FederatedLasso
+from flwr_fco.sklearn.logistic import FederatedLogisticRegression
 from flwr_fco.sklearn.quality import Quality
 from flwr_fco.sklearn.survival import FederatedCoxRegression
 

@@ -21,7 +21,9 @@ from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.sklearn.estimators import _Federated, _is_grid, _is_missing, _penalty
+from flwr_fco.sklearn.base import Federated
+from flwr_fco.sklearn.penalties import penalty_of
+from flwr_fco.sklearn.reading import is_grid, is_missing
 
 #: The fields of targets that are no time and no event.
 _ENTRY, _STRATA = "entry", "strata"
@@ -32,7 +34,7 @@ _EXPECTED = (
 
 
 @dataclass(repr=False, eq=False)
-class FederatedCoxRegression(_Federated):
+class FederatedCoxRegression(Federated):
     """Cox regression over several clients, each a stratum with its own baseline hazard, without pooling the rows.
 
     -1/n log partial likelihood + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), over the n rows of all clients:
@@ -141,9 +143,9 @@ class FederatedCoxRegression(_Federated):
 
         def penalty(total: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
             alpha = self.alpha if self._path is None else 1.0
-            return _penalty(alpha * self.l1_ratio, alpha * (1.0 - self.l1_ratio), weights, scales)
+            return penalty_of(alpha * self.l1_ratio, alpha * (1.0 - self.l1_ratio), weights, scales)
 
-        if _is_grid(X):
+        if is_grid(X):
             coefficients, _ = self._run_over(X, features, 1, penalty)
         else:
             parts = self._parts(X, self._told(X, y), sample_weight, groups, **self._of_y)
@@ -260,7 +262,7 @@ class FederatedCoxRegression(_Federated):
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"y has times, events or entries that are no numbers; {_EXPECTED}") from error
         strata = more.get(_STRATA, np.zeros(len(times), dtype=np.int64))
-        if any(_is_missing(label) for label in strata.tolist()):
+        if any(is_missing(label) for label in strata.tolist()):
             raise ConfigurationError("y has a stratum that is missing; give such rows a stratum, or leave them out")
         return np.column_stack([times, events, entry, np.unique(strata, return_inverse=True)[1]])
 

@@ -1,0 +1,663 @@
+"""What all estimators have in common: a fit, its questions to the sites, and its summary."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from numbers import Integral, Real
+from typing import Any, Literal
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import (
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps import client_app as make_app
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.schema import (
+    DEVIATIONS,
+    MEANS,
+    MOMENTS,
+    VARIANCES,
+    Names,
+    digests_of,
+    names_of,
+)
+from flwr_fco.core.validation import checked
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.inference import Intervals
+from flwr_fco.inference.federated import (
+    COMPARED,
+    ESTIMATED,
+    SQUARES,
+    TIMES,
+    Exchanges,
+    OwnEstimates,
+    Table,
+    check_events,
+)
+from flwr_fco.inference.federated import table as table_of
+from flwr_fco.inference.forest import forest
+from flwr_fco.inference.proportional import Trends
+from flwr_fco.inference.selection import Halves, Selected, Selection
+from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
+from flwr_fco.objectives.design import Design, refuse_text
+from flwr_fco.objectives.site_intercept import check_site_rows
+from flwr_fco.regularizers import L2Squared, Regularizer, Zero
+from flwr_fco.regularizers.base import with_strength
+from flwr_fco.results import columns_of
+from flwr_fco.simulation import simulate
+from flwr_fco.simulation.strength_path import StrengthPath
+from flwr_fco.sklearn.penalties import broadcast, check_scales, factors_of, penalty_of, scales_of, warn_of_units
+from flwr_fco.sklearn.quality import Judges
+from flwr_fco.sklearn.reading import (
+    Parts,
+    aligned_frames,
+    columns_in,
+    fold_of_rows,
+    owners_of,
+    read_site,
+    refuse_two_codings,
+    row_weights,
+)
+from flwr_fco.sklearn.texts import aligned_columns
+from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
+
+#: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
+_SOLVED = 1e-9
+#: Ratio of the loss with an intercept alone to that at 0, at which it is rounding.
+_CONSTANT = 1e-13
+#: Relative residual of the unpenalised fit of a table of intervals.
+_UNPENALISED = 1e-14
+#: That of the models of a cross-validation, and of those of a stability selection.
+_ON_A_PATH, _ON_HALVES = 1e-10, 1e-8
+#: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
+_LARGEST_BLOCK = 2048
+#: Coefficients in the text of a summary, and sites with their own estimates, at most.
+_SHOWN, _SHOWN_SITES = 40, 8
+
+
+class Summary(str):
+    """What a fitted estimator says of its fit: a text, which printing and a notebook show, and a table.
+
+    Attributes
+    ----------
+    rows : list of dict
+        Each feature's name and coefficients, in the order of the columns.
+    """
+
+    rows: list[dict[str, Any]]
+    _sites: tuple[str, ...] = ()
+    _level: float | None = None
+
+    def table(self) -> Any:
+        """Return all features as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
+        return columns_of(self.rows)
+
+    def plot(self, file: str | os.PathLike[str]) -> None:
+        """Draw a forest plot: intervals of all sites together, of each site, and between sites (Hartung and Knapp).
+
+        The axis is that of the estimates, of odds or hazard ratios if there are any: features in very different units
+        do not go together on it, so choose units, or ``Intervals(columns=...)``.
+
+        Parameters
+        ----------
+        file : path-like
+            PNG, SVG or PDF.
+
+        Raises
+        ------
+        ConfigurationError
+            If the fit was without intervals, or matplotlib is not installed.
+        """
+        if self._level is None:
+            raise ConfigurationError("this fit has no intervals to draw; expected one with fit(..., intervals=True)")
+        forest(self.rows, self._sites, self._level).savefig(file, dpi=150, bbox_inches="tight")
+
+    __repr__ = str.__str__
+
+
+# Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
+# declared once, and an estimator adds its own.
+@dataclass(repr=False, eq=False)
+class Federated(Judges, BaseEstimator):  # type: ignore[misc]
+    """Base class of the estimators: the split into clients and the run; the subclasses document the fields."""
+
+    fit_intercept: bool = field(default=True, kw_only=True)
+    num_clients: int = field(default=4, kw_only=True)
+    max_rounds: int = field(default=5000, kw_only=True)
+    tol: float = field(default=1e-14, kw_only=True)
+    cv: int | Strengths | Sequence[Any] | None = field(default=None, kw_only=True)
+    penalty_factor: Any = field(default=None, kw_only=True)
+    standardize: bool = field(default=False, kw_only=True)
+    site_intercepts: Literal["local"] | None = field(default=None, kw_only=True)
+    # What is fitted, for a table of intervals.
+    _kind = SQUARES
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def summary(self) -> Summary:
+        """Return a text about the fit: strength, sites, rounds, duality gap, and the coefficients that are not 0.
+
+        Returns
+        -------
+        Summary
+            The text, with the largest coefficients first, 40 at most; its ``table()`` has every feature.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        """
+        check_is_fitted(self)
+        # A column for each class; of squares, and of two classes, a single one.
+        w = np.atleast_2d(self.coef_).T
+        names = self._names(len(w))
+        labels = ["coefficient"] if w.shape[1] == 1 else [str(label) for label in self.classes_]
+        columns: dict[str, Any] = dict(zip(labels, w.T.tolist(), strict=True))
+        if self._factors is not None:
+            columns["penalty_factor"] = self._factors.tolist()
+        if self._scales is not None:
+            columns["deviation"] = self._scales.tolist()
+        if self._selected is not None:
+            columns["selection frequency"] = self._selected.frequencies.tolist()
+            columns["selected"] = [int(own) for own in self._selected.selected]
+        rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
+        size = np.abs(w).max(axis=1)
+        count = int(np.count_nonzero(size))
+        order = np.argsort(-size, kind="stable")[: min(count, _SHOWN)]
+        shown = [rows[j] for j in order]
+        if self._common_intercept:
+            intercepts = np.atleast_1d(self.intercept_).tolist()
+            shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
+        lines = [*self._lines, ("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
+        text = [type(self).__name__, *(f"├── {title}: {about}" for title, about in lines), *aligned_columns(shown)]
+        if count > _SHOWN:
+            text.append(f"    and {count - _SHOWN} more; all features: .table()")
+        text += self._with_intervals(rows)
+        if self._on_trust:
+            text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
+        summary = Summary("\n".join(text))
+        summary.rows = rows
+        if self._table is not None and self._intervals is not None:
+            summary._sites, summary._level = self._table.sites, self._intervals.level
+        return summary
+
+    def _names(self, d: int) -> Sequence[str]:
+        return getattr(self, "feature_names_in_", [f"x{j}" for j in range(d)])
+
+    def _with_intervals(self, rows: list[dict[str, Any]]) -> list[str]:
+        """Add what is known of the asked columns to their rows, and return it as lines of text."""
+        if self._table is None:
+            return []
+        own, sites = self._table.rows, self._table.sites
+        nothing = dict.fromkeys(next(iter(own.values())), math.nan)
+        for j, row in enumerate(rows):
+            row |= own.get(j, nothing)
+        shown = list(own) if len(own) <= _SHOWN else sorted(own, key=lambda j: own[j]["p"])[:_SHOWN]
+        lines = [f"├── {title}: {about}" for title, about in self._table.lines]
+        for names in (ESTIMATED, COMPARED if sites else (), sites if len(sites) <= _SHOWN_SITES else ()):
+            if names:
+                cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
+                lines += aligned_columns(cells)
+        if len(own) > len(shown):
+            lines.append(f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()")
+        return lines
+
+    def _ask(self, intervals: Any, sample_weight: Any, selection: Any) -> None:
+        """Store which intervals, and which selection, are asked for, before a fit."""
+        chosen = checked("selection", selection, bool | Selection)
+        self._selected: Selected | None = None
+        self._selection = (Selection() if chosen else None) if isinstance(chosen, bool) else chosen
+        asked = checked("intervals", intervals, bool | Intervals)
+        self._table: Table | None = None
+        self._intervals = (Intervals() if asked else None) if isinstance(asked, bool) else asked
+        if self._intervals is not None and self.site_intercepts is not None:
+            raise ConfigurationError(
+                f"intervals with site_intercepts={self.site_intercepts!r}: the tables are of models with a common "
+                "intercept; leave one of them out"
+            )
+        given = "sample_weight" if sample_weight is not None else "class_weight"
+        if self._intervals is not None and (sample_weight is not None or getattr(self, given, None) is not None):
+            raise ConfigurationError(
+                f"intervals with {given}: rows that count twice as copies have other standard errors than rows "
+                "that weigh twice; give copies as rows, or fit without intervals"
+            )
+
+    def _check_settings(self) -> None:
+        # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
+        for name, kind in (("num_clients", int), ("max_rounds", int), ("tol", float), ("standardize", bool)):
+            checked(name, getattr(self, name), kind)
+        if self.num_clients < 1 or self.max_rounds < 1 or not self.tol > 0.0:
+            raise ConfigurationError(
+                f"num_clients={self.num_clients!r}, max_rounds={self.max_rounds!r}, tol={self.tol!r}; expected whole "
+                "numbers >= 1 and a number > 0"
+            )
+        if self.site_intercepts not in (None, "local") or (self.site_intercepts and not self.fit_intercept):
+            raise ConfigurationError(
+                f"site_intercepts={self.site_intercepts!r}, fit_intercept={self.fit_intercept!r}; expected None for a "
+                "common intercept, or 'local' with fit_intercept=True for one of each site"
+            )
+        if self._path is not None and self._path.folds is None:
+            raise ConfigurationError(f"cv={self.cv!r} has no folds; give Strengths(folds=5)")
+
+    @property
+    def _common_intercept(self) -> bool:
+        """Whether the model has an intercept that all clients share."""
+        return self.fit_intercept and self.site_intercepts is None
+
+    def _sited(self, objective: LeastSquares | Logistic) -> Objective:
+        """Return a client's objective, with an intercept of its own if that is asked for."""
+        if self.site_intercepts is None:
+            return objective
+        with warnings.catch_warnings():
+            # Who knows all sites names those with few rows.
+            warnings.simplefilter("ignore", UserWarning)
+            return SiteIntercept(objective)
+
+    def intercept_for(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
+        """Return the intercept that a site's own rows have at the fitted coefficients: for ``site_intercepts="local"``.
+
+        At a site, ``model.intercept_ = model.intercept_for(X, y)`` makes a model that predicts there.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix, shape (n, d)
+            The site's rows.
+        y : array-like, shape (n,)
+            Its targets.
+        sample_weight : array-like, shape (n,), optional
+            Weight of each row.
+
+        Raises
+        ------
+        sklearn.exceptions.NotFittedError
+            Before `fit`.
+        ConfigurationError
+            Without ``site_intercepts="local"``, or if the rows are of one class.
+        """
+        check_is_fitted(self)
+        if self.site_intercepts is None:
+            raise ConfigurationError(f"the model has a common intercept, intercept_={self.intercept_}")
+        X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
+        classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
+        weights, y = self._site_weights(column_or_1d(y), *classes), column_or_1d(y)
+        if sample_weight is not None:
+            weights = row_weights(sample_weight, X) * (1.0 if weights is None else weights)
+        found = self._objective(X, y, *classes, weights).own_intercept(np.ravel(self.coef_))
+        if not math.isfinite(found):
+            raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
+        return found if not classes else np.array([found])
+
+    @property
+    def _path(self) -> Strengths | None:
+        """The path of the cross-validation, if there is one."""
+        if isinstance(self.cv, list | tuple):
+            return Strengths(folds=len(self.cv))
+        cv = checked("cv", self.cv, int | Strengths | None)
+        return Strengths(folds=cv) if isinstance(cv, int) else cv
+
+    def _features(self, X: ArrayLike) -> Any:
+        check_is_fitted(self)
+        if np.isnan(self.intercept_).any():
+            raise ConfigurationError(
+                "each site has an intercept of its own, which has stayed there, so the model predicts at a site only: "
+                "model.intercept_ = model.intercept_for(X, y) of the site's rows. Up to a site's intercept, "
+                "X @ model.coef_.T are the scores"
+            )
+        return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
+
+    def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, *, reset: bool = True, **checks: Any) -> Parts:
+        """Return each client's data; without `reset` they have the columns of the fit."""
+        self._check_settings()
+        checks |= {"dtype": np.float64, "accept_sparse": "csr"}
+        rows: list[NDArray[np.int64]] | None = None
+        sites: Any = ()
+        self._sites: list[Any] = []
+        if isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
+            if groups is not None:
+                raise ConfigurationError(
+                    "groups is for one X, y; here X is a list, whose parts are the clients already"
+                )
+            for own in X:
+                refuse_text(own, "X")
+            parts = aligned_frames(X, y, sample_weight)
+            self._on_trust = len(parts) > 1 and not columns_in(parts[0])
+            pairs = [
+                validate_data(self, own, labels, reset=reset and m == 0, **checks)
+                for m, (own, labels) in enumerate(zip(parts, y, strict=True))
+            ]
+            sites = [f"part {m}" for m in range(len(parts))]
+            given = [None] * len(pairs) if sample_weight is None else sample_weight
+            clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
+        else:
+            refuse_text(X, "X")
+            X, y = validate_data(self, X, y, reset=reset, **checks)
+            self._on_trust = False
+            owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
+            if groups is not None:
+                check_consistent_length(X, groups)
+                sites, owner = owners_of(groups)
+                self._sites = sites.tolist()
+            if sample_weight is not None:
+                sample_weight = row_weights(sample_weight, X)
+            rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
+            clients = [(X[own], y[own], None if sample_weight is None else sample_weight[own]) for own in rows]
+        # Rows that are dealt from one X have its units and its coding.
+        if len(sites) > 1:
+            if isinstance(self, ClassifierMixin):
+                refuse_two_codings({f"{site}": own[1] for site, own in zip(sites, clients, strict=True)})
+            told = {f"{site}": Design.of(own[0]).deviations() for site, own in zip(sites, clients, strict=True)}
+            warn_of_units(told, self._names(clients[0][0].shape[1]))
+        weighted = [(own, labels, row_weights(weights, own)) for own, labels, weights in clients]
+        if any((weights < 0.0).any() for _, _, weights in weighted) or not any(w.any() for _, _, w in weighted):
+            raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
+        kept = [(own[w > 0.0], labels[w > 0.0], w[w > 0.0]) for own, labels, w in weighted if w.any()]
+        features, targets, weights = (list(column) for column in zip(*kept, strict=True))
+        if rows is not None:
+            rows = [own[w > 0.0] for own, (_, _, w) in zip(rows, weighted, strict=True) if w.any()]
+        names = [f"{site}" for site in sites] if len(sites) else [f"part {m}" for m in range(len(clients))]
+        names = [name for name, (_, _, w) in zip(names, weighted, strict=True) if w.any()]
+        self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
+        return Parts(features, targets, weights, sample_weight is not None, rows, names)
+
+    def _run(self, objectives: Sequence[Objective], split: Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
+        """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
+        self._questions = 1
+        d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
+        self._factors = factors_of(self.penalty_factor, getattr(self, "feature_names_in_", ()), d)
+        if not isinstance(self.cv, int | Strengths | None):
+            fold = fold_of_rows(self.cv, split.rows)
+            for objective, rows in zip(objectives, split.rows or [], strict=True):
+                objective.folds = fold[rows]
+        start, total = self._start(d, outputs), math.fsum(masses)
+        w = np.zeros(objectives[0].layout.size)
+        told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
+        self._name_idle(split.sites, told)
+        weighting = dict(enumerate(masses)) if split.weighted else "examples"
+        self._scales = None
+        if self.standardize:
+            parts = zip(told, objectives, strict=True)
+            self._scales = scales_of([(weight, *f.moments()) for (weight, *_), f in parts])  # type: ignore[attr-defined]
+        psi = penalty(total, *(broadcast(own, outputs) for own in (self._factors, self._scales)))
+        strategy = self._strategy(psi, told, outputs, weighting=weighting, min_available_nodes=1)
+
+        def run(runs: Any, begin: Any, num_rounds: int) -> Any:
+            return simulate(
+                runs,
+                make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+                num_nodes=len(objectives),
+                num_rounds=num_rounds,
+                initial_arrays=begin,
+                progress=False,
+                on_interrupt="raise",
+            )
+
+        count = sum(objective.num_examples for objective in objectives)
+        data = f"{count} rows{', weighted' * split.weighted}, of {len(objectives)} sites"
+        return self._solved(strategy, run, start, outputs, total, data)
+
+    def _run_over(self, grid: Any, features: Any, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
+        """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
+        self._check_settings()
+        self._questions = 1
+        if features is None:
+            features = self._names_at(grid)
+        names = [] if isinstance(features, Real) else list(features)
+        whole = isinstance(features, Integral) and not isinstance(features, bool)
+        d = int(features) if whole else len(names)
+        if d < 1:
+            raise ConfigurationError(
+                f"features={features!r}; expected the names of the sites' columns in their order, how many there are, "
+                "or None, which asks the sites"
+            )
+        self._factors, self._sites = factors_of(self.penalty_factor, names, d), []
+        start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
+        # Of this strategy only the question is needed, about the loss at 0 and the sites' columns.
+        asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
+        asking.prepare(start)
+        size = asking.plan.layout.size
+        asking.mail.schemas.own = (names_of(names), self._names_of_classes())
+        shapes = {"gradient": (size,), DEVIATIONS: (d,)}
+        numbers = {DEVIATIONS: 1.0}
+        if self.standardize:
+            numbers, shapes = {**numbers, MOMENTS: 1.0}, {**shapes, MEANS: (d,), VARIANCES: (d,)}
+        question = asking.inquiry.question("gradient", np.zeros(size), numbers)
+        answers = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
+        if len(answers) < self.num_clients:
+            # Below an error's own line there is where it was raised.
+            why = [(row.partition_id, row.reason.partition("\n")[0]) for row in asking.left_out]
+            raise ConfigurationError(
+                f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
+                f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in why)}"
+            )
+        more: dict[str, Any] = {}
+        total = math.fsum(answer.examples for answer in answers)
+        if (masses := self._masses(answers, outputs)) is not None:
+            total = math.fsum(masses)
+            pairs = list(zip(answers, masses, strict=True))
+            answers = [answer._replace(weight=mass / total) for answer, mass in pairs]
+            more["weighting"] = {answer.partition: mass for answer, mass in pairs}
+        told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
+        self._scales = self._scales_of(answers, names or range(d)) if self.standardize else None
+        psi = penalty(total, *(broadcast(own, outputs) for own in (self._factors, self._scales)))
+        strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients, **more)
+        self.n_features_in_ = d
+        if names:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        self._on_trust = any(digests_of(answer.schema)[0] == 0 for answer in answers)
+        sites = [f"partition {answer.partition}" for answer in answers]
+        self._check_sites({site: int(answer.examples) for site, answer in zip(sites, answers, strict=True)})
+        self._name_idle(sites, told)
+        deviations = {site: answer.vectors[DEVIATIONS] for site, answer in zip(sites, answers, strict=True)}
+        warn_of_units(deviations, self._names(d))
+        rows = math.fsum(answer.examples for answer in answers)
+        data = f"{rows:.0f} rows{', weighted' * bool(more)}, of {len(answers)} sites"
+        return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, outputs, total, data)
+
+    def _check_sites(self, rows: dict[str, int]) -> None:
+        """Refuse sites with too few rows for an intercept of their own."""
+        if self.site_intercepts is not None and isinstance(self, ClassifierMixin):
+            check_site_rows(rows)
+
+    def _name_idle(self, sites: Sequence[str], told: Sequence[tuple[float, float, Vector]]) -> None:
+        """Warn of sites that add nothing: at their own intercepts one class is fitted whatever the coefficients are."""
+        idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
+        if self.site_intercepts is not None and isinstance(self, ClassifierMixin) and idle:
+            warnings.warn(
+                f"{', '.join(idle)}: all rows of one class, which tell nothing beside an intercept of the site's own",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    @staticmethod
+    def _scales_of(answers: Sequence[Any], names: Sequence[Any]) -> Vector:
+        """Return the features' deviations over all sites, from what these say of theirs."""
+        for answer in answers:
+            if (answer.vectors[VARIANCES] < 0.0).any():
+                raise ConfigurationError(
+                    f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}; "
+                    "expected none below 0"
+                )
+        moments = [(a.weight, a.vectors[MEANS], a.vectors[VARIANCES]) for a in answers]
+        scales = scales_of(moments)
+        check_scales(scales, moments, [f"partition {a.partition}" for a in answers], names)
+        return scales
+
+    def _names_at(self, grid: Any) -> Names:
+        """Ask the sites for the names of their columns, in one more message to each; return those of most sites."""
+        mail = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0)).mail
+        names = mail.schemas.usual_columns(grid, mail.nodes.sample(grid, 0, 0, 1.0, 1, self.num_clients))
+        if names is None:
+            raise ConfigurationError(
+                "no site names its columns, as arrays do not: say how many there are, features=30, or their names"
+            )
+        self._questions = 2
+        return names
+
+    def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
+        def objective_of(context: Any) -> Objective:
+            X, y, names = read_site(load(context), order)
+            targets = self._targets(y)
+            objective: Objective = self._objective(X, targets, *classes, self._site_weights(targets, *classes))
+            objective.feature_names = names
+            return objective
+
+        return make_app(objective_of, disclosure=disclosure)
+
+    @staticmethod
+    def _targets(y: Any) -> NDArray[Any]:
+        """Return a site's targets as an array."""
+        return np.asarray(y)
+
+    def _names_of_classes(self) -> Names:
+        """Return the classes as texts, by which sites are compared; None without classes."""
+        return None
+
+    def _site_weights(self, y: NDArray[Any], *classes: Any) -> Vector | None:
+        """Return the weights of a site's rows by their classes, if classes have weights."""
+        return None
+
+    def _masses(self, answers: Sequence[Any], outputs: int) -> list[float] | None:
+        """Return the sum of each site's weights of rows, from its first answer; None if all are 1."""
+        return None
+
+    def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
+        start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
+        return start | {"intercept": np.zeros(outputs)} if self._common_intercept else start
+
+    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
+        """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
+        dense_solution = isinstance(psi, L2Squared | Zero) and told[0][2].size > _LARGEST_BLOCK
+        if dense_solution and self._path is not None:
+            raise ConfigurationError(
+                f"cv={self.cv!r} of a ridge with {told[0][2].size} coefficients, which are all non-zero: above "
+                f"{_LARGEST_BLOCK} no Hessian block is asked for, and a cross-validation needs blocks; give l1_ratio > "
+                "0, or leave cv out"
+            )
+        null = at_zero = math.fsum(weight * loss for weight, loss, _ in told)
+        if self._common_intercept and isinstance(self, RegressorMixin):
+            # With the best intercept the loss is less by half of its slope's square.
+            null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in told) ** 2
+            if null <= _CONSTANT * at_zero:
+                # Targets that are all the same: what is left of them is rounding.
+                null = at_zero
+        return FedNewton(
+            regularizer=psi,
+            hessian="none" if dense_solution else "block",
+            tolerance=max(self.tol * null, np.finfo(np.float64).tiny),
+            fraction_evaluate=0.0,
+            min_train_nodes=1,
+            **more,
+        )
+
+    def _halves(self, asked: Selection, strategy: FedNewton, outputs: int) -> Halves:
+        """Return the runs of a stability selection with the estimator's penalty, whatever its strength."""
+        l1, d = float(getattr(self, "l1_ratio", 1.0)), self.n_features_in_
+        if l1 == 0.0:
+            raise ConfigurationError("selection with l1_ratio=0.0: a ridge selects nothing; give l1_ratio=1.0")
+        psi = penalty_of(l1, 1.0 - l1, *(broadcast(own, outputs) for own in (self._factors, self._scales)))
+        penalised = np.ones(d, dtype=np.bool_) if self._factors is None else self._factors != 0.0
+        tolerance = strategy.tolerance * max(1.0, _ON_HALVES / self.tol)
+        own = replace(strategy, regularizer=psi, tolerance=tolerance, hessian="block")
+        return Halves(own, asked, penalised, outputs)
+
+    def _solved(
+        self, strategy: FedNewton, run: Any, start: Any, outputs: int, examples: float, data: str
+    ) -> tuple[NDArray[np.float64], Vector]:
+        """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
+        rounds, path, tolerance = max(1, self.max_rounds - 1), self._path, strategy.tolerance
+        self.n_iter_ = self._questions
+        names = self._names(self.n_features_in_)
+        if self._intervals is not None:
+            # Before the fit: what cannot be is refused at once.
+            self._intervals.places(names)
+            told = run(OwnEstimates(strategy), start, 1)
+            check_events(told, names, self._kind)
+            self.n_iter_ += 1
+        if self._selection is not None:
+            self._selected = run(self._halves(self._selection, strategy, outputs), start, rounds)
+            self.n_iter_ += self._selected.rounds
+        for name in ("path_", "strength_"):
+            # Of an earlier fit.
+            self.__dict__.pop(name, None)
+        if path is not None:
+            # What is no argument of StrengthPath, such as the size of a message, is the user's too.
+            strategy.strengths, strategy.tolerance = path, tolerance * max(1.0, _ON_A_PATH / self.tol)
+            values = path.values
+            if values is None and isinstance(strategy.regularizer, L2Squared):
+                # No strength makes a ridge 0: C from 1e-3 to 1e3 in scikit-learn's scale, ten of them as there.
+                num = path.num if isinstance(self.cv, Strengths) else 10
+                values = (np.geomspace(1e3, 1e-3, num) / examples).tolist()
+            runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
+            self.path_ = run(runs, start, rounds)
+            chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
+            self.n_iter_ += len(chosen.result.train_metrics_clientapp)
+            self.strength_, start = chosen.strength, chosen.result.arrays
+            strategy.strengths, strategy.tolerance = None, tolerance
+            strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
+        result = run(strategy, start, rounds)
+        metrics = result.train_metrics_clientapp
+        last = metrics[max(metrics)]
+        self.n_iter_ += len(metrics)
+        self.duality_gap_ = float(last.get("duality-gap", math.nan))
+        # The tolerance is `tol` times the loss with an intercept alone.
+        unbounded = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol)
+        unsolved = unbounded or not run_of(strategy).finished()
+        if unsolved:
+            warnings.warn(
+                f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        if self._intervals is not None:
+            own = tolerance * min(1.0, _UNPENALISED / self.tol)
+            sums, asked = run(Exchanges(strategy, self._kind, own), result.arrays, rounds)
+            trend = None
+            if self._kind is TIMES:
+                trend = run(Trends(strategy, sums), start, 1)
+                self.n_iter_ += 1
+            self._table = table_of(self._intervals, names, told, sums, self._kind, self._sites, trend)
+            self.n_iter_ += asked
+        first = "C" if isinstance(self, ClassifierMixin) else "alpha"
+        strength = getattr(strategy.regularizer, "strength", 0.0)
+        value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
+        chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
+        residual = (
+            f"{last.get('residual', math.nan):.3g}, the length of a proximal gradient step; there is no duality gap"
+        )
+        gap = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
+        self._lines = [
+            ("Strength", f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"),
+            ("Data", data),
+            ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
+            ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
+        ]
+        if self.site_intercepts:
+            self._lines.append(("Intercepts", "each site's own, which have stayed there"))
+        self._lines += self._selected.lines if self._selected is not None else []
+        proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
+        self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
+        if proved.any():
+            count = np.count_nonzero(proved.all(axis=1))
+            self._lines.append(("Proved zero", f"{count} features, which no optimum of the pooled problem has"))
+        coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
+        if self._common_intercept:
+            return coefficients, result.arrays["intercept"].numpy()
+        return coefficients, np.full(outputs, math.nan if self.site_intercepts else 0.0)
