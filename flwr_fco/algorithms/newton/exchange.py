@@ -254,7 +254,9 @@ def check_targets(vectors: Mapping[str, Vector], w: Vector, square: float = math
         raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
 
 
-def check_block(block: Vector, on: NDArray[np.int64], terms: Vector, size: int, square: float = math.inf) -> None:
+def check_block(
+    block: Vector, on: NDArray[np.int64], terms: Vector, size: int | None, square: float = math.inf
+) -> None:
     """Check a client's Hessian on a working set: it is positive semidefinite, and no larger than that of its loss.
 
     Parameters
@@ -265,8 +267,8 @@ def check_block(block: Vector, on: NDArray[np.int64], terms: Vector, size: int, 
         The working set.
     terms : ndarray, shape (8,)
         In the order of :data:`TERMS`.
-    size : int
-        Number of coordinates, d.
+    size : int or None
+        Number of coordinates, d; None: no curvature bounds the diagonal.
     square : float, default infinity
         The largest mean square of its columns.
 
@@ -281,7 +283,9 @@ def check_block(block: Vector, on: NDArray[np.int64], terms: Vector, size: int, 
         raise ProtocolError(f"its Hessian has the entry {diagonal.min():.3g} on the diagonal; expected none below 0")
     # Second derivatives in a prediction, times the mean square of a column, of which an intercept's is 1.
     curvature = {"identity": told["factor"], "logistic": 0.25, "softmax": 0.25}.get(link, math.inf)
-    free = on >= size - int(told["outputs"] * told["intercept"])
+    if size is None:
+        curvature = math.inf
+    free = on >= (size or 0) - int(told["outputs"] * told["intercept"])
     most = np.where(free, curvature, curvature * square + told["l2"])
     beyond = np.flatnonzero(diagonal > (1.0 + _ROUNDING) * most)
     if beyond.size:

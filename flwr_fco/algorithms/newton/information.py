@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -61,6 +61,9 @@ class InformationState(NamedTuple):
 @dataclass(frozen=True, kw_only=True)
 class Information(ProximalNewton):
     """The exchange; the point is not changed."""
+
+    #: :func:`_check_curvatures` says more, and whose they are.
+    bounded: ClassVar[bool] = False
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before the exchange."""

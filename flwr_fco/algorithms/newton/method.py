@@ -244,6 +244,9 @@ class ProximalNewton(CertifiedMethod):
     optional: ClassVar[tuple[str, ...]] = ("block",)
     refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
 
+    #: Whether a block's diagonal is held against the curvature of its loss.
+    bounded: ClassVar[bool] = True
+
     on_refusal: str = "gradient"
     sizes: tuple[int, int] = (SMALL, LEAST)
 
@@ -342,7 +345,8 @@ class ProximalNewton(CertifiedMethod):
         kept_back = COLUMNS_LEFT in uplink.metrics and not vectors["block"].any()
         if not kept_back:
             square = float(vectors["square"][0]) if "square" in vectors else math.inf
-            check_block(unpacked(vectors["block"]), _set_of(state), vectors["terms"], state.trial.size, square)
+            block, on, terms = unpacked(vectors["block"]), _set_of(state), vectors["terms"]
+            check_block(block, on, terms, state.trial.size if self.bounded else None, square)
 
     def aggregate(self, problem: Problem, state: NewtonState, replies: Replies) -> NewtonState:
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""

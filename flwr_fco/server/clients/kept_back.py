@@ -45,7 +45,8 @@ class OtherLosses(Part):
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
         """Report them in the round in which clients say what never changes."""
-        if before.population >= 0.0:
+        # The one exchange of an inference asks for nothing that never changes.
+        if getattr(before, "population", 0.0) >= 0.0:
             return
         current = host.current
         said = [dict(zip(TERMS, dense(uplink.vectors["terms"]).tolist(), strict=True)) for uplink in uplinks]
