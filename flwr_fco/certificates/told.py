@@ -51,11 +51,14 @@ class Told:
         ProtocolError
             If a number is out of the range of its meaning.
         """
-        own, size = answer.numbers, self._w.size
+        self._check_facts(answer.numbers)
+        self._facts[answer.node_id] = answer.numbers
+
+    def _check_facts(self, own: Numbers) -> None:
+        size = self._w.size
         number, outputs, loss = own["link"], own["outputs"], own["loss"]
         if number not in range(len(LINKS)):
             raise ProtocolError(f"the link of its loss is {number:g}; expected a whole number below {len(LINKS)}")
-        self._facts[answer.node_id] = own
         link = LINKS[int(number)]
         if not number:
             return

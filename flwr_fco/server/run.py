@@ -30,7 +30,7 @@ from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import Reply, Round
-from flwr_fco.server.replies.metrics import averaged
+from flwr_fco.server.replies.metrics import OTHERS, averaged
 from flwr_fco.server.rounds import saving
 from flwr_fco.server.rounds.claims import Claims
 from flwr_fco.server.rounds.output import Output, check_point, check_state
@@ -652,6 +652,8 @@ class Run:
         ours : mapping of str to number
             The server's.
         """
+        # What a method's own clients say of a number is the server's number.
+        theirs = MetricRecord({name: value for name, value in theirs.items() if name not in ours or name not in OTHERS})
         for name in theirs.keys() & ours.keys() - self._renamed:
             text = "the clients' metric %r has the name of one of the server's: it is in the results as %r"
             log(WARNING, text, name, f"{CLIENTS}{name}")

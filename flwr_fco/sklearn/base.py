@@ -313,7 +313,7 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
 
     def _features(self, X: ArrayLike) -> Any:
         check_is_fitted(self)
-        if np.isnan(self.intercept_).any():
+        if np.isnan(getattr(self, "intercept_", 0.0)).any():
             raise ConfigurationError(
                 "each site has an intercept of its own, which has stayed there, so the model predicts at a site only: "
                 "model.intercept_ = model.intercept_for(X, y) of the site's rows. Up to a site's intercept, "
@@ -440,7 +440,7 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
         answers = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
         if len(answers) < self.num_clients:
             # Below an error's own line there is where it was raised.
-            why = [(row.partition_id, row.reason.partition("\n")[0]) for row in asking.left_out]
+            why = [(row.partition_id, row.reason.partition("\\n")[0]) for row in asking.left_out]
             raise ConfigurationError(
                 f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
                 f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in why)}"

@@ -90,6 +90,8 @@ class FederatedCoxRegression(Federated):
 
     # A class attribute, not a parameter: an intercept would be part of the baseline.
     fit_intercept: bool = field(default=False, init=False)
+    # Each site is a stratum, whose baseline takes the place of an intercept.
+    site_intercepts: None = field(default=None, init=False)
     alpha: float = 0.0
     l1_ratio: float = field(default=1.0, kw_only=True)
     ties: Literal["efron", "breslow"] = field(default="efron", kw_only=True)

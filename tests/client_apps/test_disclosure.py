@@ -28,7 +28,7 @@ from flwr_fco.objectives import (
 )
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg, FedNewton, Minimise, Steps, run_of
+from flwr_fco.strategies import Everyone, FedDualAvg, FedNewton, Minimise, Steps, run_of
 from flwr_fco.wire import flower
 from flwr_fco.wire.client_state import read_disclosed
 from flwr_fco.wire.envelope import QUESTION, addressed
@@ -80,7 +80,7 @@ def test_a_share_of_the_rows_is_that_many_whole_sums(share, rows, most):
 # --- rows and classes -------------------------------------------------------------------------------------------------
 
 
-def made(name):
+def made(name, **more):
     kind = kind_of(name)
     options = {"client_lr": 0.01, "batch_size": 5, "work": (Steps(4, batch_size=5), Minimise())}
     options |= CONSTANTS.get(name, {}) | {"fraction_evaluate": 0.0, "min_train_nodes": 1}
@@ -88,10 +88,10 @@ def made(name):
         options |= {"mixing": topology.ring(4), "weighting": "uniform"}
     if name == "DReFedDAGT":
         options |= {"radius_squared": 0.5}
-    return kind(**fitting(kind, options))
+    return kind(**fitting(kind, options | more))
 
 
-def refused(name, limits):
+def refused(name, limits, rounds=3, **more):
     objectives = clients()
     if name in SADDLE:
         objectives = [
@@ -100,10 +100,10 @@ def refused(name, limits):
         ]
     layout = objectives[0].layout
     return simulate(
-        made(name),
+        made(name, **more),
         app_of(objectives, disclosure=limits),
         num_nodes=4,
-        num_rounds=3,
+        num_rounds=rounds,
         initial_arrays={name: np.zeros(shape) for name, shape in layout.shapes.items()},
         progress=False,
         raise_errors=False,
@@ -115,12 +115,15 @@ ASKED = r"the server asks for .*; this site has fewer rows for it than min_rows=
 
 @pytest.mark.parametrize("name", by_class())
 def test_a_site_with_few_rows_takes_part_in_no_strategy(name):
-    """Of 12, 25, 7 and 16 rows; a method that needs everyone ends with its name."""
+    """Of 12, 25, 7 and 16 rows; a method that needs everyone goes on without it, or ends with its name."""
+    limits, options = Disclosure(min_rows=10), {}
     if run_of(made(name)).algorithm.everyone:
+        error = {"participation": Everyone(on_missing="error")}
         with pytest.raises(ConfigurationError, match=r"partition 2 did not give.*its last answer: .*min_rows=10"):
-            refused(name, Disclosure(min_rows=10))
-        return
-    result = refused(name, Disclosure(min_rows=10))
+            refused(name, limits, **error)
+        options = {"rounds": 5, "participation": Everyone()}
+    result = refused(name, limits, **options)
+    assert not result.train_metrics_clientapp[max(result.train_metrics_clientapp)]["skipped"]
     reasons = [row for row in result.left_out if row.partition_id == 2]
     assert len(reasons) >= 3
     assert all(re.search(ASKED, row.reason.replace("\n", " ")) for row in reasons)

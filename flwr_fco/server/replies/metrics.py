@@ -28,7 +28,7 @@ from flwr_fco.wire.metrics import as_metrics, average_metrics, exact_mean, is_nu
 from flwr_fco.wire.protocol import Uplink
 
 #: Metrics that have checks of their own.
-_OTHERS = OWN_METRICS | {SCHEMA, COLUMNS_LEFT, HESSIAN_SHARE}
+OTHERS = OWN_METRICS | {SCHEMA, COLUMNS_LEFT, HESSIAN_SHARE}
 #: Fraction of ``max_ratio`` that an evaluation may be away from the median.
 EVALUATION = 0.1
 #: Factor by which bounds are wider with so few replies that their median may be the lie.
@@ -50,7 +50,7 @@ def training_metrics(content: Any, uplink: Uplink, weighted_by_key: str, decides
         Names of vectors whose entries decide as metrics do.
     """
     metrics, _ = metrics_of(content, weighted_by_key)
-    own = {name: value for name, value in metrics.items() if name not in _OTHERS and name != weighted_by_key}
+    own = {name: value for name, value in metrics.items() if name not in OTHERS and name != weighted_by_key}
     return own | {name: dense(uplink.vectors[name]).tolist() for name in decides if name in uplink.vectors}
 
 

@@ -60,7 +60,8 @@ def play(alter, rounds=2, **options):
 
 
 def test_an_error_of_a_client_is_one_line_of_text_wherever_it_is_shown(caplog, tmp_path):
-    caplog.set_level(logging.INFO, "flwr")
+    # At DEBUG, because only the first and the last line of an error are in the log else.
+    caplog.set_level(logging.DEBUG, "flwr")
     result = play(failing(FORGED), callbacks=[Csv(tmp_path / "a.csv"), JsonLines(tmp_path / "a.jsonl")])
     rows = [row for row in result.left_out if "Strategy execution" in row.reason]
     assert len(rows) == 2

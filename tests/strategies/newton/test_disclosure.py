@@ -325,7 +325,8 @@ def test_what_a_site_says_of_its_limit_does_no_harm(lie, p):
 @pytest.mark.parametrize("told", [np.nan, np.inf, [1.0, 2.0]])
 def test_a_limit_that_is_no_number_leaves_the_site_out_by_name(told):
     objectives = sites("logistic")
-    strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
+    ends = Everyone(on_missing="error")
+    strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0, participation=ends)
     grid = Watched(app_of(objectives), 3, _claims(told, range(3, 10**6)))
     with pytest.raises(ConfigurationError, match=r"partition 0 did not give a good answer.*columns-left"):
         started(strategy, grid, objectives, 30)
