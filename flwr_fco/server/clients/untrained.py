@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Setting
+from flwr_fco.core.files import json_object
 from flwr_fco.core.layout import Entry, Layout, Vector
 from flwr_fco.core.logs import log
 from flwr_fco.server.parts import Part
@@ -59,6 +60,13 @@ class Untrained(Part):
         held = frozenset({*self._frozen, *(self._pairs or {})})
         if not held:
             return given
+        sizes = {entry.name: entry.size for entry in given.layout.optimized}
+        for name, size in {name: value.size for name, (_, value) in self._still.items()}.items():
+            if sizes.get(name) != size:
+                raise ValueError(f"the untrained array {name!r} has {size} entries, expected {sizes.get(name, 'none')}")
+        for pair in (self._pairs or {}).items():
+            if sizes.get(pair[0], -1) != sizes.get(pair[1]):
+                raise ValueError(f"the arrays {pair} are not of one size")
         if self._layouts is None or self._layouts[:2] != (given.layout, held):
             self._layouts = given.layout, held, given.layout.leaving(held)
         return given._replace(layout=self._layouts[2])
@@ -132,12 +140,13 @@ class Untrained(Part):
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         rounds = {name: number for name, (number, _) in self._still.items()}
         values = {f"still/{name}": value for name, (_, value) in self._still.items()}
-        return {"untrained": np.array(json.dumps([rounds, self._pairs])), **values}
+        return {"untrained": np.array(json.dumps({"rounds": rounds, "pairs": self._pairs})), **values}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self.forget()
-        rounds, self._pairs = json.loads(str(arrays["untrained"]))
-        self._still = {name: (number, np.asarray(arrays[f"still/{name}"])) for name, number in rounds.items()}
+        saved = json_object(str(arrays["untrained"]), {"rounds": dict[str, int], "pairs": dict[str, str] | None})
+        self._pairs = saved["pairs"]
+        self._still = {name: (number, np.asarray(arrays[f"still/{name}"])) for name, number in saved["rounds"].items()}
 
     def _tell(self, before: set[str], tied: set[str], blocks: Mapping[str, slice]) -> None:
         frozen = self._frozen
