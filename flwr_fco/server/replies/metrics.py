@@ -87,7 +87,7 @@ def metric_objections(
     --------
     >>> said = [{"loss": loss} for loss in (0.5, 0.4, 0.6, 0.5, -1e9)]
     >>> metric_objections(said, 100.0, IncrementBounds(1000.0, None))
-    {4: "its loss is -1e+09; expected at most 100 times 0.5 away from 0.5, the clients' median"}
+    {4: "its loss is -1e+09; expected at most 100 times 1 away from 0.5, the clients' median"}
     """
     reasons: dict[int, str] = {}
     if ratio is None:
