@@ -34,7 +34,7 @@ from flwr_fco.server.replies.checks import Round
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
-from flwr_fco.server.rounds.subclass import check_configured, take
+from flwr_fco.server.rounds.subclass import check_configured, has_own_hooks, take
 from flwr_fco.server.run import Run
 from flwr_fco.wire.envelope import addressed
 from flwr_fco.wire.keys import SCHEMA
@@ -234,9 +234,9 @@ class CompositeStrategy(CommonOptions, FedAvg):
         if run.state is None or server_round == 1:
             unmodified = serves_unmodified(self)
             refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""), unmodified=unmodified)
-        ours = type(self).__module__.startswith("flwr_fco.")
-        # A subclass, with a `start` of its own perhaps, may have changed the model since `aggregate_train`.
-        if arrays and not ours and run.state is not None and (server_round > 1 or run.current.number == 0):
+        # Hooks of a subclass, or a loop of its own, may have changed the model since `aggregate_train`.
+        hooked = has_own_hooks(self) or type(self).start is not CompositeStrategy.start
+        if arrays and hooked and run.state is not None and (server_round > 1 or run.current.number == 0):
             take(run, arrays, f"{type(self).__name__}.configure_train got")
         letters = run.open_round(server_round, arrays, config, grid)
         return run.mail.post(letters)

@@ -122,8 +122,7 @@ def read_again(definition: Definition, stored: Stored) -> list[Verdict]:
 
     Examples
     --------
-    >>> from flwr_fco.models import read_json, write_file
-    from reproduction.claims.definition import load_definition
+    >>> from reproduction.claims.definition import load_definition
     >>> read_again(load_definition("fco-theorems"), {})[0].verdict
     'awaits a run'
     """
