@@ -48,6 +48,15 @@ def names_of(given: Any) -> Names:
     return tuple(map(str, given)) if known and given else None
 
 
+def is_missing(entry: Any) -> bool:
+    """Whether a cell is None, NaN or another missing value."""
+    try:
+        return entry is None or bool(entry != entry)
+    except TypeError:
+        # pandas' NA compares as NA, which is neither true nor false.
+        return True
+
+
 def schema_number(columns: Names, classes: Names) -> float:
     """Return what a site says of its names: a number of two digests, each 0 without names.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
+from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, Self
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.schema import is_missing
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
 from flwr_fco.objectives.design import CHUNK, Design, LinearData, SparseDesign, check_finite
@@ -588,6 +590,23 @@ def as_labels(name: str, labels: ArrayLike, num_examples: int, outputs: int = 1)
             f"{name} have shape {array.shape}, but there are {num_examples} examples; expected {expected}"
         )
     return array
+
+
+#: Sorted labels, and which of them each row has.
+Strata = tuple[list[Any], NDArray[np.int64]]
+
+
+def as_strata(strata: ArrayLike, num_examples: int) -> Strata:
+    """Return the labels of strata, and which of them each row has."""
+    # As they are: NumPy makes a text of NaN among texts.
+    given = as_labels("strata", np.asarray(strata, dtype=object), num_examples).tolist()
+    if any(is_missing(label) for label in given):
+        raise ConfigurationError("strata hold a label that is missing; give such rows a stratum, or leave them out")
+    labels = list(dict.fromkeys(given))
+    with suppress(TypeError):  # Numbers beside texts have no order.
+        labels.sort()
+    codes = {label: code for code, label in enumerate(labels)}
+    return labels, np.array([codes[label] for label in given])
 
 
 def examples_of(values: NDArray[Any], limit: int = 6) -> str:

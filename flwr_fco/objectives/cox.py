@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
-from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, as_targets, examples_of
+from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, as_strata, as_targets, examples_of
 from flwr_fco.objectives.base import Batch, DualTerms
 from flwr_fco.objectives.design import Design
 
@@ -127,10 +127,7 @@ class CoxRegression(LinearModel):
             raise ConfigurationError(
                 f"entry[{row}] is not before times[{row}], so the row is never under observation; leave such rows out"
             )
-        labels = np.zeros(n) if strata is None else as_labels("strata", strata, n)
-        if any(label is None or label != label for label in labels.tolist()):
-            raise ConfigurationError("strata hold a label that is missing; give such rows a stratum, or leave them out")
-        self._strata = np.unique(labels, return_inverse=True)[1]
+        self._strata = np.zeros(n, dtype=np.int64) if strata is None else as_strata(strata, n)[1]
         self._set_rows(sample_weight, offset)
         # The likelihood is not changed by a common factor of the weights, but its value is.
         self._raw = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)

@@ -1,9 +1,11 @@
-"""An intercept of each client, which never leaves it: profiled out of a linear model's loss."""
+"""An intercept of each client, or of its strata, which never leaves it: profiled out of a linear model's loss."""
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -11,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives._linear import LinearModel, Scores
+from flwr_fco.objectives._linear import LinearModel, Scores, Strata, as_strata
 from flwr_fco.objectives.base import Batch, DualTerms
 from flwr_fco.objectives.design import Design
 from flwr_fco.objectives.least_squares import LeastSquares
@@ -31,13 +33,17 @@ class SiteIntercept(LinearModel):
 
     Its sum over the clients is the loss of a model with an intercept of each client's own, as one dummy variable a
     client would give, and no client sends its intercept. The gradient is that of G at the best b; the Hessian is that
-    of w less what b takes up, X' (W - W 1 1'W / 1'W 1) X with W the second derivatives.
+    of w less what b takes up, X' (W - W 1 1'W / 1'W 1) X with W the second derivatives. With strata each of them has an
+    intercept, F(w) = sum_s share_s min_b G_s(w, b), as one dummy variable a client and stratum would give.
 
     Parameters
     ----------
     objective : LeastSquares, Logistic or Poisson
         G, with an intercept. Of a logistic client with one class, or of counts that are all 0, nothing is learnt: F is
-        0 besides its l2 term.
+        0 besides its l2 term. So it is with such a stratum, and the others count.
+    strata : array-like, shape (n,), optional
+        Strata within the client, by any labels; one by default. Neither labels nor intercepts are sent, so clients need
+        not have the same strata.
 
     Attributes
     ----------
@@ -47,19 +53,21 @@ class SiteIntercept(LinearModel):
     Raises
     ------
     ConfigurationError
-        If the objective is another one or has no intercept, or a logistic one has fewer than 10 rows.
+        If the objective is another one or has no intercept, a logistic one has fewer than 10 rows, in a stratum with
+        both classes if there are strata, or a stratum's label is missing.
 
     Warns
     -----
     UserWarning
-        If a logistic one has fewer than 25 rows.
+        If a logistic one has fewer than 25 rows, in a stratum with both classes if there are strata.
 
     Notes
     -----
     An intercept for each client biases logistic coefficients away from 0 where clients have few rows: a true 1 becomes
     1.95 with 2 rows each, 1.4 with 5 and 1.17 with 10. Squares and counts have no such bias. A batch's gradient is that
     of its rows at the best intercept of all rows. :meth:`subset` has an intercept of its own, so that a
-    cross-validation compares losses at the best intercept of the left-out rows.
+    cross-validation compares losses at the best intercept of the left-out rows. Strata cost a second copy of the
+    features.
 
     References
     ----------
@@ -70,6 +78,9 @@ class SiteIntercept(LinearModel):
     >>> objective = SiteIntercept(LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]), scale=0.5))
     >>> objective.value(np.zeros(1)), objective.gradient(np.zeros(1)), objective.own_intercept(np.zeros(1))
     (0.125, array([-0.5]), 1.5)
+    >>> rows = LeastSquares(np.array([[1.0], [3.0], [0.0], [0.0]]), np.array([1.0, 2.0, 5.0, 7.0]), scale=0.5)
+    >>> SiteIntercept(rows, strata=["old", "old", "new", "new"]).own_intercept(np.zeros(1))
+    {'new': 6.0, 'old': 1.5}
     """
 
     _compiled = False
@@ -78,8 +89,11 @@ class SiteIntercept(LinearModel):
     #: The objective with its intercept, and coefficients with their best intercept.
     with_intercept: LinearModel
     _known: tuple[Vector, float] | None
+    #: Labels, and which of them each row has; by label a stratum's rows, share and loss. None and empty without strata.
+    _strata: Strata | None
+    _parts: dict[Any, tuple[NDArray[np.int64], float, SiteIntercept]]
 
-    def __init__(self, objective: LinearModel) -> None:
+    def __init__(self, objective: LinearModel, *, strata: ArrayLike | None = None) -> None:
         if not isinstance(objective, LeastSquares | Logistic | Poisson):
             raise ConfigurationError(
                 f"{type(objective).__name__} has no intercept of each site; LeastSquares, Logistic and Poisson have one"
@@ -88,12 +102,16 @@ class SiteIntercept(LinearModel):
             raise ConfigurationError(
                 "the objective has intercept=False; an intercept of each site needs intercept=True"
             )
-        if isinstance(objective, Logistic):
+        if isinstance(objective, Logistic) and strata is None:
             check_site_rows({"this site": objective.num_examples})
-        self._wrap(objective)
+        self._wrap(objective, None if strata is None else as_strata(strata, objective.num_examples))
+        fit = [part.num_examples for _, _, part in self._parts.values() if not part.adds_nothing]
+        if isinstance(objective, Logistic) and fit:
+            # Not by its label, which is the site's.
+            check_site_rows({"a stratum of this site": min(fit)})
 
-    def _wrap(self, objective: Any) -> None:
-        self.with_intercept = objective
+    def _wrap(self, objective: Any, strata: Strata | None = None) -> None:
+        self.with_intercept, self._strata, self._parts = objective, strata, {}
         design = objective.design
         self._set_data(design, design.shape[1:], intercept=False, l2=objective.l2)
         self._weights, self.class_names = objective._weights, objective.class_names
@@ -101,17 +119,36 @@ class SiteIntercept(LinearModel):
         if isinstance(objective, Logistic):
             self.labels = objective.labels
         self._known = None
+        if strata is not None:
+            labels, codes = strata
+            order: NDArray[np.int64] = np.argsort(codes, kind="stable")
+            for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
+                inner, share = objective.subset(rows)
+                self._parts[labels[codes[rows[0]]]] = rows, share, self._of(inner)
 
     @property
     def adds_nothing(self) -> bool:
-        """Whether all rows are of one class, or have no events: the best intercept is infinite, and fits all rows."""
+        """Whether all rows are of one class, or have no events: the best intercept is infinite, and fits all rows.
+
+        With strata, whether each of them is so.
+        """
+        if self._parts:
+            return all(part.adds_nothing for _, _, part in self._parts.values())
         objective: Any = self.with_intercept
         if isinstance(objective, Logistic):
             return bool((self._targets == self._targets[0]).all())
         return isinstance(objective, Poisson) and not self._targets.any()
 
-    def own_intercept(self, w: Vector) -> float:
-        """Return the best intercept for coefficients `w` on the client's rows, to machine precision."""
+    def own_intercept(self, w: Vector) -> float | dict[Any, float]:
+        """Return the best intercept for coefficients `w` on the client's rows, to machine precision.
+
+        With strata, that of each by its label; it is infinite where a stratum adds nothing.
+        """
+        if self._parts:
+            return {label: part._own(w) for label, (_, _, part) in self._parts.items()}
+        return self._own(w)
+
+    def _own(self, w: Vector) -> float:
         self._check(w)
         if self._known is None or not np.array_equal(self._known[0], w):
             self._known = (w.copy(), self._best(self.with_intercept._scores(np.append(w, 0.0))))
@@ -127,22 +164,35 @@ class SiteIntercept(LinearModel):
             events = float(weights @ targets)
             return math.log(events / float(weights @ np.exp(scores - top))) - top if events else -math.inf
         events = float(weights @ (targets > 0.0))
-        if not 0.0 < events < weights.sum():
+        if self.adds_nothing or not 0.0 < events < weights.sum():
             return math.inf if events else -math.inf
         return _log_odds(scores, weights, events)
 
-    def _whole(self, w: Vector) -> Vector:
-        """Return the coefficients with the best intercept."""
-        return np.append(w, self.own_intercept(w))
+    def _at_best(self, w: Vector) -> tuple[LinearModel, Vector]:
+        """Return the coefficients with the best intercept, and their objective: of strata they are its offsets."""
+        if not self._parts:
+            return self.with_intercept, np.append(w, self._own(w))
+        own = np.empty(self.num_examples)
+        for rows, _, part in self._parts.values():
+            own[rows] = part._own(w)
+        # An infinite one fits its rows, and so does the largest number, of which no difference is NaN.
+        own = np.nan_to_num(own)
+        objective = copy.copy(self.with_intercept)
+        objective._offset = own if objective._offset is None else own + objective._offset
+        return objective, np.append(w, 0.0)
 
     def value(self, w: Vector) -> float:
         self._check(w)
-        return self._l2_value(w) if self.adds_nothing else self.with_intercept.value(self._whole(w))
+        if self.adds_nothing:
+            return self._l2_value(w)
+        objective, whole = self._at_best(w)
+        return objective.value(whole)
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         found = self.l2 * w
         if not self.adds_nothing:
-            found = self.with_intercept.gradient(self._whole(w), batch)[:-1]
+            objective, whole = self._at_best(w)
+            found = objective.gradient(whole, batch)[:-1]
         out += scale * found
 
     def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
@@ -152,7 +202,8 @@ class SiteIntercept(LinearModel):
         if self.adds_nothing:
             out += self.l2 * w
             return self._l2_value(w), out
-        value, gradient = self.with_intercept.value_and_gradient(self._whole(w), batch)
+        objective, whole = self._at_best(w)
+        value, gradient = objective.value_and_gradient(whole, batch)
         out += gradient[:-1]
         return value, out
 
@@ -161,7 +212,10 @@ class SiteIntercept(LinearModel):
         self._check(v)
         if self.adds_nothing:
             return np.asarray(self.l2 * v)
-        whole, product = self._whole(w), self.with_intercept.hessian_product
+        if self._parts:
+            return self._mean_of(lambda part: part.hessian_product(w, v))
+        objective, whole = self._at_best(w)
+        product = objective.hessian_product
         bend = float(product(whole, np.append(np.zeros(v.size), 1.0))[-1])
         # The intercept moves with w, which centres the predictions' change.
         move = -float(product(whole, np.append(v, 0.0))[-1]) / bend if bend > 0.0 else 0.0
@@ -173,9 +227,12 @@ class SiteIntercept(LinearModel):
         upper, count = np.triu_indices(indices.size), indices.size
         if self.adds_nothing:
             return np.asarray(self.l2 * np.eye(count)[upper])
+        if self._parts:
+            return self._mean_of(lambda part: part.hessian_block(w, indices))
+        objective, whole = self._at_best(w)
         own = np.zeros((count + 1, count + 1))
         on = np.append(indices, self.layout.size)
-        own[np.triu_indices(count + 1)] = self.with_intercept.hessian_block(self._whole(w), on)
+        own[np.triu_indices(count + 1)] = objective.hessian_block(whole, on)
         block, beside, bend = own[:-1, :-1] - self.l2 * np.eye(count), own[:-1, -1], float(own[-1, -1])
         if bend > 0.0:
             block = np.triu(block - np.outer(beside, beside) / bend)
@@ -185,17 +242,22 @@ class SiteIntercept(LinearModel):
         most = np.sqrt(np.outer(variance, variance))
         return np.asarray((np.clip(block, -most, most) + self.l2 * np.eye(count))[upper])
 
+    def _mean_of(self, each: Callable[[SiteIntercept], Vector]) -> Vector:
+        """Return the mean over the strata by their shares."""
+        found = [share * each(part) for _, share, part in self._parts.values()]
+        return np.asarray(sum(found[1:], found[0]))
+
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         objective, share = self.with_intercept.subset(rows)
-        return self._of(objective), share
+        return self._of(objective, None if self._strata is None else (self._strata[0], self._strata[1][rows])), share
 
     def with_features(self, features: ArrayLike | Design) -> Self:
         """Return the same loss for the same examples with other features."""
-        return self._of(self.with_intercept.with_features(features))
+        return self._of(self.with_intercept.with_features(features), self._strata)
 
-    def _of(self, objective: Any) -> Self:
+    def _of(self, objective: Any, strata: Strata | None = None) -> Self:
         other = type(self).__new__(type(self))
-        other._wrap(objective)
+        other._wrap(objective, strata)
         return other
 
     def dual_terms(self) -> DualTerms:
@@ -203,8 +265,11 @@ class SiteIntercept(LinearModel):
         return DualTerms(f"{type(objective).__name__} {objective._factor:g}, own intercepts", l2=self.l2)
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return the metrics of the objective with its best intercept."""
-        return {"loss": self.value(w)} if self.adds_nothing else self.with_intercept.metrics(self._whole(w))
+        """Return the metrics of the objective with its best intercept, which fits a stratum of one class."""
+        if self.adds_nothing:
+            return {"loss": self.value(w)}
+        objective, whole = self._at_best(w)
+        return objective.metrics(whole)
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return that of the objective with its intercept, which is no smaller."""
@@ -244,20 +309,20 @@ def check_site_rows(rows: dict[str, int], *, few: bool = True) -> None:
     >>> check_site_rows({"north": 40, "south": 8})
     Traceback (most recent call last):
     ...
-    flwr_fco.errors.ConfigurationError: too few rows for an intercept of each site, which biases logistic coefficients away from 0: south has fewer than 10. Leave such sites out, join them, or take a common intercept
+    flwr_fco.errors.ConfigurationError: too few rows for an intercept of their own, which biases logistic coefficients away from 0: south has fewer than 10. Leave such rows out, join them with others, or take a common intercept
     """  # noqa: E501
     least = [site for site, count in rows.items() if count < FEWEST_ROWS]
     if least:
         raise ConfigurationError(
-            "too few rows for an intercept of each site, which biases logistic coefficients away from 0: "
-            f"{', '.join(least)} has fewer than {FEWEST_ROWS}. Leave such sites out, join them, or take a common "
-            "intercept"
+            "too few rows for an intercept of their own, which biases logistic coefficients away from 0: "
+            f"{', '.join(least)} has fewer than {FEWEST_ROWS}. Leave such rows out, join them with others, or take a "
+            "common intercept"
         )
     less = [site for site, count in rows.items() if count < FEW_ROWS]
     if less and few:
         warnings.warn(
-            f"few rows for an intercept of each site: {', '.join(less)} has fewer than {FEW_ROWS}, and logistic "
-            "coefficients are biased away from 0, by about 17 % with 10 rows at every site",
+            f"few rows for an intercept of their own: {', '.join(less)} has fewer than {FEW_ROWS}, and logistic "
+            "coefficients are biased away from 0, by about 17 % with 10 rows for every intercept",
             UserWarning,
             stacklevel=3,
         )

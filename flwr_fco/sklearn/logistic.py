@@ -68,7 +68,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
         would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
         :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there. For
-        two classes; clients with fewer than 10 rows are refused, and there is a warning below 25.
+        two classes; clients with fewer than 10 rows are refused, and there is a warning below 25. For an intercept of
+        each stratum within the clients name site and stratum together in `groups` of `fit` in one process, and in a
+        site's own app give ``SiteIntercept(objective, strata=labels)``.
     class_weight : dict or "balanced", optional
         A factor > 0 of the weight of each class's rows, 1 if it is not named; ``"balanced"``: the rows of all clients
         over those of the class and the number of classes, as in scikit-learn. With a grid give a dict, the same at

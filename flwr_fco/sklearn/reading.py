@@ -14,10 +14,7 @@ from sklearn.utils.validation import (
 )
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import (
-    Names,
-    names_of,
-)
+from flwr_fco.core.schema import Names, is_missing, names_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.design import is_sparse, refuse_text
 
@@ -151,15 +148,6 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
         )
     names, owner = np.unique(given, return_inverse=True)
     return names, owner
-
-
-def is_missing(entry: Any) -> bool:
-    """Whether a cell is None, NaN or another missing value."""
-    try:
-        return entry is None or bool(entry != entry)
-    except TypeError:
-        # pandas' NA compares as NA, which is neither true nor false.
-        return True
 
 
 def fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.schema import is_missing
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
@@ -23,7 +24,7 @@ from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
 from flwr_fco.sklearn.penalties import penalty_of
-from flwr_fco.sklearn.reading import is_grid, is_missing
+from flwr_fco.sklearn.reading import is_grid
 
 #: The fields of targets that are no time and no event.
 _ENTRY, _STRATA = "entry", "strata"
