@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-torch run test test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures clean
+.PHONY: help install install-torch run test test-servers test-others test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,14 @@ run: $(INSTALLED) ## Train on real data: FedDualAvg beside FedAvg and scikit-lea
 
 test: $(INSTALLED) ## Run the tests, without those marked slow, nightly or flower
 	$(BIN)/python -m pytest -q -m "not slow and not flower"
+
+# The two halves of `make test`, for continuous integration.
+SERVERS := tests/server tests/strategies tests/simulation
+test-servers: $(INSTALLED) ## The half of `make test` about servers, strategies and simulation
+	$(BIN)/python -m pytest -q -m "not slow and not flower" $(SERVERS)
+
+test-others: $(INSTALLED) ## The other half of it
+	$(BIN)/python -m pytest -q -m "not slow and not flower" $(addprefix --ignore=,$(SERVERS))
 
 test-nightly: $(INSTALLED) ## Run what one strategy of each class stands for by day, with all strategies (half an hour)
 	$(BIN)/python -m pytest -q -m nightly tests reproduction

@@ -113,6 +113,7 @@ def test_all_sites_take_part_in_each_half_and_a_grid_has_the_bits_of_a_list():
     assert "selection frequency" not in here.fit(X, y).summary().rows[0]
 
 
+@pytest.mark.slow
 def test_other_models_and_columns_without_a_penalty():
     X, y = federation(p=10)
     frames = [pd.DataFrame(own, columns=[f"c{j}" for j in range(10)]) for own in X]
@@ -149,6 +150,7 @@ def test_the_bounds_are_those_of_the_papers():
     assert Selection(threshold=0.9).bounds(150, 200)[0] == Selection(threshold=0.9).bounds(150, 200)[1]
 
 
+@pytest.mark.slow
 def test_columns_that_are_chance_are_selected_less_often_than_the_bound():
     rng = np.random.default_rng(0)
     found = []

@@ -100,7 +100,7 @@ def test_a_folder_that_somebody_else_prepared_is_not_used(package, tmp_path, kin
 
 
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
-@pytest.mark.parametrize("left", [0, 7, 0.5])
+@pytest.mark.parametrize("left", [0.5, *(pytest.param(left, marks=pytest.mark.slow) for left in (0, 7))])
 def test_a_file_that_was_cut_is_written_anew(package, tmp_path, ending, left):
     good(run(package, tmp_path, tmp_path), 0)
     files = [path for path in cached(package) if path.suffix == f".{ending}"]

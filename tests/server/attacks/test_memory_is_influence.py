@@ -66,14 +66,16 @@ def solution(strategy, objectives):
     return centralized_solution(objectives, getattr(strategy, "regularizer", Zero()), tol=1e-12)
 
 
-@pytest.mark.parametrize("name", ONCE)
+@pytest.mark.parametrize(
+    "name", [ONCE[0], *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.nightly]) for name in ONCE[1:])]
+)
 def test_a_lie_of_a_client_that_never_answers_again_is_forgotten(name):
     strategy = make(name)
     result = run(strategy, OBJECTIVES, 200, mods=[saying(once_and_never_again)], grid=Lenient)
     assert np.abs(flat(result.arrays) - solution(strategy, REST)).max() <= 1e-6
 
 
-@pytest.mark.parametrize("kind", ["silent", "NaN"])
+@pytest.mark.parametrize("kind", ["silent", pytest.param("NaN", marks=pytest.mark.slow)])
 def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
     """The run goes to the optimum of the others, and from there to that of all."""
     sums, distances = [], {}
@@ -136,7 +138,9 @@ def test_rounds_that_do_not_count_evict_nobody():
     assert np.abs(flat(result.arrays) - solution(strategy, OBJECTIVES)).max() <= 1e-6
 
 
-@pytest.mark.parametrize("name", TRACKERS)
+@pytest.mark.parametrize(
+    "name", [TRACKERS[0], *(pytest.param(name, marks=[pytest.mark.slow, pytest.mark.nightly]) for name in TRACKERS[1:])]
+)
 @pytest.mark.parametrize("lie", ["replay", "sign flip", "10 times"])
 def test_a_variate_is_no_longer_than_what_was_usual(name, lie):
     """The error was 25 and more for a replay of the first answer, and 1e6 for a sign flip."""
