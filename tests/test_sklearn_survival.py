@@ -150,6 +150,12 @@ def test_estimates_and_errors_are_those_of_the_stratified_partial_likelihood():
     assert "hazard ratio" in model.summary()
 
 
+def test_a_column_that_is_there_twice_is_named_before_trends_are_tested():
+    X = [own.assign(again=own["dose"]) for own in FEATURES]
+    with pytest.raises(ConfigurationError, match="linearly dependent on other columns, or constant: dose, again"):
+        FederatedCoxRegression().fit(X, PLAIN, intervals=True)
+
+
 def with_events(counts, n=80):
     """Rows of which so many have an event at each site."""
     rng = np.random.default_rng(0)
@@ -180,6 +186,12 @@ def test_limits_on_rows_and_on_second_derivatives_hold():
         grid = InProcessGrid(app, 2, raise_errors=False)
         with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError, match=message):
             model.fit(grid, features=2, intervals=True)
+
+
+def test_a_stratum_has_no_intercept():
+    model = FederatedCoxRegression().fit(FEATURES, PLAIN)
+    with pytest.raises(ConfigurationError, match="a common intercept, or none"):
+        model.intercept_for(FEATURES[0], PLAIN[0])
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

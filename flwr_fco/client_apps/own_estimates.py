@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.core.clock import timed
 from flwr_fco.core.layout import Vector
@@ -18,8 +17,6 @@ ROWS, EVENTS = 10, 5
 _STEPS, _HALVINGS, _SOLVED = 50, 30, 1e-10
 #: How many times the variance at 0 that at the minimum is where classes are told apart: estimates grow without end.
 _SEPARABLE = 1e6
-#: Smallest eigenvalue of a Hessian whose diagonal is 1 and that is not singular.
-_SINGULAR = 1e-10
 
 
 def own_estimates(objective: Objective) -> tuple[Vector, Vector] | None:
@@ -81,22 +78,3 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
             step *= 0.5
         w, value, gradient = w - step, after, slope
     return None
-
-
-def inverse(hessian: Any) -> Any:
-    """Return the inverse of a positive definite matrix, in the units of its diagonal; None if it is singular.
-
-    Examples
-    --------
-    >>> inverse(np.diag([4.0, 1e12])).diagonal()
-    array([2.5e-01, 1.0e-12])
-    >>> inverse(np.ones((2, 2))) is None
-    True
-    """
-    units = np.sqrt(np.diag(hessian))
-    if not units.all():
-        return None
-    values, vectors = np.linalg.eigh(hessian / np.outer(units, units))
-    if not values[0] > _SINGULAR:
-        return None
-    return (vectors / values) @ vectors.T / np.outer(units, units)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from flwr_fco.algorithms.newton.information import InformationState
+from flwr_fco.algorithms.newton.information import InformationState, inverse
 from flwr_fco.inference.between import Vector
 from flwr_fco.strategies import FedNewton, run_of
 from flwr_fco.wire.questions import TREND, Answer
@@ -73,10 +73,10 @@ def proportional(sums: InformationState, answers: Sequence[Answer]) -> tuple[Vec
     """
     trend = np.sum([answer.vectors["trend"] for answer in answers], axis=0)
     squares, events = (sum(answer.numbers[name] for answer in answers) for name in ("squares", "events"))
-    units = np.sqrt(np.diag(sums.hessian))
-    if not (squares > 0.0 and units.all()):
+    found = inverse(sums.hessian)
+    if found is None or not squares > 0.0:
         return np.full(trend.size, math.nan), math.nan
-    covariance = np.linalg.inv(sums.hessian / np.outer(units, units)) / np.outer(units, units) / sums.rows
+    covariance = found / sums.rows
     moved = covariance @ trend
     each = moved**2 * events / (np.diag(covariance) * squares)
     return stats.chi2.sf(each, 1), float(stats.chi2.sf(trend @ moved * events / squares, trend.size))

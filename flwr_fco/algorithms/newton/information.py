@@ -24,6 +24,8 @@ from flwr_fco.errors import ConfigurationError
 #: How many times the clients' median a client's second derivative may be: units differ by less, and so do all features
 #: but those that only one in ten thousand rows of most clients has.
 _LARGEST = 1e4
+#: Smallest eigenvalue of a Hessian whose diagonal is 1 and that is not singular.
+_SINGULAR = 1e-10
 
 
 class InformationState(NamedTuple):
@@ -106,6 +108,25 @@ class Information(ProximalNewton):
         """Return the state of the method before a round about the point, in which what never changes is known."""
         everything = np.ones(state.point.size)
         return super().init(problem, state.point)._replace(mask=everything, population=0.0)
+
+
+def inverse(hessian: Matrix) -> Matrix | None:
+    """Return the inverse of a positive definite matrix, in the units of its diagonal; None if it is singular.
+
+    Examples
+    --------
+    >>> inverse(np.diag([4.0, 1e12])).diagonal()
+    array([2.5e-01, 1.0e-12])
+    >>> inverse(np.ones((2, 2))) is None
+    True
+    """
+    if not (np.diag(hessian) > 0.0).all():
+        return None
+    units = np.sqrt(np.diag(hessian))
+    values, vectors = np.linalg.eigh(hessian / np.outer(units, units))
+    if not values[0] > _SINGULAR:
+        return None
+    return np.asarray((vectors / values) @ vectors.T / np.outer(units, units))
 
 
 def _check_curvatures(replies: Replies) -> None:
