@@ -146,6 +146,8 @@ def test_what_cannot_go_together():
     model = FederatedLogisticRegression(site_intercepts="local")
     with pytest.raises(ConfigurationError, match="of 3 classes; sites have their own of two only"):
         model.fit(features, [np.arange(len(own)) % 3 for own in targets])
+    with pytest.raises(ConfigurationError, match=r"intercept has stayed there; ask `score` at each site"):
+        model.fit(features, targets).quality(features, targets)
     with pytest.raises(ConfigurationError, match="tables are of models with a common intercept"):
         model.fit(features, targets, intervals=True)
 

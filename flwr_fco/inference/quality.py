@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.federated import CLASSES, Kind, site_of
 from flwr_fco.strategies import FedNewton, run_of
@@ -134,7 +135,7 @@ class Judged:
                     bins = _binned(told, edges[merged - 1 :: merged])
                     break
             else:
-                kept_back = "kept back: a site has one with fewer rows than its owner allows"
+                kept_back = "kept back by a site, whose owner allows no bin of so few rows, or a site has not answered"
         lines = self._lines(overall, answers, kept_back, [*doubted, *left_out])
         return Found(overall, [self._of_site(own) for own in answers], bins, lines)
 
@@ -160,7 +161,7 @@ class Judged:
         lines = [("Data", f"{count:.0f} rows, {events:.0f} events, of {len(answers)} sites")]
         lines.append(("Concordance", about_pairs(overall)))
         if math.isnan(overall["slope"]):
-            text = "the rows tell no slope: all scores are the same, or they order the events without error"
+            text = "the rows tell no slope: scores or outcomes are all the same, or in order without error"
         else:
             text = f"slope {overall['slope']:.4g} +- {overall['slope error']:.3g} (1 where the model is exact)"
             if "intercept" in overall:
@@ -216,10 +217,9 @@ def _calibrated(derivatives: Any, rows: float, intercept: bool) -> dict[str, flo
     first = np.diag(curved)[:size]
     for _ in range(_STEPS):
         own = curved[:size, :size]
-        units = np.sqrt(np.maximum(np.diag(own), 0.0))
-        if not (units**2 > _SEPARABLE * first).all() or np.linalg.eigvalsh(own / np.outer(units, units))[0] < 1e-10:
+        covariance = inverse(own)
+        if covariance is None or not (np.diag(own) > _SEPARABLE * first).all():
             return nothing
-        covariance = np.linalg.inv(own / np.outer(units, units)) / np.outer(units, units)
         step = covariance @ slopes[:size]
         if rows * float(step @ slopes[:size]) <= _SOLVED:
             at[:size] -= step

@@ -161,6 +161,8 @@ class Halves:
         """Return which columns are selected."""
         own = {name: getattr(self.strategy, name) for name in self.strategy.__dataclass_fields__}
         count, halves = int(self.penalised.sum()), 2 * self.asked.pairs
+        if not count:
+            raise ConfigurationError("selection without a penalty: every penalty_factor is 0, so no column is selected")
         most = self.asked.columns_of_a_half(count)
 
         def counted(strategy: Any) -> tuple[Any, int]:

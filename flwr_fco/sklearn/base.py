@@ -64,6 +64,7 @@ from flwr_fco.sklearn.quality import Judges
 from flwr_fco.sklearn.reading import (
     Parts,
     aligned_frames,
+    are_parts,
     columns_in,
     fold_of_rows,
     owners_of,
@@ -292,7 +293,7 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         if self.site_intercepts is None:
-            raise ConfigurationError(f"the model has a common intercept, intercept_={self.intercept_}")
+            raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
         X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
         weights, y = self._site_weights(column_or_1d(y), *classes), column_or_1d(y)
@@ -328,7 +329,7 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
         rows: list[NDArray[np.int64]] | None = None
         sites: Any = ()
         self._sites: list[Any] = []
-        if isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
+        if are_parts(X):
             if groups is not None:
                 raise ConfigurationError(
                     "groups is for one X, y; here X is a list, whose parts are the clients already"

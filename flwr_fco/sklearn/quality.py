@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from sklearn.base import clone
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.schema import names_of
@@ -20,6 +20,7 @@ from flwr_fco.inference.federated import SQUARES, Kind
 from flwr_fco.inference.quality import Found, Judged, about_pairs
 from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
+from flwr_fco.sklearn.reading import are_parts, is_grid
 from flwr_fco.sklearn.texts import aligned_columns
 from flwr_fco.strategies import FedNewton
 
@@ -56,6 +57,7 @@ class Judges:
     """An estimator whose fitted models the sites can judge."""
 
     _kind: Kind
+    site_intercepts: Any
     #: How `y` is checked besides.
     _of_y: Mapping[str, Any] = MappingProxyType({})
 
@@ -85,7 +87,8 @@ class Judges:
         Raises
         ------
         ConfigurationError
-            Of squares, of more than two classes, or if a site is left out and there is no other one.
+            Of squares, of more than two classes, of intercepts that stay at the sites, or if a site is left out and
+            there is no other one.
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
@@ -93,6 +96,11 @@ class Judges:
         if self._kind is SQUARES or len(getattr(self, "classes_", "01")) > 2:
             raise ConfigurationError(
                 "quality is of two classes and of survival times; of other models ask `score`, at each site"
+            )
+        if self.site_intercepts is not None:
+            raise ConfigurationError(
+                f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
+                "`score` at each site, after model.intercept_ = model.intercept_for(X, y)"
             )
         found = _left_out(self, X, y, groups) if leave_one_out else _judged(self, X, y, groups)
         lines = [("Each site", "judged by a fit without it")] * leave_one_out + found.lines
@@ -115,7 +123,7 @@ def _judged(model: Any, X: Any, y: Any, groups: Any, *, bins: bool = True) -> Fo
     start = model._start(model.n_features_in_, 1)
     extra = (model.classes_,) if hasattr(model, "classes_") else ()
     few: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
-    if hasattr(X, "send_and_receive"):
+    if is_grid(X):
         classes = model._names_of_classes()
         names = names_of(getattr(model, "feature_names_in_", None)), classes
         strategy = FedNewton(min_available_nodes=model.num_clients, **few)
@@ -180,22 +188,24 @@ def _left_out(model: Any, X: Any, y: Any, groups: Any) -> Found:
 
 def _splits(model: Any, X: Any, y: Any, groups: Any) -> list[tuple[str, dict[str, Any], tuple[Any, Any]]]:
     """Return for each site its name, the arguments of a fit to the others, and those that judge it there."""
-    if hasattr(X, "send_and_receive"):
+    if is_grid(X):
         nodes = sorted(X.get_node_ids())
         more: dict[str, Any] = {"features": list(getattr(model, "feature_names_in_", ())) or model.n_features_in_}
         if hasattr(model, "classes_"):
             more["classes"] = model.classes_
         without = {node: _Some(X, [other for other in nodes if other != node]) for node in nodes}
         return [("", {"X": others, **more}, (_Some(X, [node]), None)) for node, others in without.items()]
-    if groups is None and isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
+    # A fit and a question see their part only.
+    model = copy.copy(model)
+    model._parts(X, model._told(X, y), None, groups, reset=False, **model._of_y)
+    if are_parts(X):
         each = range(len(X))
         kept = [{"X": [X[i] for i in each if i != m], "y": [y[i] for i in each if i != m]} for m in each]
         return [(f"site {m}", kept[m], ([X[m]], [y[m]])) for m in each]
     if groups is None:
         raise ConfigurationError("leave_one_out of one X needs the site of each row: groups=[...]")
-    owner = np.asarray(groups)
-    splits = []
-    for name in np.unique(owner):
+    splits, owner = [], column_or_1d(groups)
+    for name in model._sites:
         away, here = np.flatnonzero(owner != name), np.flatnonzero(owner == name)
         others = {"X": _rows(X, away), "y": _rows(y, away), "groups": owner[away]}
         splits.append((f"site {name}", others, ([_rows(X, here)], [_rows(y, here)])))

@@ -93,6 +93,11 @@ def columns_in(features: Any) -> list[str]:
     return names if all(isinstance(name, str) for name in names) else []
 
 
+def are_parts(X: Any) -> bool:
+    """Whether `X` is a list of tables, each a client's."""
+    return isinstance(X, list | tuple) and bool(X) and np.ndim(X[0]) == 2
+
+
 def is_grid(X: Any) -> bool:
     """Whether `X` is a grid that connects sites, not rows."""
     return hasattr(X, "send_and_receive")
@@ -146,8 +151,7 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
             f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are; expected "
             "the client of each row: leave such rows out, or give them a group"
         )
-    names, owner = np.unique(given, return_inverse=True)
-    return names, owner
+    return np.unique(given, return_inverse=True)
 
 
 def fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:

@@ -24,7 +24,7 @@ from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
 from flwr_fco.sklearn.penalties import penalty_of
-from flwr_fco.sklearn.reading import is_grid
+from flwr_fco.sklearn.reading import are_parts, is_grid
 
 #: The fields of targets that are no time and no event.
 _ENTRY, _STRATA = "entry", "strata"
@@ -248,7 +248,7 @@ class FederatedCoxRegression(Federated):
         return ordered / compared if compared else math.nan
 
     def _told(self, X: Any, y: Any) -> Any:
-        several = isinstance(X, list | tuple) and isinstance(y, list | tuple) and bool(X) and np.ndim(X[0]) == 2
+        several = are_parts(X) and isinstance(y, list | tuple)
         return [self._targets(own) for own in y] if several else self._targets(y)
 
     @staticmethod

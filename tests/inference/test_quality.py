@@ -182,6 +182,15 @@ def test_the_same_over_a_grid_and_of_one_table(fitted):
     assert there.table()["rows"].tolist() == [90] * 4
 
 
+def test_chances_are_judged_by_rows_without_the_weights_of_classes():
+    """A class that counts more in the fit has been promised too often."""
+    model = FederatedLogisticRegression(class_weight={1: 5.0}).fit(X, CLASSES)
+    listed = model.quality(X, CLASSES)
+    there, _ = over(model, CLASSES)
+    assert str(listed) == str(there)
+    assert there.overall["intercept"] < -0.5
+
+
 # --- without each site ----------------------------------------------------------------------------------------------
 
 
@@ -296,6 +305,14 @@ def test_bins_with_few_rows_are_merged_or_stay():
             assert sum(own["rows"] for own in quality.bins) == pytest.approx(360)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_bins_that_overflow_are_not_said_to_be_kept_back_alone():
+    model = FederatedCoxRegression().fit(X, TIMES)
+    quality = model.quality([own * 1e5 for own in X], TIMES)
+    assert quality.bins == []
+    assert "or a site has not answered" in quality
+
+
 @pytest.mark.parametrize("merged", [0.0, -1.0, 3.0])
 def test_bins_are_nested_however_they_are_merged(merged):
     question = Question("bins", objective_of(0).layout, {"primal": np.ones(3)}, {"merged": merged, "edge-0": 0.0})
@@ -394,3 +411,21 @@ def test_a_site_cannot_be_left_out_of_one():
         model.quality(X[0], y[0], leave_one_out=True)
     with pytest.raises(ConfigurationError, match=r"with site 0 left out: there is no event"):
         model.quality(X[:2], [y[0], y[1].assign(event=False)], leave_one_out=True)
+
+
+@pytest.mark.parametrize("leave_one_out", [True, False])
+def test_rows_that_do_not_fit_together_are_refused_before_anything_is_fitted(leave_one_out):
+    model, y = KINDS["logistic"]
+    model.fit(X, y)
+    whole, classes, sites = pd.concat(X), pd.concat(y), np.repeat(["a", "b", "c", "d"], 90).astype(object)
+    missing = np.where(np.arange(360) == 5, None, sites)
+    for rows, targets, groups, told in (
+        (whole, classes, missing, r"groups\[5\] is missing"),
+        (whole, classes, sites[:10], "inconsistent numbers of samples"),
+        (X, y, sites, "X is a list, whose parts are the clients already"),
+        (X, y[:3], None, "X has 4 parts, y is list of 3"),
+        (X, None, None, "y is NoneType"),
+        ([own[["a", "b"]] for own in X], y, None, "feature names should match"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            model.quality(rows, targets, groups, leave_one_out=leave_one_out)

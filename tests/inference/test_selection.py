@@ -238,6 +238,8 @@ def test_what_selects_nothing_is_refused_in_words():
         FederatedLogisticRegression().fit(X, [own > 0.0 for own in y], selection=True)
     with pytest.raises(ConfigurationError, match=r"of 20 columns: a half may not have one .* such as 0\.1"):
         FederatedLasso(0.1).fit(X, y, selection=Selection(false_selections=0.01))
+    with pytest.raises(ConfigurationError, match="every penalty_factor is 0, so no column is selected"):
+        FederatedLasso(0.1, penalty_factor=np.zeros(20)).fit(X, y, selection=True)
     with pytest.raises(ConfigurationError, match="has not ended after 2 rounds; raise max_rounds"):
         FederatedLasso(0.1, max_rounds=3).fit(X, y, selection=FEW)
     with pytest.raises(ConfigurationError, match="selection='yes'"):
