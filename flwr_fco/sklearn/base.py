@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -38,8 +37,7 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import (
-    COMPARED,
-    ESTIMATED,
+    CLASSES,
     SQUARES,
     TIMES,
     Exchanges,
@@ -48,7 +46,6 @@ from flwr_fco.inference.federated import (
     check_events,
 )
 from flwr_fco.inference.federated import table as table_of
-from flwr_fco.inference.forest import forest
 from flwr_fco.inference.proportional import Trends
 from flwr_fco.inference.selection import Halves, Selected, Selection
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
@@ -56,7 +53,6 @@ from flwr_fco.objectives.design import Design, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
-from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
 from flwr_fco.simulation.strength_path import StrengthPath
 from flwr_fco.sklearn.penalties import broadcast, check_scales, factors_of, penalty_of, scales_of, warn_of_units
@@ -67,12 +63,13 @@ from flwr_fco.sklearn.reading import (
     are_parts,
     columns_in,
     fold_of_rows,
+    is_grid,
     owners_of,
     read_site,
     refuse_two_codings,
     row_weights,
 )
-from flwr_fco.sklearn.texts import aligned_columns
+from flwr_fco.sklearn.summary import Summary, summary_of
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
@@ -85,48 +82,6 @@ _UNPENALISED = 1e-14
 _ON_A_PATH, _ON_HALVES = 1e-10, 1e-8
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
-#: Coefficients in the text of a summary, and sites with their own estimates, at most.
-_SHOWN, _SHOWN_SITES = 40, 8
-
-
-class Summary(str):
-    """What a fitted estimator says of its fit: a text, which printing and a notebook show, and a table.
-
-    Attributes
-    ----------
-    rows : list of dict
-        Each feature's name and coefficients, in the order of the columns.
-    """
-
-    rows: list[dict[str, Any]]
-    _sites: tuple[str, ...] = ()
-    _level: float | None = None
-
-    def table(self) -> Any:
-        """Return all features as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
-        return columns_of(self.rows)
-
-    def plot(self, file: str | os.PathLike[str]) -> None:
-        """Draw a forest plot: intervals of all sites together, of each site, and between sites (Hartung and Knapp).
-
-        The axis is that of the estimates, of odds or hazard ratios if there are any: features in very different units
-        do not go together on it, so choose units, or ``Intervals(columns=...)``.
-
-        Parameters
-        ----------
-        file : path-like
-            PNG, SVG or PDF.
-
-        Raises
-        ------
-        ConfigurationError
-            If the fit was without intervals, or matplotlib is not installed.
-        """
-        if self._level is None:
-            raise ConfigurationError("this fit has no intervals to draw; expected one with fit(..., intervals=True)")
-        forest(self.rows, self._sites, self._level).savefig(file, dpi=150, bbox_inches="tight")
-
-    __repr__ = str.__str__
 
 
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
@@ -143,8 +98,9 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
     penalty_factor: Any = field(default=None, kw_only=True)
     standardize: bool = field(default=False, kw_only=True)
     site_intercepts: Literal["local"] | None = field(default=None, kw_only=True)
-    # What is fitted, for a table of intervals.
+    # What is fitted, for a table of intervals, and the name of the parameter that is its strength.
     _kind = SQUARES
+    _first = "alpha"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -164,60 +120,74 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
-        check_is_fitted(self)
-        # A column for each class; of squares, and of two classes, a single one.
-        w = np.atleast_2d(self.coef_).T
-        names = self._names(len(w))
-        labels = ["coefficient"] if w.shape[1] == 1 else [str(label) for label in self.classes_]
-        columns: dict[str, Any] = dict(zip(labels, w.T.tolist(), strict=True))
-        if self._factors is not None:
-            columns["penalty_factor"] = self._factors.tolist()
-        if self._scales is not None:
-            columns["deviation"] = self._scales.tolist()
-        if self._selected is not None:
-            columns["selection frequency"] = self._selected.frequencies.tolist()
-            columns["selected"] = [int(own) for own in self._selected.selected]
-        rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
-        size = np.abs(w).max(axis=1)
-        count = int(np.count_nonzero(size))
-        order = np.argsort(-size, kind="stable")[: min(count, _SHOWN)]
-        shown = [rows[j] for j in order]
-        if self._common_intercept:
-            intercepts = np.atleast_1d(self.intercept_).tolist()
-            shown.insert(0, {"feature": "(intercept)"} | dict(zip(labels, intercepts, strict=True)))
-        lines = [*self._lines, ("Coefficients", f"{count} of {len(w)} are not 0" + ", the largest first" * (count > 1))]
-        text = [type(self).__name__, *(f"├── {title}: {about}" for title, about in lines), *aligned_columns(shown)]
-        if count > _SHOWN:
-            text.append(f"    and {count - _SHOWN} more; all features: .table()")
-        text += self._with_intervals(rows)
-        if self._on_trust:
-            text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
-        summary = Summary("\n".join(text))
-        summary.rows = rows
-        if self._table is not None and self._intervals is not None:
-            summary._sites, summary._level = self._table.sites, self._intervals.level
-        return summary
+        return summary_of(self)
 
     def _names(self, d: int) -> Sequence[str]:
         return getattr(self, "feature_names_in_", [f"x{j}" for j in range(d)])
 
-    def _with_intervals(self, rows: list[dict[str, Any]]) -> list[str]:
-        """Add what is known of the asked columns to their rows, and return it as lines of text."""
-        if self._table is None:
-            return []
-        own, sites = self._table.rows, self._table.sites
-        nothing = dict.fromkeys(next(iter(own.values())), math.nan)
-        for j, row in enumerate(rows):
-            row |= own.get(j, nothing)
-        shown = list(own) if len(own) <= _SHOWN else sorted(own, key=lambda j: own[j]["p"])[:_SHOWN]
-        lines = [f"├── {title}: {about}" for title, about in self._table.lines]
-        for names in (ESTIMATED, COMPARED if sites else (), sites if len(sites) <= _SHOWN_SITES else ()):
-            if names:
-                cells = [{"feature": rows[j]["feature"]} | {k: own[j][k] for k in names if k in own[j]} for j in shown]
-                lines += aligned_columns(cells)
-        if len(own) > len(shown):
-            lines.append(f"    of the smallest p, and {len(own) - len(shown)} more columns: .table()")
-        return lines
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        groups: Any = None,
+        *,
+        features: Any = None,
+        intervals: bool | Intervals = False,
+        selection: bool | Selection = False,
+    ) -> Self:
+        """Fit the model to the clients' rows, here or where they are.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
+            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows; or the grid of a
+            ServerApp, whose `num_clients` sites run :meth:`client_app`.
+        y : array-like, shape (n,), or a list of them
+            The targets; none with a grid. :class:`FederatedCoxRegression` says how times and events are given.
+        sample_weight : array-like, shape (n,), or a list of them, optional
+            Weight of each row; a row of weight 2 counts as two copies of it.
+        groups : array-like, shape (n,), optional
+            Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
+        features : int or sequence of str, optional
+            With a grid, how many columns the sites have, or their names; by default the sites, whose data are frames
+            then, are asked for them in one more message.
+        intervals : bool or Intervals, default False
+            Whether :meth:`summary` has estimates without shrinkage, intervals, tests, hazard ratios, and whether the
+            sites agree; they take one more round, of survival times some, and a question before the fit
+            (docs/inference.md).
+        selection : bool or Selection, default False
+            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
+            selected ones are chance at most; in some tens of rounds before the fit.
+        """
+        self._ask(intervals, sample_weight, selection)
+        if is_grid(X):
+            coefficients, intercepts = self._run_over(X, features, 1)
+        else:
+            parts = self._parts(X, self._told(X, y), sample_weight, groups, **self._of_y)
+            objectives = [self._objective(*own) for own in zip(*parts.rows_of_clients, strict=True)]
+            coefficients, intercepts = self._run(objectives, parts, 1)
+        self.coef_ = coefficients[:, 0]
+        if self._kind is not TIMES:
+            self.intercept_: Any = float(intercepts[0])
+        return self
+
+    def client_app(
+        self, load: Any, *, features: Sequence[str] | None = None, disclosure: Disclosure | None = None
+    ) -> Any:
+        """Return the ClientApp of a site, for :meth:`fit` over a grid.
+
+        Parameters
+        ----------
+        load : callable
+            ``(context) -> (X, y)``: the site's rows and targets, as arrays, a sparse matrix or a frame, with the same
+            columns at every site: in the same order, or `features` gives it.
+        features : sequence of str, optional
+            The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
+        disclosure : Disclosure, optional
+            What may leave the site, as its owner says; by default no limit is set.
+        """
+        return self._app(load, features, disclosure)
 
     def _ask(self, intervals: Any, sample_weight: Any, selection: Any) -> None:
         """Store which intervals, and which selection, are asked for, before a fit."""
@@ -241,8 +211,15 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
-        for name, kind in (("num_clients", int), ("max_rounds", int), ("tol", float), ("standardize", bool)):
+        numbers = {self._first: float, "l1_ratio": float, "num_clients": int, "max_rounds": int, "tol": float}
+        for name, kind in (numbers | {"standardize": bool}).items():
             checked(name, getattr(self, name), kind)
+        strength, expected = getattr(self, self._first), "> 0" if self._kind is CLASSES else ">= 0"
+        if not (0.0 <= strength < math.inf and (strength or expected == ">= 0") and 0.0 <= self.l1_ratio <= 1.0):
+            raise ConfigurationError(
+                f"{self._first}={strength!r}, l1_ratio={self.l1_ratio!r}; expected a finite number {expected} and a "
+                "number from 0 to 1"
+            )
         if self.num_clients < 1 or self.max_rounds < 1 or not self.tol > 0.0:
             raise ConfigurationError(
                 f"num_clients={self.num_clients!r}, max_rounds={self.max_rounds!r}, tol={self.tol!r}; expected whole "
@@ -255,6 +232,16 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
             )
         if self._path is not None and self._path.folds is None:
             raise ConfigurationError(f"cv={self.cv!r} has no folds; give Strengths(folds=5)")
+
+    def _strength(self, total: float) -> float:
+        """Return the strength of the mean loss of rows with this sum of weights."""
+        return float(self.alpha)
+
+    def _penalty(self, total: float, outputs: int) -> Regularizer:
+        """Return the penalty; of a path that of strength 1."""
+        strength = self._strength(total) if self._path is None else 1.0
+        each = (broadcast(own, outputs) for own in (self._factors, self._scales))
+        return penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), *each)
 
     @property
     def _common_intercept(self) -> bool:
@@ -376,7 +363,7 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
         self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
         return Parts(features, targets, weights, sample_weight is not None, rows, names)
 
-    def _run(self, objectives: Sequence[Objective], split: Parts, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
+    def _run(self, objectives: Sequence[Objective], split: Parts, outputs: int) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         self._questions = 1
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
@@ -394,7 +381,7 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
         if self.standardize:
             parts = zip(told, objectives, strict=True)
             self._scales = scales_of([(weight, *f.moments()) for (weight, *_), f in parts])  # type: ignore[attr-defined]
-        psi = penalty(total, *(broadcast(own, outputs) for own in (self._factors, self._scales)))
+        psi = self._penalty(total, outputs)
         strategy = self._strategy(psi, told, outputs, weighting=weighting, min_available_nodes=1)
 
         def run(runs: Any, begin: Any, num_rounds: int) -> Any:
@@ -412,7 +399,7 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
         data = f"{count} rows{', weighted' * split.weighted}, of {len(objectives)} sites"
         return self._solved(strategy, run, start, outputs, total, data)
 
-    def _run_over(self, grid: Any, features: Any, outputs: int, penalty: Any) -> tuple[Vector, Vector]:
+    def _run_over(self, grid: Any, features: Any, outputs: int) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         self._check_settings()
         self._questions = 1
@@ -455,7 +442,7 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
             more["weighting"] = {answer.partition: mass for answer, mass in pairs}
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         self._scales = self._scales_of(answers, names or range(d)) if self.standardize else None
-        psi = penalty(total, *(broadcast(own, outputs) for own in (self._factors, self._scales)))
+        psi = self._penalty(total, outputs)
         strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients, **more)
         self.n_features_in_ = d
         if names:
@@ -583,7 +570,7 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
         self, strategy: FedNewton, run: Any, start: Any, outputs: int, examples: float, data: str
     ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
-        rounds, path, tolerance = max(1, self.max_rounds - 1), self._path, strategy.tolerance
+        rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
         self.n_iter_ = self._questions
         names = self._names(self.n_features_in_)
         if self._intervals is not None:
@@ -598,21 +585,8 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
         for name in ("path_", "strength_"):
             # Of an earlier fit.
             self.__dict__.pop(name, None)
-        if path is not None:
-            # What is no argument of StrengthPath, such as the size of a message, is the user's too.
-            strategy.strengths, strategy.tolerance = path, tolerance * max(1.0, _ON_A_PATH / self.tol)
-            values = path.values
-            if values is None and isinstance(strategy.regularizer, L2Squared):
-                # No strength makes a ridge 0: C from 1e-3 to 1e3 in scikit-learn's scale, ten of them as there.
-                num = path.num if isinstance(self.cv, Strengths) else 10
-                values = (np.geomspace(1e3, 1e-3, num) / examples).tolist()
-            runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
-            self.path_ = run(runs, start, rounds)
-            chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
-            self.n_iter_ += len(chosen.result.train_metrics_clientapp)
-            self.strength_, start = chosen.strength, chosen.result.arrays
-            strategy.strengths, strategy.tolerance = None, tolerance
-            strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
+        if self._path is not None:
+            start = self._choose(self._path, strategy, run, start, rounds, examples)
         result = run(strategy, start, rounds)
         metrics = result.train_metrics_clientapp
         last = metrics[max(metrics)]
@@ -636,7 +610,36 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
                 self.n_iter_ += 1
             self._table = table_of(self._intervals, names, told, sums, self._kind, self._sites, trend)
             self.n_iter_ += asked
-        first = "C" if isinstance(self, ClassifierMixin) else "alpha"
+        self._describe(strategy, last, outputs, examples, data, unsolved)
+        coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
+        if self._common_intercept:
+            return coefficients, result.arrays["intercept"].numpy()
+        return coefficients, np.full(outputs, math.nan if self.site_intercepts else 0.0)
+
+    def _choose(self, path: Strengths, strategy: FedNewton, run: Any, start: Any, rounds: int, examples: float) -> Any:
+        """Give the strategy the strength that a cross-validation chooses; return the model there."""
+        # What is no argument of StrengthPath, such as the size of a message, is the user's too.
+        tolerance = strategy.tolerance
+        strategy.strengths, strategy.tolerance = path, tolerance * max(1.0, _ON_A_PATH / self.tol)
+        values = path.values
+        if values is None and isinstance(strategy.regularizer, L2Squared):
+            # No strength makes a ridge 0: C from 1e-3 to 1e3 in scikit-learn's scale, ten of them as there.
+            num = path.num if isinstance(self.cv, Strengths) else 10
+            values = (np.geomspace(1e3, 1e-3, num) / examples).tolist()
+        runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
+        self.path_ = run(runs, start, rounds)
+        chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
+        self.n_iter_ += len(chosen.result.train_metrics_clientapp)
+        self.strength_ = chosen.strength
+        strategy.strengths, strategy.tolerance = None, tolerance
+        strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
+        return chosen.result.arrays
+
+    def _describe(
+        self, strategy: FedNewton, last: Any, outputs: int, examples: float, data: str, unsolved: bool
+    ) -> None:
+        """Store what is proved, and the lines of a summary."""
+        first, path = self._first, self._path
         strength = getattr(strategy.regularizer, "strength", 0.0)
         value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
@@ -658,7 +661,3 @@ class Federated(Judges, BaseEstimator):  # type: ignore[misc]
         if proved.any():
             count = np.count_nonzero(proved.all(axis=1))
             self._lines.append(("Proved zero", f"{count} features, which no optimum of the pooled problem has"))
-        coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
-        if self._common_intercept:
-            return coefficients, result.arrays["intercept"].numpy()
-        return coefficients, np.full(outputs, math.nan if self.site_intercepts else 0.0)

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 
-from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.validation import checked
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference import Intervals
-from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import LeastSquares, Objective
-from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
-from flwr_fco.sklearn.penalties import penalty_of
-from flwr_fco.sklearn.reading import (
-    is_grid,
-)
 
 
 @dataclass(repr=False, eq=False)
@@ -89,79 +79,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
 
     alpha: float = 1.0
     l1_ratio: float = field(default=0.5, kw_only=True)
-
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        groups: Any = None,
-        *,
-        features: Any = None,
-        intervals: bool | Intervals = False,
-        selection: bool | Selection = False,
-    ) -> Self:
-        """Fit the model to the clients' rows, here or where they are.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
-            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows; or the grid of a
-            ServerApp, whose `num_clients` sites run :meth:`client_app`.
-        y : array-like, shape (n,), or a list of them
-            The targets; none with a grid.
-        sample_weight : array-like, shape (n,), or a list of them, optional
-            Weight of each row; a row of weight 2 counts as two copies of it.
-        groups : array-like, shape (n,), optional
-            Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
-        features : int or sequence of str, optional
-            With a grid, how many columns the sites have, or their names; by default the sites, whose data are frames
-            then, are asked for them in one more message.
-        intervals : bool or Intervals, default False
-            Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
-            take one more round, and a question before the fit (docs/inference.md).
-        selection : bool or Selection, default False
-            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
-            selected ones are chance at most; in some tens of rounds before the fit.
-        """
-        self._ask(intervals, sample_weight, selection)
-        checked("alpha", self.alpha, float)
-        checked("l1_ratio", self.l1_ratio, float)
-        if not (np.isfinite(self.alpha) and self.alpha >= 0.0 and 0.0 <= self.l1_ratio <= 1.0):
-            raise ConfigurationError(
-                f"alpha={self.alpha!r}, l1_ratio={self.l1_ratio!r}; expected a finite number >= 0 and a number from 0 "
-                "to 1"
-            )
-
-        def penalty(total: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
-            alpha = self.alpha if self._path is None else 1.0
-            return penalty_of(alpha * self.l1_ratio, alpha * (1.0 - self.l1_ratio), weights, scales)
-
-        if is_grid(X):
-            coefficients, intercept = self._run_over(X, features, 1, penalty)
-        else:
-            parts = self._parts(X, y, sample_weight, groups, y_numeric=True)
-            objectives = [self._objective(*own) for own in zip(*parts.rows_of_clients, strict=True)]
-            coefficients, intercept = self._run(objectives, parts, 1, penalty)
-        self.coef_, self.intercept_ = coefficients[:, 0], float(intercept[0])
-        return self
-
-    def client_app(
-        self, load: Any, *, features: Sequence[str] | None = None, disclosure: Disclosure | None = None
-    ) -> Any:
-        """Return the ClientApp of a site, for :meth:`fit` over a grid.
-
-        Parameters
-        ----------
-        load : callable
-            ``(context) -> (X, y)``: the site's rows and targets, as arrays, a sparse matrix or a frame, with the same
-            columns at every site: in the same order, or `features` gives it.
-        features : sequence of str, optional
-            The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
-        disclosure : Disclosure, optional
-            What may leave the site, as its owner says; by default no limit is set.
-        """
-        return self._app(load, features, disclosure)
+    _of_y = MappingProxyType({"y_numeric": True})
 
     def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
         targets = y.astype(np.float64)

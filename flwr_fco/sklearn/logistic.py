@@ -16,7 +16,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import (
     Names,
 )
-from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import (
@@ -25,9 +24,7 @@ from flwr_fco.inference.federated import (
 from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
-from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
-from flwr_fco.sklearn.penalties import penalty_of
 from flwr_fco.sklearn.reading import (
     Parts,
     is_grid,
@@ -111,7 +108,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     C: float = 1.0
     l1_ratio: float = field(default=0.0, kw_only=True)
     class_weight: Any = field(default=None, kw_only=True)
-    _kind = CLASSES
+    _kind, _first = CLASSES, "C"
 
     def fit(
         self,
@@ -151,17 +148,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             selected ones are chance at most; in some tens of rounds before the fit.
         """
         self._ask(intervals, sample_weight, selection)
-        checked("C", self.C, float)
-        checked("l1_ratio", self.l1_ratio, float)
-        if not (np.isfinite(self.C) and self.C > 0.0 and 0.0 <= self.l1_ratio <= 1.0):
-            raise ConfigurationError(
-                f"C={self.C!r}, l1_ratio={self.l1_ratio!r}; expected a finite number > 0 and a number from 0 to 1"
-            )
-
-        def penalty(total: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
-            strength = 1.0 / (self.C * total) if self._path is None else 1.0
-            return penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), weights, scales)
-
         parts = None
         if not is_grid(X):
             parts = self._parts(X, y, sample_weight, groups)
@@ -182,12 +168,12 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
                 f"site_intercepts={self.site_intercepts!r} of {outputs} classes; sites have their own of two only"
             )
         if parts is None:
-            coefficients, intercept = self._run_over(X, features, outputs, penalty)
+            coefficients, intercept = self._run_over(X, features, outputs)
         else:
             parts = self._with_class_weights(parts)
             clients = zip(*parts.rows_of_clients, strict=True)
             objectives = [self._objective(own, labels, self.classes_, weights) for own, labels, weights in clients]
-            coefficients, intercept = self._run(objectives, parts, outputs, penalty)
+            coefficients, intercept = self._run(objectives, parts, outputs)
         # With a column for each class, what is not penalised is unique only up to a common constant.
         if outputs > 1 and self._factors is not None:
             free = self._factors == 0.0
@@ -221,6 +207,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         known = np.unique(np.asarray(classes))
         self._class_weights = weights_of_classes(self.class_weight, known)
         return self._app(load, features, disclosure, known)
+
+    def _strength(self, total: float) -> float:
+        return float(1.0 / (self.C * total))
 
     def _with_class_weights(self, parts: Parts) -> Parts:
         """Return the parts with the weights of their rows' classes."""

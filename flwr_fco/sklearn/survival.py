@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import is_missing
-from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import TIMES
-from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import CoxRegression
 from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
-from flwr_fco.sklearn.penalties import penalty_of
-from flwr_fco.sklearn.reading import are_parts, is_grid
+from flwr_fco.sklearn.reading import are_parts
 
 #: The fields of targets that are no time and no event.
 _ENTRY, _STRATA = "entry", "strata"
@@ -40,6 +34,10 @@ class FederatedCoxRegression(Federated):
 
     -1/n log partial likelihood + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), over the n rows of all clients:
     ``alpha`` is that of scikit-survival's ``CoxnetSurvivalAnalysis``, and 0 is the usual Cox regression.
+
+    The `y` of :meth:`fit` has two columns: the times, and 1 for an event or 0 for a censored row, in this order. Or it
+    is scikit-survival's structured array of a boolean event and a time. A structured array or a frame may have the
+    fields ``"entry"``, the time from which on a row is under observation, and ``"strata"``, strata within the clients.
 
     Parameters
     ----------
@@ -98,81 +96,6 @@ class FederatedCoxRegression(Federated):
     ties: Literal["efron", "breslow"] = field(default="efron", kw_only=True)
     _kind = TIMES
     _of_y = MappingProxyType({"multi_output": True})
-
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        sample_weight: Any = None,
-        groups: Any = None,
-        *,
-        features: Any = None,
-        intervals: bool | Intervals = False,
-        selection: bool | Selection = False,
-    ) -> Self:
-        """Fit the model to the clients' rows, here or where they are.
-
-        Parameters
-        ----------
-        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
-            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows; or the grid of a
-            ServerApp, whose `num_clients` sites run :meth:`client_app`.
-        y : array-like, shape (n, 2), structured array or frame, or a list of them
-            The times, and 1 for an event or 0 for a censored row, in this order; or scikit-survival's structured array
-            of a boolean event and a time. A structured array or a frame may have the fields ``"entry"``, the time from
-            which on a row is under observation, and ``"strata"``, strata within the clients. None with a grid.
-        sample_weight : array-like, shape (n,), or a list of them, optional
-            Weight of each row.
-        groups : array-like, shape (n,), optional
-            Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
-        features : int or sequence of str, optional
-            With a grid, how many columns the sites have, or their names; by default the sites, whose data are frames
-            then, are asked for them in one more message.
-        intervals : bool or Intervals, default False
-            Whether :meth:`summary` has estimates without shrinkage, intervals, tests, hazard ratios, and whether the
-            sites agree; they take some more rounds, and a question before the fit (docs/inference.md).
-        selection : bool or Selection, default False
-            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
-            selected ones are chance at most; in some tens of rounds before the fit.
-        """
-        self._ask(intervals, sample_weight, selection)
-        checked("alpha", self.alpha, float)
-        checked("l1_ratio", self.l1_ratio, float)
-        if not (np.isfinite(self.alpha) and self.alpha >= 0.0 and 0.0 <= self.l1_ratio <= 1.0):
-            raise ConfigurationError(
-                f"alpha={self.alpha!r}, l1_ratio={self.l1_ratio!r}; expected a finite number >= 0 and a number from 0 "
-                "to 1"
-            )
-
-        def penalty(total: float, weights: Vector | None, scales: Vector | None) -> Regularizer:
-            alpha = self.alpha if self._path is None else 1.0
-            return penalty_of(alpha * self.l1_ratio, alpha * (1.0 - self.l1_ratio), weights, scales)
-
-        if is_grid(X):
-            coefficients, _ = self._run_over(X, features, 1, penalty)
-        else:
-            parts = self._parts(X, self._told(X, y), sample_weight, groups, **self._of_y)
-            objectives = [self._objective(*own) for own in zip(*parts.rows_of_clients, strict=True)]
-            coefficients, _ = self._run(objectives, parts, 1, penalty)
-        self.coef_ = coefficients[:, 0]
-        return self
-
-    def client_app(
-        self, load: Any, *, features: Sequence[str] | None = None, disclosure: Disclosure | None = None
-    ) -> Any:
-        """Return the ClientApp of a site, for :meth:`fit` over a grid.
-
-        Parameters
-        ----------
-        load : callable
-            ``(context) -> (X, y)``: the site's rows, as arrays, a sparse matrix or a frame, with the same columns at
-            every site, in the same order, or `features` gives it; and their times and events, as for :meth:`fit`.
-        features : sequence of str, optional
-            The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
-        disclosure : Disclosure, optional
-            What may leave the site, as its owner says; by default no limit is set.
-        """
-        return self._app(load, features, disclosure)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return each row's risk score, shape (n,): the logarithm of its hazard ratio to a row of zeros."""
