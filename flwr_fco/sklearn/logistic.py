@@ -13,22 +13,15 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import (
-    Names,
-)
+from flwr_fco.core.schema import Names
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
-from flwr_fco.inference.federated import (
-    CLASSES,
-)
+from flwr_fco.inference.federated import CLASSES
 from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
 from flwr_fco.sklearn.base import Federated
-from flwr_fco.sklearn.reading import (
-    Parts,
-    is_grid,
-)
+from flwr_fco.sklearn.reading import Parts, is_grid
 from flwr_fco.sklearn.texts import class_names
 
 

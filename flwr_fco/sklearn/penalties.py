@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import (
-    differing_units,
-)
+from flwr_fco.core.schema import differing_units
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 
@@ -107,7 +105,7 @@ def check_scales(
         )
         if not np.isfinite(scales[j]):
             raise ConfigurationError(text)
-        warnings.warn(text, UserWarning, stacklevel=4)
+        warnings.warn(text, UserWarning, stacklevel=5)
 
 
 def broadcast(each: Vector | None, outputs: int) -> Vector | None:

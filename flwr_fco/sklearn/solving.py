@@ -1,0 +1,178 @@
+"""How an estimator is solved: its strategy, and the runs before, of and after the fit."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.inference.federated import TIMES, Exchanges, OwnEstimates, Table, check_events
+from flwr_fco.inference.federated import table as table_of
+from flwr_fco.inference.proportional import Trends
+from flwr_fco.inference.selection import Halves, Selection
+from flwr_fco.regularizers import L2Squared, Regularizer, Zero
+from flwr_fco.regularizers.base import with_strength
+from flwr_fco.simulation.strength_path import StrengthPath
+from flwr_fco.sklearn.penalties import broadcast, penalty_of
+from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
+
+#: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
+_SOLVED = 1e-9
+#: Ratio of the loss with an intercept alone to that at 0, at which it is rounding.
+_CONSTANT = 1e-13
+#: Relative residual of the unpenalised fit of a table of intervals.
+_UNPENALISED = 1e-14
+#: That of the models of a cross-validation, and of those of a stability selection.
+_ON_A_PATH, _ON_HALVES = 1e-10, 1e-8
+#: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
+_LARGEST_BLOCK = 2048
+
+
+class Solves(BaseEstimator):  # type: ignore[misc]
+    """An estimator whose fit is a few runs over the same sites."""
+
+    _table: Table | None
+
+    def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
+        start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
+        return start | {"intercept": np.zeros(outputs)} if self._common_intercept else start
+
+    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
+        """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
+        dense_solution = isinstance(psi, L2Squared | Zero) and told[0][2].size > _LARGEST_BLOCK
+        if dense_solution and self._path is not None:
+            raise ConfigurationError(
+                f"cv={self.cv!r} of a ridge with {told[0][2].size} coefficients, which are all non-zero: above "
+                f"{_LARGEST_BLOCK} no Hessian block is asked for, and a cross-validation needs blocks; give l1_ratio > "
+                "0, or leave cv out"
+            )
+        null = at_zero = math.fsum(weight * loss for weight, loss, _ in told)
+        if self._common_intercept and isinstance(self, RegressorMixin):
+            # With the best intercept the loss is less by half of its slope's square.
+            null -= 0.5 * math.fsum(weight * float(gradient[-1]) for weight, _, gradient in told) ** 2
+            if null <= _CONSTANT * at_zero:
+                # Targets that are all the same: what is left of them is rounding.
+                null = at_zero
+        return FedNewton(
+            regularizer=psi,
+            hessian="none" if dense_solution else "block",
+            tolerance=max(self.tol * null, np.finfo(np.float64).tiny),
+            fraction_evaluate=0.0,
+            min_train_nodes=1,
+            **more,
+        )
+
+    def _halves(self, asked: Selection, strategy: FedNewton, outputs: int) -> Halves:
+        """Return the runs of a stability selection with the estimator's penalty, whatever its strength."""
+        l1, d = float(getattr(self, "l1_ratio", 1.0)), self.n_features_in_
+        if l1 == 0.0:
+            raise ConfigurationError("selection with l1_ratio=0.0: a ridge selects nothing; give l1_ratio=1.0")
+        psi = penalty_of(l1, 1.0 - l1, *(broadcast(own, outputs) for own in (self._factors, self._scales)))
+        penalised = np.ones(d, dtype=np.bool_) if self._factors is None else self._factors != 0.0
+        tolerance = strategy.tolerance * max(1.0, _ON_HALVES / self.tol)
+        own = replace(strategy, regularizer=psi, tolerance=tolerance, hessian="block")
+        return Halves(own, asked, penalised, outputs)
+
+    def _solved(
+        self, strategy: FedNewton, run: Any, start: Any, outputs: int, examples: float, data: str
+    ) -> tuple[NDArray[np.float64], Vector]:
+        """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
+        rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
+        self.n_iter_ = self._questions
+        names = self._names(self.n_features_in_)
+        if self._intervals is not None:
+            # Before the fit: what cannot be is refused at once.
+            self._intervals.places(names)
+            told = run(OwnEstimates(strategy), start, 1)
+            check_events(told, names, self._kind)
+            self.n_iter_ += 1
+        if self._selection is not None:
+            self._selected = run(self._halves(self._selection, strategy, outputs), start, rounds)
+            self.n_iter_ += self._selected.rounds
+        for name in ("path_", "strength_"):
+            # Of an earlier fit.
+            self.__dict__.pop(name, None)
+        if self._path is not None:
+            start = self._choose(self._path, strategy, run, start, rounds, examples)
+        result = run(strategy, start, rounds)
+        metrics = result.train_metrics_clientapp
+        last = metrics[max(metrics)]
+        self.n_iter_ += len(metrics)
+        self.duality_gap_ = float(last.get("duality-gap", math.nan))
+        # The tolerance is `tol` times the loss with an intercept alone.
+        unbounded = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol)
+        unsolved = unbounded or not run_of(strategy).finished()
+        if unsolved:
+            warnings.warn(
+                f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        if self._intervals is not None:
+            own = tolerance * min(1.0, _UNPENALISED / self.tol)
+            sums, asked = run(Exchanges(strategy, self._kind, own), result.arrays, rounds)
+            trend = None
+            if self._kind is TIMES:
+                trend = run(Trends(strategy, sums), start, 1)
+                self.n_iter_ += 1
+            self._table = table_of(self._intervals, names, told, sums, self._kind, self._sites, trend)
+            self.n_iter_ += asked
+        self._describe(strategy, last, outputs, examples, data, unsolved)
+        coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
+        if self._common_intercept:
+            return coefficients, result.arrays["intercept"].numpy()
+        return coefficients, np.full(outputs, math.nan if self.site_intercepts else 0.0)
+
+    def _choose(self, path: Strengths, strategy: FedNewton, run: Any, start: Any, rounds: int, examples: float) -> Any:
+        """Give the strategy the strength that a cross-validation chooses; return the model there."""
+        # What is no argument of StrengthPath, such as the size of a message, is the user's too.
+        tolerance = strategy.tolerance
+        strategy.strengths, strategy.tolerance = path, tolerance * max(1.0, _ON_A_PATH / self.tol)
+        values = path.values
+        if values is None and isinstance(strategy.regularizer, L2Squared):
+            # No strength makes a ridge 0: C from 1e-3 to 1e3 in scikit-learn's scale, ten of them as there.
+            num = path.num if isinstance(self.cv, Strengths) else 10
+            values = (np.geomspace(1e3, 1e-3, num) / examples).tolist()
+        runs = StrengthPath(strategy, path.num, path.ratio, values, cv=path.folds)
+        self.path_ = run(runs, start, rounds)
+        chosen = self.path_.best if path.rule == "best" else self.path_.one_standard_error
+        self.n_iter_ += len(chosen.result.train_metrics_clientapp)
+        self.strength_ = chosen.strength
+        strategy.strengths, strategy.tolerance = None, tolerance
+        strategy.regularizer = with_strength(strategy.regularizer, chosen.strength)
+        return chosen.result.arrays
+
+    def _describe(
+        self, strategy: FedNewton, last: Any, outputs: int, examples: float, data: str, unsolved: bool
+    ) -> None:
+        """Store what is proved, and the lines of a summary."""
+        first, path = self._first, self._path
+        strength = getattr(strategy.regularizer, "strength", 0.0)
+        value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
+        chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
+        residual = (
+            f"{last.get('residual', math.nan):.3g}, the length of a proximal gradient step; there is no duality gap"
+        )
+        gap = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
+        self._lines = [
+            ("Strength", f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"),
+            ("Data", data),
+            ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
+            ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
+        ]
+        if self.site_intercepts:
+            self._lines.append(("Intercepts", "each site's own, which have stayed there"))
+        self._lines += self._selected.lines if self._selected is not None else []
+        proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
+        self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
+        if proved.any():
+            count = np.count_nonzero(proved.all(axis=1))
+            self._lines.append(("Proved zero", f"{count} features, which no optimum of the pooled problem has"))
