@@ -178,6 +178,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="5 federations of each setting, without bars")
     parser.add_argument("--only", default="", help="settings that begin so")
     quick, only = (getattr(parser.parse_args(), name) for name in ("quick", "only"))
+    if not any(name.startswith(only) for name in SETTINGS):
+        parser.error(f"--only {only!r}: expected the beginning of one of {', '.join(map(repr, SETTINGS))}")
     results, failed = json.loads(STORED.read_text(encoding="utf-8")) if only else {}, []
     for number, (name, (make, bars)) in enumerate(SETTINGS.items()):
         if not name.startswith(only):
