@@ -352,6 +352,7 @@ def test_limits_on_rows_hold_for_every_question(fitted):
         ({"compared": 0.0}, "of 0 pairs"),
         ({"events": 91.0}, "91 events of 90 rows"),
         ({"brier": 3.0}, "Brier's score is 3"),
+        ({"square": -1.0}, "mean square -1"),
         ({"mean": np.nan}, "mean"),
     ],
 )
