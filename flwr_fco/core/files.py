@@ -359,7 +359,7 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
     if before is not None and not os.access(target, os.W_OK):
         raise PermissionError(13, os.strerror(13), os.fspath(target))
     _remove_what_was_left(target)
-    partial = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.partial")
+    partial = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.partial")
     try:
         mode = 0o600 if secret else 0o666 if before is None else stat.S_IMODE(before.st_mode)
         with _created(partial, mode) as file:
@@ -505,7 +505,7 @@ def _remove_what_was_left(target: Path) -> None:
     """Remove the temporary files that killed processes have left."""
     with suppress(OSError):
         for path in target.parent.iterdir():
-            if path.name.startswith(f".{target.name[:200]}.") and path.name.endswith(".partial"):
+            if path.name.startswith(f".{target.name[:50]}.") and path.name.endswith(".partial"):
                 with suppress(OSError):
                     if time.time() - path.lstat().st_mtime > _LEFT:
                         path.unlink()
