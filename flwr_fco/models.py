@@ -156,17 +156,17 @@ def load_npz(path: str | os.PathLike[str], *, max_bytes: int = _DENSE_BYTES) -> 
                 f"{where} holds an array {key!r}; expected a file that save_npz wrote, whose names begin with "
                 f"{_DENSE!r} or {_SPARSE!r}"
             )
-        if part != _PARTS[0]:
+        if stem in arrays:
             continue
         own = [parts.get(f"{_SPARSE}{stem}/{name}") for name in _PARTS]
         try:
             shape = _shape_of(stem, own)
-            total += math.prod(shape) * value.itemsize
+            total += math.prod(shape) * parts[f"{_SPARSE}{stem}/{_PARTS[0]}"].itemsize
             if total <= max_bytes:
                 arrays[stem] = _dense(stem, own, shape)
         except ValueError as error:
             raise ConfigurationError(f"{where} is damaged, or is no file that save_npz wrote: {error}") from error
-        if total > max_bytes:
+        if stem not in arrays:
             raise ConfigurationError(
                 f"{where}: its sparse arrays take {total} bytes when dense, expected at most {max_bytes}; if you know "
                 "the file and have the memory, read it by load_npz(path, max_bytes=...)"

@@ -58,13 +58,13 @@ def read_task(root: Path, overrides: Mapping[str, str | float]) -> Task:
     if not file.is_file():
         raise ConfigurationError(f"{file} does not exist; run this in the root of the repository, or give --root")
     try:
-        config = tomllib.loads(read_text(file))["tool"]["flwr"]["app"]["config"]
+        config = {**tomllib.loads(read_text(file))["tool"]["flwr"]["app"]["config"], **overrides}
     except (tomllib.TOMLDecodeError, RecursionError, LookupError, TypeError) as error:
         raise ConfigurationError(
             f"{file} is not the root app's: {error!r}; expected a table [tool.flwr.app.config]. Give the root of the "
             "repository by --root"
         ) from error
-    return Task(checked_config({**config, **overrides}))
+    return Task(checked_config(config))
 
 
 def train(task: Task) -> Result:

@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, Context, Message
 
+from flwr_fco.core.texts import printable
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.wire.downlink import method_of
 
@@ -47,8 +48,7 @@ def plain(text: str, most: int) -> str:
     >>> plain("x" * 99, 5), len(plain(chr(27), 5))
     ('xxxxx...', 4)
     """
-    shown = (c if c.isprintable() and c != "\\" else c.encode("unicode_escape").decode() for c in text[:most])
-    return "".join(shown) + "..." * (len(text) > most)
+    return printable(text[:most].replace("\\", "\\\\")) + "..." * (len(text) > most)
 
 
 def _write(message: Message, context: Context, what: str) -> None:

@@ -359,7 +359,7 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
     if before is not None and not os.access(target, os.W_OK):
         raise PermissionError(13, os.strerror(13), os.fspath(target))
     _remove_what_was_left(target)
-    partial = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.partial")
+    partial = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.partial")
     try:
         mode = 0o600 if secret else 0o666 if before is None else stat.S_IMODE(before.st_mode)
         with _created(partial, mode) as file:
@@ -471,15 +471,15 @@ def open_log(path: FilePath) -> BinaryIO:
     """
     before = _status(Path(path))
     follows = 0 if before is not None and _is_stream(before) else _NO_LINKS
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _CLOSED | follows, 0o666), "ab")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _BINARY | follows, 0o666), "ab")
 
 
-# Windows has no such flags.
-_NO_LINKS, _CLOSED = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+# The one is not on Windows, the other only there.
+_NO_LINKS, _BINARY = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_BINARY", 0)
 
 
 def _created(path: Path, mode: int) -> BinaryIO:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _CLOSED | _NO_LINKS, mode), "wb")
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY | _NO_LINKS, mode), "wb")
 
 
 def _fill(file: BinaryIO, content: bytes | str | Callable[[BinaryIO], object]) -> None:
@@ -505,7 +505,7 @@ def _remove_what_was_left(target: Path) -> None:
     """Remove the temporary files that killed processes have left."""
     with suppress(OSError):
         for path in target.parent.iterdir():
-            if path.name.startswith(f".{target.name[:200]}.") and path.name.endswith(".partial"):
+            if path.name.startswith(f".{target.name[:50]}.") and path.name.endswith(".partial"):
                 with suppress(OSError):
                     if time.time() - path.lstat().st_mtime > _LEFT:
                         path.unlink()
@@ -527,7 +527,7 @@ def _sync_folder(folder: Path) -> None:
 @contextmanager
 def _opened(path: FilePath) -> Iterator[BinaryIO]:
     """Open a file, and nothing else: a pipe would block, a device has no end."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _CLOSED)
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise ValueError("it is a folder, a device or a pipe")

@@ -104,14 +104,12 @@ def _private_folder() -> str:
     return str(folder) if own else ""
 
 
-@cache
-def _warned() -> list[str]:
-    return []
+_warned: list[str] = []
 
 
 def _warn(reason: str) -> None:
     """Warn once in a process."""
-    if not _warned():
-        _warned().append(reason)
+    if not _warned:
+        _warned.append(reason)
         text = "flwr_fco: compiled code is not kept where it should be: %s. Set NUMBA_CACHE_DIR to a folder of yours"
         logging.getLogger("flwr").warning(text, reason)

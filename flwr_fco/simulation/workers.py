@@ -16,6 +16,7 @@ from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.worker import Joined, Setup
@@ -52,9 +53,9 @@ class Workers(ABC):
     """
 
     def __init__(self, number: int) -> None:
-        if number < 1:
+        self.number = checked("workers", number, int)
+        if self.number < 1:
             raise ConfigurationError(f"workers={number}; expected at least one")
-        self.number = number
         self._runs: dict[int, Setup] = {}
         #: Whether the workers have been closed.
         self.closed = False

@@ -31,15 +31,12 @@ class SurvivalTimes(FederatedDataset):
         Names of the features.
     partition : tuple of ndarray of int64
         Rows of each site.
-    sites : sequence of str
-        Names of the sites.
     """
 
     features: NDArray[np.float64]
     targets: NDArray[np.float64]
     names: Sequence[str]
     partition: tuple[NDArray[np.int64], ...]
-    sites: Sequence[str]
 
     @property
     def num_clients(self) -> int:  # type: ignore[override]
@@ -54,8 +51,7 @@ class SurvivalTimes(FederatedDataset):
         index : int
             0 .. num_clients - 1.
         """
-        if not 0 <= index < self.num_clients:
-            raise ConfigurationError(f"there is no client {index}; expected 0 .. {self.num_clients - 1}")
+        self._check_index(index)
         rows = self.partition[index]
         return Samples(self.features[rows], self.targets[rows])
 
@@ -70,7 +66,7 @@ def _lung() -> tuple[Any, Any, Any]:
     frame = _from("lifelines.datasets", "load_lung", "lifelines").dropna()
     units = {"age": 10, "sex": 1, "ph.ecog": 1, "ph.karno": 10, "pat.karno": 10, "meal.cal": 400, "wt.loss": 10}
     features = {name: frame[name] / unit for name, unit in units.items()}
-    return features, frame[["time", "status"]], [f"institution {site:.0f}" for site in frame["inst"]]
+    return features, frame[["time", "status"]], frame["inst"]
 
 
 def _gbsg2() -> tuple[Any, Any, Any]:
@@ -126,17 +122,13 @@ def survival(variant: str, num_clients: int = 0, seed: int = 0) -> SurvivalTimes
     """
     columns, targets, sites = _READERS[variant]()
     features = np.column_stack([np.asarray(column, dtype=np.float64) for column in columns.values()])
-    rows, names = len(features), list(columns)
     if num_clients == 0 and sites is None:
         raise ConfigurationError(f"num_clients=0 of {variant}, whose rows name no sites; expected a number of them")
     if num_clients > 0:
-        partition = tuple(iid_partition(rows, num_clients, stream(seed)))
-        labels = [f"client {m}" for m in range(num_clients)]
+        partition = tuple(iid_partition(len(features), num_clients, stream(seed)))
     else:
-        owners = np.array(sites)
-        labels = sorted(set(sites), key=lambda site: int(site.split()[-1]))
-        partition = tuple(np.flatnonzero(owners == label) for label in labels)
-    return SurvivalTimes(features, np.asarray(targets, dtype=np.float64), names, partition, labels)
+        partition = tuple(np.flatnonzero(sites == site) for site in np.unique(sites))
+    return SurvivalTimes(features, np.asarray(targets, dtype=np.float64), list(columns), partition)
 
 
 def _from(module: str, function: str, package: str) -> Any:

@@ -22,6 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_fco.client_apps import client_app as make_client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import json_object, write_file
+from flwr_fco.strategies import run_of
 from reproduction.problems.baselines import BASELINES
 from reproduction.problems.loaders import data_directory
 from reproduction.problems.named import find_problem
@@ -134,7 +135,9 @@ def _serve(grid: Grid, context: Context) -> None:
     state = folder.path / "state.npz"
     model = recorder.start(grid, folder, checkpoint=state, resume=resume)
     seconds = round(time.perf_counter() - began, 3)
-    folder.checkpoint(RunStatus(settings.exchanges, True, recorder.diverged, seconds), model)
+    progress = run_of(recorder.strategy).progress
+    assert progress is not None
+    folder.checkpoint(RunStatus(progress.round, True, recorder.diverged, seconds), model)
     state.unlink()
 
 

@@ -135,7 +135,7 @@ class Journal(Checkpoint):
     def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Any]) -> None:
         """Record the cost of a communication and the support; note whether to save and to stop."""
         self.stopped = self.stop()
-        finished = bool(self.recorder.diverged) or server_round == self.recorder.settings.exchanges
+        finished = bool(self.recorder.diverged) or self.recorder.is_last(server_round)
         self._keep_costs(server_round, metrics)
         if server_round % self._every == 0 or finished:
             self._rounds.append(server_round)

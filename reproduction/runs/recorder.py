@@ -171,11 +171,10 @@ class Recorder:
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Return the round's scores and keep its line; Flower's ``evaluate_fn``."""
         settings = self.settings
-        last = server_round == settings.exchanges
         w = self.task.layout.flatten({name: array.numpy() for name, array in arrays.items()})
         if not np.abs(w).max(initial=0.0) <= DIVERGED:
             self.diverged = self.diverged or server_round * settings.stretch
-        full = (self._due(server_round, settings.objective_every) or last) and not self.diverged
+        full = (self._due(server_round, settings.objective_every) or self.is_last(server_round)) and not self.diverged
         watched = self._plateau is not None and self._due(server_round, settings.plateau_every)
         if not (full or watched or self._due(server_round, settings.structure_every) or self.diverged):
             return None
@@ -195,6 +194,10 @@ class Recorder:
         if watched and self._plateau is not None:
             self._plateau.observe(self._score())
         return MetricRecord(dict(scores))
+
+    def is_last(self, server_round: int) -> bool:
+        """Return whether no round follows: all are done, or the strategy needs no more."""
+        return server_round == self.settings.exchanges or bool(run_of(self.strategy).finished())
 
     def _due(self, server_round: int, every: int) -> bool:
         """Return whether this is the first communication at or after a multiple of `every` rounds."""

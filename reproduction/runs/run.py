@@ -249,6 +249,7 @@ def _baseline_in_folder(settings: RunSettings, path: Path, resume: bool) -> RunR
 def _save(result: RunResult, folder: RunFolder) -> None:
     for line in result.history:
         folder.add(line)
-    exchanges = 0 if result.settings.strategy in BASELINES else int(result.history[-1]["round"])
+    own = result.settings
+    exchanges = 0 if own.strategy in BASELINES else int(result.history[-1]["round"]) // own.stretch
     folder.checkpoint(RunStatus(exchanges, True, result.diverged, round(result.seconds, 3)), result.arrays)
     folder.save_left_out(result.left_out)

@@ -41,7 +41,7 @@ class RunStatus(NamedTuple):
     exchanges : int, default 0
         Number of communications that are done and saved.
     finished : bool, default False
-        Whether all rounds are done, or the run has diverged.
+        Whether all rounds are done, or the run needs no more, or has diverged.
     diverged : int, default 0
         The round in which the run was cut; 0 if it was not.
     seconds : float, default 0.0

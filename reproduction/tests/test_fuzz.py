@@ -136,7 +136,11 @@ def test_run_folders(folder, data):
 def test_sweep_folders(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "trials"
     path.mkdir(exist_ok=True)
-    good = json.dumps({"settings": {"strategy": "FedMid"}, "score": 0.1, "diverged": 0, "mean": {}}) + "\n"
+    trial = {"settings": {"strategy": "FedMid"}, "score": 0.1, "diverged": 0, "rounds": 3, "seconds": 0.1}
+    trial |= {"mean": {"f1": 0.5}, "last": {}}
+    good = json.dumps(trial) + "\n"
+    (path / "trials.jsonl").write_text(good)
+    assert read_trials(path) == [trial]
     (path / "trials.jsonl").write_bytes(data.draw(damaged(good.encode() * 3)))
     try:
         read_trials(path)

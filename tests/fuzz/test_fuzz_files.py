@@ -170,6 +170,7 @@ WRONG = {
     "a matrix of entries": {"data": np.ones((3, 1))},
     "entries too few": {"data": np.ones(2)},
     "entries too many": {"data": np.ones(4)},
+    "no entries": {"data": None},
     "no columns": {"indices": None},
     "no shape": {"shape": None},
     "something else": {"other": np.zeros(1)},
@@ -219,8 +220,9 @@ def test_who_has_the_memory_says_so(tmp_path):
     save_npz({"w": np.zeros(10**6)}, path)
     assert load_npz(path)["w"].size == 10**6
     assert load_npz(path, max_bytes=8 * 10**6)["w"].size == 10**6
-    with pytest.raises(ConfigurationError, match="take 8000000 bytes when dense"):
-        load_npz(path, max_bytes=8 * 10**6 - 1)
+    for too_few in (8 * 10**6 - 1, 0, -1, float("nan")):
+        with pytest.raises(ConfigurationError, match="take 8000000 bytes when dense"):
+            load_npz(path, max_bytes=too_few)
 
 
 @fuzzed(0.1)
@@ -310,6 +312,12 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
     assert (tmp_path / "theirs").read_text() == "theirs"
     assert (tmp_path / "ours").read_text() == "new"
     assert not (tmp_path / "ours").is_symlink()
+
+
+def test_any_name_that_a_file_may_have_is_written(tmp_path):
+    for name in ("x" * 255, "é" * 127):
+        write_file(tmp_path / name, "x")
+        assert (tmp_path / name).read_text() == "x"
 
 
 def test_what_fails_leaves_the_old_file_and_nothing_else(tmp_path):

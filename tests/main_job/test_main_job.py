@@ -38,3 +38,7 @@ def test_another_directory_than_the_clone_is_refused(tmp_path, capsys):
         read_task(tmp_path, {})
     assert main(["--root", str(tmp_path)]) == 1
     assert "pyproject.toml does not exist" in capsys.readouterr().err
+    for content in ("", "x", "[tool.flwr.app]\nconfig = 3\n"):
+        (tmp_path / "pyproject.toml").write_text(content)
+        with pytest.raises(ConfigurationError, match=r"pyproject\.toml is not the root app's"):
+            read_task(tmp_path, {})

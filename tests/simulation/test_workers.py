@@ -277,3 +277,9 @@ def test_actors_of_rays_give_the_bits_of_one_process_and_one_that_dies_is_replac
         there = outcome(grid, strategy(), start_arrays(), 10, callbacks=[callback])
     assert there[:2] == here[:2]
     assert {metrics["num-replies"] for metrics in there[2].values()} == {4}
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "2"])
+def test_a_number_of_workers_that_is_none_is_refused(number):
+    with pytest.raises(ConfigurationError, match=f"workers={number!r}"):
+        Processes(number)

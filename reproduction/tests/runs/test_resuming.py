@@ -65,6 +65,21 @@ def test_a_stopped_run_goes_on_to_the_same_bits(own, tmp_path):
     assert run(own).history == whole.history
 
 
+def test_a_run_that_needs_no_more_rounds_is_finished(tmp_path):
+    own = settings("FedNewton", num_rounds=60, objective_every=7)
+    result = run(own, folder=tmp_path / "run")
+    record = read_run(tmp_path / "run")
+    assert record.status.finished
+    assert record.status.exchanges == len(record.exchanges) == record.support.rounds[-1] < 7
+    # Its last round is scored as that of any run.
+    assert record.metrics[-1] == result.history[-1]
+    assert record.metrics[-1]["round"] == record.status.exchanges
+    assert "objective" in record.metrics[-1]
+    assert not list((tmp_path / "run").glob("state*"))
+    again = run(own, folder=tmp_path / "run", resume=True)
+    assert (again.stopped, again.history) == (0, result.history)
+
+
 @pytest.mark.parametrize(("strategy", "sample"), [("FedDAGT", 0), ("FedDAGT", 8), ("Scaffold", 0), ("ReFedDAGT", 8)])
 def test_clients_get_their_memories_back_from_the_ledger(strategy, sample, tmp_path):
     own = settings(strategy, num_rounds=12, client_lr=3e-3, client_state="ledger", clients_per_round=sample)
