@@ -269,11 +269,11 @@ def check_tangents(
     Examples
     --------
     >>> one = np.ones(1)
-    >>> check_tangents((0.5, one), (2.0, 2.0 * one), one, squares=True)
-    >>> check_tangents((0.5, one), (9.0, 2.0 * one), one, squares=False)
+    >>> check_tangents((0.5, one), (1.7, 2.0 * one), one, squares=False)
+    >>> check_tangents((0.5, one), (1.7, 2.0 * one), one, squares=True)
     Traceback (most recent call last):
     ...
-    flwr_fco.errors.ProtocolError: its loss rises by 8.5 to another point; expected a number from 1 to 2 by its slopes
+    flwr_fco.errors.ProtocolError: its loss rises by 1.2 to another point; expected from 1.5 to 1.5 by its slopes
     """
     rise, pairs = there[0] - here[0], (here[1] * move, there[1] * move)
     low, high = (float(own.sum()) for own in pairs)
@@ -282,6 +282,5 @@ def check_tangents(
     most = tolerance + ROUNDING * (abs(here[0]) + abs(there[0]) + sum(float(np.abs(own).sum()) for own in pairs))
     if not low - most <= rise <= high + most:
         raise ProtocolError(
-            f"its loss rises by {rise:.6g} to another point; expected a number from {low:.6g} to {high:.6g} by its "
-            "slopes"
+            f"its loss rises by {rise:.6g} to another point; expected from {low:.6g} to {high:.6g} by its slopes"
         )
