@@ -11,7 +11,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NoAnswerError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, Poisson
 from flwr_fco.pooled import centralized_solution, certify, composite_objective
-from flwr_fco.regularizers import L1
+from flwr_fco.regularizers import L1, L2Squared
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, FedNewton, Steps
 
@@ -224,9 +224,9 @@ def test_answers_that_contradict_each_other_are_no_certificate():
 # --- FedNewton --------------------------------------------------------------------------------------------------------
 
 
-def newton(kind, lie, rounds, *, start=0.3, liar=LIAR, **options):
+def newton(kind, lie, rounds, *, start=0.3, liar=LIAR, psi=None, **options):
     """Run FedNewton with a client that lies in some rounds; return the result and its distance to the optimum."""
-    objectives, psi = objectives_of(kind), L1(0.05)
+    objectives, psi = objectives_of(kind), psi or L1(0.05)
     layout = objectives[0].layout
 
     def mod(message, context, call_next):
@@ -312,6 +312,20 @@ def test_who_voids_the_gap_by_a_loss_of_its_own_kind_is_named(hessian):
     assert (row.round, row.partition_id) == (1, LIAR)
     assert "its factor is 3, that of 3 of 4 clients is 1" in row.reason
     assert "duality-gap" not in result.train_metrics_clientapp[max(result.train_metrics_clientapp)]
+    assert -1e-9 <= distance <= 1e-8
+
+
+@together("value", [0.0, 1e6, 1e300])
+@pytest.mark.parametrize("psi", [L1(0.05), L2Squared(0.05)], ids=["accelerated", "quasi-newton"])
+def test_one_smoothness_does_not_set_the_length_of_a_step(psi, value):
+    """One of 1e300 ends a run in its first round, at a step of nothing."""
+
+    def lie(vectors):
+        if "smoothness" in vectors:
+            vectors["smoothness"] = np.full(1, value)
+
+    result, distance = newton(Logistic, lie, (1,), psi=psi, hessian="none")
+    assert result.left_out == []
     assert -1e-9 <= distance <= 1e-8
 
 
