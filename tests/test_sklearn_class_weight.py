@@ -8,7 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.class_weights import class_counts
+from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedLogisticRegression
 from flwr_fco.wire import flower
@@ -96,6 +96,12 @@ def test_counts_are_those_of_the_rows():
         shares = counts * weights / (counts @ weights)
         slopes = 1.0 / k - shares if k > 2 else 0.5 - shares[1:]
         np.testing.assert_array_equal(class_counts(slopes, int(counts.sum()), weights), counts)
+
+
+def test_weights_may_be_numpys_and_a_class_that_nobody_has_has_one():
+    given = {"a": np.float32(0.5), "b": np.int64(3)}
+    assert weights_of_classes(given, np.array(["a", "b"])).tolist() == [0.5, 3.0]
+    assert weights_of_classes("balanced", np.arange(3), np.array([2.0, 0.0, 4.0])).tolist() == [1.0, 1.0, 0.5]
 
 
 def test_what_is_refused():

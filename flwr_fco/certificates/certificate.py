@@ -245,27 +245,27 @@ def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.in
         numbers, check = {"stage": float(SLOPES)}, told.slopes(0.0)
         answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape}, check=check)
         at_zero = _mean(answers, "quadratic")
-    own = around = yield from _row(w)
+    own = around = yield from _row(w, told)
     point, rows = w, np.zeros((0, own.size))
     for tries in range(_TRIES):
         bend = np.zeros((on.size, on.size))
         for place, j in enumerate(on):
             moved = point.copy()
             moved[j] += _STEP * max(1.0, abs(float(point[j])))
-            changed = yield from _row(moved)
+            changed = yield from _row(moved, told)
             bend[place] = (changed[on] - around[on]) / (moved[j] - point[j])
         found = corners(point[on], around[on], bend, around[-1] + at_zero, tries)
         each = []
         for values in found.values:
             corner = point.copy()
             corner[on] = values
-            each.append((yield from _row(corner)))
+            each.append((yield from _row(corner, told)))
         rows = np.array(each)
         if surround(rows[:, on]):
             break
         point = point.copy()
         point[on] = found.values.mean(axis=0)
-        around = yield from _row(point)
+        around = yield from _row(point, told)
     else:
         return (
             yield from _residual(psi, w, objective, "the optimum in the coefficients that psi leaves alone is too far")
@@ -274,9 +274,9 @@ def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.in
     return _gap(objective, lower)
 
 
-def _row(point: Vector) -> Generator[Request, Sequence[Answer], Vector]:
+def _row(point: Vector, told: Told) -> Generator[Request, Sequence[Answer], Vector]:
     """Return the pooled gradient at a point with its conjugate and loss."""
-    answers = yield Request("gradient", {}, ("loss",), {"gradient": point.shape}, point)
+    answers = yield Request("gradient", {}, ("loss",), {"gradient": point.shape}, point, check=told.tangent(point))
     return as_row(_mean_vector(answers, "gradient"), point, _mean(answers, "loss"))
 
 

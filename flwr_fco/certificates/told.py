@@ -11,13 +11,14 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.questions import CONVEX, LINKS, Answer
 
 #: Rounding error of a client's sums, relative to the sums of absolute values.
-_ROUNDING = 1e-6
+ROUNDING = 1e-6
 Numbers = Mapping[str, float]
 
 
@@ -42,6 +43,7 @@ class Told:
         self._w = w
         self._facts: dict[int | None, Numbers] = {}
         self._pairs: dict[int | None, float] = {}
+        self._gradients: dict[int | None, Vector] = {}
 
     def facts(self, answer: Answer) -> None:
         """Check the loss and what is said of its kind.
@@ -55,26 +57,16 @@ class Told:
         self._facts[answer.node_id] = answer.numbers
 
     def _check_facts(self, own: Numbers) -> None:
-        size = self._w.size
-        number, outputs, loss = own["link"], own["outputs"], own["loss"]
-        if number not in range(len(LINKS)):
-            raise ProtocolError(f"the link of its loss is {number:g}; expected a whole number below {len(LINKS)}")
-        link = LINKS[int(number)]
-        if not number:
-            return
-        if outputs not in range(1, size + 1) or own["intercept"] not in (0.0, 1.0):
-            raise ProtocolError(f"its loss has {outputs:g} outputs and intercept={own['intercept']:g}: no such model")
-        if own["l2"] < 0.0 or not own["factor"] > 0.0:
-            raise ProtocolError(f"its loss has l2={own['l2']:g} and factor={own['factor']:g}; expected >= 0 and > 0")
-        if link in CONVEX:
+        link, loss = link_of(own, self._w.size), own["loss"]
+        if link in (LINKS[0], *CONVEX):
             return
         ridge = self._ridge(own)
         if loss < 0.0:
             raise ProtocolError(f"its loss is {loss:.6g}; expected a number >= 0")
-        if loss < (1.0 - _ROUNDING) * ridge:
+        if loss < (1.0 - ROUNDING) * ridge:
             raise ProtocolError(f"its loss is {loss:.6g}, and its l2 term alone is {ridge:.6g}")
         # The square of a mean is at most the mean square, which the loss is.
-        most = (math.sqrt(2.0 * own["factor"] * loss) if link == "identity" else 0.0) * (1.0 + _ROUNDING)
+        most = (math.sqrt(2.0 * own["factor"] * loss) if link == "identity" else 0.0) * (1.0 + ROUNDING)
         if abs(own["slope"]) > most:
             raise ProtocolError(f"its mean slope is {own['slope']:.6g}; expected at most {most:.6g} by its loss")
 
@@ -103,7 +95,7 @@ class Told:
             self._at_most("slope in an intercept", self._last(own, gradient), 1.0)
             return
         away = centre**2 / (2.0 * factor) if link == "identity" else 0.0
-        most = _ROUNDING * (size + away)
+        most = ROUNDING * (size + away)
         if link in CONVEX:
             if loss + quadratic < -most:
                 raise ProtocolError(f"its loss is {own['loss']:.6g}, and it says that none is below {-quadratic:.6g}")
@@ -133,7 +125,7 @@ class Told:
         loss = own["loss"] - self._ridge(own)
         size = abs(own["loss"]) + self._ridge(own) + abs(entropy) + abs(pair)
         least = max(-math.log(max(2.0, own["outputs"])), pair - loss)
-        if not least - _ROUNDING * (1.0 + size) <= entropy <= _ROUNDING:
+        if not least - ROUNDING * (1.0 + size) <= entropy <= ROUNDING:
             raise ProtocolError(
                 f"the mean of its sums q log q is {entropy:.6g}; expected a number from {least:.6g} to 0 by its loss "
                 "and gradient"
@@ -149,7 +141,7 @@ class Told:
         """
         for name in ("predicted", "present"):
             shares = answer.vectors[name]
-            if (shares < 0.0).any() or abs(shares.sum() - 1.0) > _ROUNDING:
+            if (shares < 0.0).any() or abs(shares.sum() - 1.0) > ROUNDING:
                 raise ProtocolError(f"its {name} shares of classes are {shares.tolist()}; expected >= 0 with the sum 1")
 
     def references(self, answer: Answer) -> None:
@@ -160,13 +152,27 @@ class Told:
         ProtocolError
             If a conjugate is less.
         """
-        own, rows = self._facts.get(answer.node_id), answer.vectors["references"]
-        if own is None:
+        own = self._facts.get(answer.node_id)
+        if own is not None:
+            check_references(answer.vectors["references"], self._w, own["loss"] - self._ridge(own))
+
+    def tangent(self, point: Vector) -> Callable[[Answer], None]:
+        """Return the check of a loss and gradient, first at the certificate's point itself, then at others.
+
+        Parameters
+        ----------
+        point : ndarray of float64, shape (d,)
+            Where they are.
+        """
+        return lambda answer: self._check_tangent(answer, point)
+
+    def _check_tangent(self, answer: Answer, point: Vector) -> None:
+        own, gradient = self._facts.get(answer.node_id), answer.vectors["gradient"]
+        if own is None or not own["link"]:
             return
-        pairs, loss = rows[:, :-1] * self._w, own["loss"] - self._ridge(own)
-        sizes = np.abs(pairs).sum(axis=1) + abs(own["loss"]) + np.abs(rows[:, -1])
-        if (rows[:, -1] < pairs.sum(axis=1) - loss - _ROUNDING * sizes).any():
-            raise ProtocolError("a conjugate of its references is below what its loss at the point allows")
+        here = own["loss"], self._gradients.setdefault(answer.node_id, gradient)
+        there = answer.numbers["loss"], gradient
+        check_tangents(here, there, point - self._w, squares=LINKS[int(own["link"])] == "identity")
 
     def _ridge(self, own: Numbers) -> float:
         coefficients = self._w[: self._w.size - int(own["outputs"]) * int(own["intercept"])]
@@ -184,5 +190,97 @@ class Told:
 
     @staticmethod
     def _at_most(what: str, value: float, most: float) -> None:
-        if value > (1.0 + _ROUNDING) * most:
+        if value > (1.0 + ROUNDING) * most:
             raise ProtocolError(f"its {what} is {value:.6g}; expected at most {most:.6g}")
+
+
+def link_of(own: Numbers, size: int) -> str:
+    """Return the link that a client says its loss has.
+
+    Parameters
+    ----------
+    own : mapping of str to float
+        What it says of the kind of its loss.
+    size : int
+        Number of entries of the model.
+
+    Raises
+    ------
+    ProtocolError
+        If there is no such loss.
+    """
+    number, outputs = own["link"], own["outputs"]
+    if number not in range(len(LINKS)):
+        raise ProtocolError(f"the link of its loss is {number:g}; expected a whole number below {len(LINKS)}")
+    if number:
+        if outputs not in range(1, size + 1) or own["intercept"] not in (0.0, 1.0):
+            raise ProtocolError(f"its loss has {outputs:g} outputs and intercept={own['intercept']:g}: no such model")
+        if own["l2"] < 0.0 or not own["factor"] > 0.0:
+            raise ProtocolError(f"its loss has l2={own['l2']:g} and factor={own['factor']:g}; expected >= 0 and > 0")
+    return LINKS[int(number)]
+
+
+def check_references(rows: NDArray[np.float64], w: Vector, loss: float, tolerance: float = 0.0) -> None:
+    """Check further dual points of a client: by Fenchel's inequality their conjugates are at least <u, w> - loss.
+
+    Parameters
+    ----------
+    rows : ndarray of float64, shape (k, d + 1)
+        The dual points with their conjugates.
+    w : ndarray of float64, shape (d,)
+        The point.
+    loss : float
+        The client's loss there, without its l2 term.
+    tolerance : float, default 0.0
+        What may be missing besides rounding.
+
+    Raises
+    ------
+    ProtocolError
+        If a conjugate is less.
+    """
+    pairs = rows[:, :-1] * w
+    sizes = np.abs(pairs).sum(axis=1) + abs(loss) + np.abs(rows[:, -1])
+    if (rows[:, -1] < pairs.sum(axis=1) - loss - ROUNDING * sizes - tolerance).any():
+        raise ProtocolError("a conjugate of its references is below what its loss at the point allows")
+
+
+def check_tangents(
+    here: tuple[float, Vector], there: tuple[float, Vector], move: Vector, *, squares: bool, tolerance: float = 0.0
+) -> None:
+    """Check a client's loss at two points: a convex one is above its tangents, and squares rise by their mean slope.
+
+    Parameters
+    ----------
+    here, there : tuple of float and ndarray of float64, shape (d,)
+        The loss and its gradient at each point.
+    move : ndarray of float64, shape (d,)
+        From here to there.
+    squares : bool
+        Whether the loss is a mean of squares.
+    tolerance : float, default 0.0
+        What may be missing besides rounding.
+
+    Raises
+    ------
+    ProtocolError
+        If it is below one of them.
+
+    Examples
+    --------
+    >>> one = np.ones(1)
+    >>> check_tangents((0.5, one), (1.7, 2.0 * one), one, squares=False)
+    >>> check_tangents((0.5, one), (1.7, 2.0 * one), one, squares=True)
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ProtocolError: its loss rises by 1.2 to another point; expected from 1.5 to 1.5 by its slopes
+    """
+    rise, pairs = there[0] - here[0], (here[1] * move, there[1] * move)
+    low, high = (float(own.sum()) for own in pairs)
+    if squares:
+        low = high = 0.5 * (low + high)
+    most = tolerance + ROUNDING * (abs(here[0]) + abs(there[0]) + sum(float(np.abs(own).sum()) for own in pairs))
+    if not low - most <= rise <= high + most:
+        raise ProtocolError(
+            f"its loss rises by {rise:.6g} to another point; expected from {low:.6g} to {high:.6g} by its slopes"
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ def weights_of_classes(given: Any, classes: NDArray[Any], counts: Vector | None 
     ----------
     given : mapping, "balanced" or None
         What the user says: a number > 0 of each class, 1 if it is not named; or n / (k n_c), with n_c of all n rows in
-        class c of k.
+        class c of k; 1 if nobody has that class.
     classes : ndarray, shape (k,)
         All classes, sorted.
     counts : ndarray of float64, shape (k,), optional
@@ -39,7 +40,10 @@ def weights_of_classes(given: Any, classes: NDArray[Any], counts: Vector | None 
     if given is None:
         return None
     if isinstance(given, str) and given == "balanced":
-        return None if counts is None else np.asarray(counts.sum() / (classes.size * counts))
+        if counts is None:
+            return None
+        usual = counts.sum() / classes.size
+        return np.asarray(usual / np.where(counts > 0.0, counts, usual))
     if not isinstance(given, Mapping):
         raise ConfigurationError(
             f"class_weight={given!r}; expected None, 'balanced', or a weight of each class, such as "
@@ -50,7 +54,7 @@ def weights_of_classes(given: Any, classes: NDArray[Any], counts: Vector | None 
     if unknown:
         raise ConfigurationError(f"class_weight names {unknown[:5]}, which are none of the classes {known}")
     for label, weight in given.items():
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.0 < weight < math.inf:
+        if isinstance(weight, bool) or not isinstance(weight, Real) or not 0.0 < float(weight) < math.inf:
             raise ConfigurationError(
                 f"class_weight[{label!r}]={weight!r}; expected a finite number > 0. Leave out the rows of a class that "
                 "does not count"

@@ -38,6 +38,7 @@ from flwr_fco.algorithms.contract import (
     Uplink,
     Vector,
 )
+from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     CertifiedMethod,
@@ -205,7 +206,7 @@ class AcceleratedGradient(CertifiedMethod):
         state, known, objective, lower = told
         begins = first or state.largest < 0.0
         if begins:
-            largest = float(replies.sum("smoothness")[0])
+            largest = mean_smoothness(replies)
             state = state._replace(smoothness=largest, largest=largest)
         # Of points that differ by rounding the last one: its gradient is the smallest.
         better = first or objective <= state.objective + _EPSILON * (1.0 + abs(objective))
@@ -219,6 +220,17 @@ class AcceleratedGradient(CertifiedMethod):
     def metrics(self, problem: Problem, state: AcceleratedState) -> dict[str, float | int]:
         """Return the objective, and the duality gap or else the residual."""
         return {**progress(state), "smoothness": state.smoothness}
+
+
+def mean_smoothness(replies: Replies) -> float:
+    """Return the mean Lipschitz constant of a round's replies, of which each counts as ten times the median at most.
+
+    A larger one is seen in the next exchange, and a single client's would end the run at steps of nothing.
+    """
+    claims = [(float(uplink.vectors["smoothness"][0]), uplink.weight) for uplink in replies]
+    median = sorted(claim for claim, _ in claims)[(len(claims) - 1) // 2]
+    most = LARGEST_CLAIM * median if median > 0.0 else math.inf
+    return math.fsum(weight * min(claim, most) for claim, weight in claims)
 
 
 def _smoothness(objective: Objective, w: Vector) -> float:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Evaluation, Problem, Replies, Setting, Vector
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated
+from flwr_fco.certificates.told import ROUNDING, check_references, link_of
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
@@ -23,8 +24,6 @@ from flwr_fco.wire.questions import CONVEX, LINKS
 
 #: As large a number as a state may hold where nothing is known yet.
 UNKNOWN = 1e300
-#: Rounding error of a client's sums, relative to the sums of absolute values.
-_ROUNDING = 1e-6
 #: By how much an objective may be below a lower bound of it, relative to their sizes, by rounding.
 _CONTRADICTION = 1e-11
 #: Bytes of a digest that a float64 holds exactly.
@@ -126,36 +125,31 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector, tolerance: float) ->
     flwr_fco.errors.ProtocolError: its loss is -1; expected a number >= 0
     """
     told = dict(zip(TERMS, terms.tolist(), strict=True))
-    number = told["link"]
-    if number not in range(len(LINKS)):
-        raise ProtocolError(f"the link of its loss is {number:g}; expected a whole number below {len(LINKS)}")
-    if number == 0:
+    link, outputs = link_of(told, w.size), told["outputs"]
+    if not told["link"]:
         if any(told[name] != 0.0 for name in FACTS_OF_LOSS):
             raise ProtocolError("it says something of a loss whose link it does not know")
         return
-    link, outputs = LINKS[int(number)], told["outputs"]
-    if outputs not in range(1, w.size + 1) or told["intercept"] not in (0.0, 1.0):
-        raise ProtocolError(f"its loss has {outputs:g} outputs and intercept={told['intercept']:g}: no such model")
-    if told["l2"] < 0.0 or not told["factor"] > 0.0:
-        raise ProtocolError(f"its loss has l2={told['l2']:g} and factor={told['factor']:g}; expected >= 0 and > 0")
     loss, linear, quadratic = told["loss"], told["linear"], told["quadratic"]
     if loss < 0.0 and link not in CONVEX:
         raise ProtocolError(f"its loss is {loss:.6g}; expected a number >= 0")
-    if quadratic < 0.0 and link not in CONVEX:
-        raise ProtocolError(f"its mean square is {quadratic:.6g}; expected a number >= 0")
-    most = math.log(max(2.0, outputs)) * (1.0 + _ROUNDING)
+    if (quadratic < 0.0 or (quadratic and link != "identity")) and link not in CONVEX:
+        raise ProtocolError(
+            f"its mean square is {quadratic:.6g}; expected a number >= 0, and 0 of other losses than squares"
+        )
+    most = math.log(max(2.0, outputs)) * (1.0 + ROUNDING)
     if link in ("logistic", "softmax") and not -most <= linear <= 0.0:
         raise ProtocolError(f"the mean of its sums q log q is {linear:.6g}; expected a number from {-most:.4g} to 0")
     count = w.size - int(outputs) * int(told["intercept"])
     ridge = told["l2"] * float(w[:count] @ w[:count])
     pairs = gradient * w
     if link in CONVEX:
-        if loss - 0.5 * ridge + quadratic < -_ROUNDING * (abs(loss) + ridge + abs(quadratic)) - tolerance:
+        if loss - 0.5 * ridge + quadratic < -ROUNDING * (abs(loss) + ridge + abs(quadratic)) - tolerance:
             raise ProtocolError(f"its loss is {loss:.6g}, and it says that none is below {-quadratic:.6g}")
         quadratic = 0.0
     difference = loss + 0.5 * ridge + linear + quadratic - float(pairs.sum())
     size = abs(loss) + ridge + abs(linear) + quadratic + float(np.abs(pairs).sum())
-    most = _ROUNDING * size + tolerance
+    most = ROUNDING * size + tolerance
     if not abs(difference) <= most:
         raise ProtocolError(
             f"its loss, conjugate and gradient differ by {difference:.3g} from those of one function; expected at most "
@@ -170,7 +164,7 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector, tolerance: float) ->
         slope, limit = float(np.abs(gradient[count:]).max()), 1.0
         if link == "identity":
             limit = math.sqrt(2.0 * told["factor"]) * (math.sqrt(quadratic) + math.sqrt(most))
-        if slope > (1.0 + _ROUNDING) * limit:
+        if slope > (1.0 + ROUNDING) * limit:
             raise ProtocolError(f"its loss has the slope {slope:.3g} in an intercept; expected at most {limit:.3g}")
 
 
@@ -188,34 +182,14 @@ def check_columns(columns: Vector, terms: Vector, square: float = math.inf) -> N
     if told["link"] >= LINKS.index(CONVEX[0]):
         return
     own, ones = np.split(columns, [columns.size - int(told["outputs"] * told["intercept"])])
-    if np.abs(ones - 1.0).max(initial=0.0) > _ROUNDING:
+    if np.abs(ones - 1.0).max(initial=0.0) > ROUNDING:
         raise ProtocolError(f"the mean of its intercept's column is {ones[0]:.6g}; expected 1")
     largest = float(np.abs(own).max(initial=0.0)) ** 2
-    if not (1.0 + _ROUNDING) * square >= largest:
+    if not (1.0 + ROUNDING) * square >= largest:
         raise ProtocolError(
             f"the largest mean square of its columns is {square:.6g}, and the square of a mean {largest:.6g}; expected "
             "no less"
         )
-
-
-def check_references(references: Vector, terms: Vector, gradient: Vector, w: Vector, tolerance: float) -> None:
-    """Check further dual points of a client: by Fenchel's inequality their conjugates are at least <u, w> - loss.
-
-    Raises
-    ------
-    ProtocolError
-        If a conjugate is less.
-    """
-    told = dict(zip(TERMS, terms.tolist(), strict=True))
-    if told["link"] < LINKS.index(CONVEX[0]):
-        return
-    rows = references.reshape(-1, w.size + 1)
-    count = w.size - int(told["outputs"] * told["intercept"])
-    pairs, loss = rows[:, :-1] * w, told["loss"] - 0.5 * told["l2"] * float(w[:count] @ w[:count])
-    least = pairs.sum(axis=1) - loss
-    sizes = np.abs(pairs).sum(axis=1) + abs(told["loss"]) + np.abs(rows[:, -1])
-    if (rows[:, -1] < least - _ROUNDING * sizes - tolerance).any():
-        raise ProtocolError("a conjugate of its references is below what its loss at the point allows")
 
 
 def check_targets(vectors: Mapping[str, Vector], w: Vector, square: float = math.inf) -> None:
@@ -240,17 +214,17 @@ def check_targets(vectors: Mapping[str, Vector], w: Vector, square: float = math
         pairs = columns * w
         expected = float(pairs.sum()) - float(gradient[count]) / told["factor"]
         size = float(np.abs(pairs).sum()) + abs(float(gradient[count])) / told["factor"] + abs(expected)
-        if abs(float(vectors["targets"][count]) - expected) > _ROUNDING * size:
+        if abs(float(vectors["targets"][count]) - expected) > ROUNDING * size:
             raise ProtocolError(
                 f"its mean target is {float(vectors['targets'][count]):.6g}, and by its slopes {expected:.6g}"
             )
         return
     targets = vectors.get("targets", columns / max(2, outputs) - gradient)
     shares, each = targets[count:], np.tile(targets[count:], -(-count // outputs))[:count]
-    whole = outputs == 1 or abs(float(shares.sum()) - 1.0) <= _ROUNDING
-    if not (whole and (shares >= -_ROUNDING).all() and (shares <= 1.0 + _ROUNDING).all()):
+    whole = outputs == 1 or abs(float(shares.sum()) - 1.0) <= ROUNDING
+    if not (whole and (shares >= -ROUNDING).all() and (shares <= 1.0 + ROUNDING).all()):
         raise ProtocolError(f"its shares of classes are {shares.tolist()}; expected numbers from 0 to 1, together 1")
-    if (targets[:count] ** 2 > (1.0 + _ROUNDING) * square * np.maximum(each, 0.0) + _ROUNDING**2 * square).any():
+    if (targets[:count] ** 2 > (1.0 + ROUNDING) * square * np.maximum(each, 0.0) + ROUNDING**2 * square).any():
         raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
 
 
@@ -287,7 +261,7 @@ def check_block(
         curvature = math.inf
     free = on >= (size or 0) - int(told["outputs"] * told["intercept"])
     most = np.where(free, curvature, curvature * square + told["l2"])
-    beyond = np.flatnonzero(diagonal > (1.0 + _ROUNDING) * most)
+    beyond = np.flatnonzero(diagonal > (1.0 + ROUNDING) * most)
     if beyond.size:
         value, limit = diagonal[beyond[0]], most[beyond[0]]
         raise ProtocolError(f"its Hessian has the entry {value:.3g} on the diagonal; expected at most {limit:.3g}")
@@ -296,7 +270,7 @@ def check_block(
     empty = diagonal == 0.0
     indefinite = bool((np.abs(block[empty]) > np.finfo(np.float64).tiny).any())
     try:
-        np.linalg.cholesky(scaled + (_ROUNDING * (1 + diagonal.size)) * np.eye(diagonal.size))
+        np.linalg.cholesky(scaled + (ROUNDING * (1 + diagonal.size)) * np.eye(diagonal.size))
     except np.linalg.LinAlgError:
         indefinite = True
     if indefinite:
@@ -309,8 +283,11 @@ def check_first(vectors: Mapping[str, Vector], w: Vector, tolerance: float) -> N
         square = float(vectors["square"][0]) if "square" in vectors else math.inf
         check_columns(vectors["columns"], vectors["terms"], square)
         check_targets(vectors, w, square)
-    if "references" in vectors:
-        check_references(vectors["references"], vectors["terms"], vectors["gradient"], w, tolerance)
+    told = dict(zip(TERMS, vectors["terms"].tolist(), strict=True))
+    if "references" in vectors and told["link"] >= LINKS.index(CONVEX[0]):
+        own = w[: w.size - int(told["outputs"] * told["intercept"])]
+        loss = told["loss"] - 0.5 * told["l2"] * float(own @ own)
+        check_references(vectors["references"].reshape(-1, w.size + 1), w, loss, tolerance)
 
 
 def check_facts(state: Known, terms: Vector) -> None:

@@ -18,16 +18,17 @@ from flwr_fco.algorithms.contract import Problem, Replies, Vector
 from flwr_fco.algorithms.newton.terms import TERMS, Evaluated
 from flwr_fco.certificates.dual import mixed_coordinates
 from flwr_fco.certificates.free import as_row, corners, surround
+from flwr_fco.certificates.told import check_tangents
 from flwr_fco.core.sparse import SparseVector, is_shorter
-from flwr_fco.errors import ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.duality import num_intercepts
 from flwr_fco.regularizers.base import BoundRegularizer
+from flwr_fco.wire.questions import LINKS
 
 Indices = NDArray[np.int64]
 
-#: How often the points may be asked for; and rounding error of a client's sums, for checks of what it says.
-_TRIES, _ROUNDING = 5, 1e-6
+#: How often the points may be asked for.
+_TRIES = 5
 
 
 def mixed(psi: BoundRegularizer) -> Indices:
@@ -94,17 +95,9 @@ def check_corners(state: Any, psi: BoundRegularizer, vectors: Any, tolerance: fl
     told = dict(zip(TERMS, vectors["terms"].tolist(), strict=True))
     if not told["link"] or told["l2"] > 0.0:
         return
-    loss, gradient = told["loss"], vectors["gradient"]
+    here, squares = (told["loss"], vectors["gradient"]), LINKS[int(told["link"])] == "identity"
     for point, own in zip(corners_of(state, psi), vectors["corners"].reshape(-1, state.trial.size + 1), strict=True):
-        move, there = point - state.trial, float(own[-1])
-        rise = there - loss
-        sizes = abs(loss) + abs(there) + float(np.abs(own[:-1] * move).sum() + np.abs(gradient * move).sum())
-        most = _ROUNDING * sizes + tolerance
-        if not float(gradient @ move) - most <= rise <= float(own[:-1] @ move) + most:
-            raise ProtocolError(
-                f"its loss rises by {rise:.6g} to another point, and its slopes there and here say from "
-                f"{float(gradient @ move):.6g} to {float(own[:-1] @ move):.6g}; expected a number between them"
-            )
+        check_tangents(here, (float(own[-1]), own[:-1]), point - state.trial, squares=squares, tolerance=tolerance)
 
 
 def with_corners(state: Any, psi: BoundRegularizer, replies: Replies) -> Any:

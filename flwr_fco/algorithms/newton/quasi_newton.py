@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Problem, Replies, Vector
-from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient
+from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient, mean_smoothness
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     feasible_start,
@@ -140,7 +140,7 @@ class QuasiNewton(AcceleratedGradient):
             return _begun_anew(state)
         state, known, objective, lower = told
         if first:
-            state = state._replace(smoothness=float(replies.sum("smoothness")[0]))
+            state = state._replace(smoothness=mean_smoothness(replies))
         terms = psi.separable_terms(y.shape)
         assert terms is not None  # of an l2 term
         gradient = known.gradient + terms.shrinkage * y

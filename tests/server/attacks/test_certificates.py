@@ -11,7 +11,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NoAnswerError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, Poisson
 from flwr_fco.pooled import centralized_solution, certify, composite_objective
-from flwr_fco.regularizers import L1
+from flwr_fco.regularizers import L1, L2Squared
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, FedNewton, Steps
 
@@ -55,9 +55,9 @@ def lying(change, liars=(LIAR,)):
     return mod
 
 
-def run(objectives, mods, rounds=2, callbacks=(), strength=0.1):
+def run(objectives, mods, rounds=2, callbacks=(), psi=None):
     strategy = FedDualAvg(
-        regularizer=L1(strength),
+        regularizer=psi or L1(0.1),
         client_lr=0.05,
         work=Steps(1, batch_size=None),
         fraction_evaluate=0.0,
@@ -143,6 +143,28 @@ def test_who_lies_in_a_field_is_left_out_and_the_rest_is_certified(kind, lie):
     assert last["duality-gap"] == pytest.approx(certify(rest, None, L1(0.1), w).value, rel=1e-9)
 
 
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+@pytest.mark.parametrize("kind", [LeastSquares, Logistic, Poisson])
+def test_who_lies_about_the_points_around_is_left_out_where_psi_leaves_columns_alone(kind, factor):
+    """Losses there are not told of in any other question; as many as are told now would be a gap of anything."""
+    objectives, psi = objectives_of(kind), L1(0.1, weights=np.array([0.0, 1.0, 1.0, 1.0]))
+
+    def lie(told, vectors):
+        if set(told) >= {"loss"} and "link" not in told:
+            told["loss"] *= factor
+
+    result, w = run(objectives, [lying(lie)], psi=psi)
+    last = result.train_metrics_clientapp[2]
+    assert {row.partition_id for row in result.left_out} == {LIAR}
+    assert "its loss rises by" in result.left_out[0].reason
+    rest = [own for m, own in enumerate(objectives) if m != LIAR]
+    assert (last["certificate-clients"], last["certificate-of"]) == (CLIENTS - 1, CLIENTS)
+    assert last["duality-gap"] == pytest.approx(certify(rest, None, psi, w).value, rel=1e-6)
+    result, w = run(objectives, [], psi=psi)
+    assert result.left_out == []
+    assert result.train_metrics_clientapp[2]["certificate-clients"] == CLIENTS
+
+
 @together("l2", [0.0, 0.2])
 @pytest.mark.parametrize("kind", ALL)
 def test_honest_answers_all_count(kind, l2):
@@ -202,9 +224,9 @@ def test_answers_that_contradict_each_other_are_no_certificate():
 # --- FedNewton --------------------------------------------------------------------------------------------------------
 
 
-def newton(kind, lie, rounds, *, start=0.3, liar=LIAR, **options):
+def newton(kind, lie, rounds, *, start=0.3, liar=LIAR, psi=None, **options):
     """Run FedNewton with a client that lies in some rounds; return the result and its distance to the optimum."""
-    objectives, psi = objectives_of(kind), L1(0.05)
+    objectives, psi = objectives_of(kind), psi or L1(0.05)
     layout = objectives[0].layout
 
     def mod(message, context, call_next):
@@ -236,6 +258,11 @@ def times(name, factor):
     return lie
 
 
+def parts_of_another_conjugate(vectors):
+    """Their sum is that of the loss, and at half of the slopes they come to less."""
+    vectors["terms"][1:3] += [-0.02, 0.02]
+
+
 def indefinite(vectors):
     """All minors of order 2 are positive, and the matrix is not."""
     order = int(np.sqrt(2 * vectors["block"].size))
@@ -244,6 +271,7 @@ def indefinite(vectors):
 
 
 NEWTON_LIES = [
+    parts_of_another_conjugate,
     times("block", 1e6),
     indefinite,
     times("targets", 3.0),
@@ -284,6 +312,20 @@ def test_who_voids_the_gap_by_a_loss_of_its_own_kind_is_named(hessian):
     assert (row.round, row.partition_id) == (1, LIAR)
     assert "its factor is 3, that of 3 of 4 clients is 1" in row.reason
     assert "duality-gap" not in result.train_metrics_clientapp[max(result.train_metrics_clientapp)]
+    assert -1e-9 <= distance <= 1e-8
+
+
+@together("value", [0.0, 1e6, 1e300])
+@pytest.mark.parametrize("psi", [L1(0.05), L2Squared(0.05)], ids=["accelerated", "quasi-newton"])
+def test_one_smoothness_does_not_set_the_length_of_a_step(psi, value):
+    """One of 1e300 ends a run in its first round, at a step of nothing."""
+
+    def lie(vectors):
+        if "smoothness" in vectors:
+            vectors["smoothness"] = np.full(1, value)
+
+    result, distance = newton(Logistic, lie, (1,), psi=psi, hessian="none")
+    assert result.left_out == []
     assert -1e-9 <= distance <= 1e-8
 
 

@@ -415,7 +415,7 @@ def test_without_a_hessian_the_contract_holds_too():
 
 def test_what_a_convex_loss_says_is_bounded_by_its_loss():
     """Its least value by its value, and the conjugates of further dual points by Fenchel's inequality."""
-    from flwr_fco.algorithms.newton.exchange import check_references, check_terms
+    from flwr_fco.algorithms.newton.exchange import check_first, check_terms
     from flwr_fco.algorithms.newton.terms import evaluation_terms
     from flwr_fco.errors import ProtocolError
     from flwr_fco.objectives import Poisson
@@ -427,7 +427,7 @@ def test_what_a_convex_loss_says_is_bounded_by_its_loss():
     terms, gradient = evaluation_terms(objective, w), objective.gradient(w)
     rows = references(objective)
     check_terms(terms, gradient, w, 1e-12)
-    check_references(rows.reshape(-1), terms, gradient, w, 1e-12)
+    check_first({"terms": terms, "references": rows.reshape(-1)}, w, 1e-12)
     lie = terms.copy()
     lie[2] = -1.1 * terms[0]
     with pytest.raises(ProtocolError, match="it says that none is below"):
@@ -439,4 +439,4 @@ def test_what_a_convex_loss_says_is_bounded_by_its_loss():
     least = rows[1, :-1] @ w - (terms[0] - 0.05 * w[:3] @ w[:3])
     rows[1, -1] = least - 1e-3
     with pytest.raises(ProtocolError, match="a conjugate of its references"):
-        check_references(rows.reshape(-1), terms, gradient, w, 1e-12)
+        check_first({"terms": terms, "references": rows.reshape(-1)}, w, 1e-12)
