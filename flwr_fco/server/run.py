@@ -515,7 +515,6 @@ class Run:
         MetricRecord or None
             None if no client was asked.
         """
-        self.outcome = None
         letters = self.open_round(server_round, arrays, config, grid)
         return self.close_round(self.mail.exchange(letters) if letters else [])
 
@@ -535,7 +534,7 @@ class Run:
         """
         if self.state is None or (server_round == 1 and self.current.number > 0):
             self.prepare(arrays)
-        mail = self.mail
+        mail, self.outcome = self.mail, None
         mail.grid, mail.config = grid, config
         self.choose_rates(grid)
         self._open_problem(server_round)
