@@ -443,6 +443,16 @@ def test_what_is_trained_later_gets_its_share_then():
     assert np.count_nonzero(model["backbone.weight"]) < 0.5 * model["backbone.weight"].size
 
 
+def test_the_log_names_tied_arrays_once(caplog):
+    from flwr_fco.simulation import InProcessGrid
+
+    start = ArrayRecord({name: Array(array) for name, array in NETWORK.items()})
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        FedDualAvg(**SPARSE).start(InProcessGrid(network_app(), 3), start, 14)
+    told = [line for line in caplog.messages if "under another name" in line]
+    assert [line.partition(" (")[0] for line in told] == ["'head.weight' is 'embedding.weight' under another name"]
+
+
 def test_tied_arrays_move_together():
     model = train_network(SPARSE)
     np.testing.assert_array_equal(model["embedding.weight"], model["head.weight"])
