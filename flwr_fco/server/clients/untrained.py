@@ -116,6 +116,22 @@ class Untrained(Part):
         }
         self._tell(before, tied)
 
+    def take(self, layout: Layout, point: Vector, before: Vector) -> None:
+        """Hold from now on what a hook of a subclass has made of arrays.
+
+        Parameters
+        ----------
+        layout : Layout
+            Places of the arrays.
+        point : ndarray of float64, shape (d,)
+            The model of the hook.
+        before : ndarray of float64, shape (d,)
+            The model that the hook got.
+        """
+        for entry in layout.optimized if self._still else ():
+            if entry.name in self._still and not np.array_equal(point[entry.block], before[entry.block]):
+                self._still[entry.name] = self._still[entry.name][0], point[entry.block].copy()
+
     def hold(self, values: Vector, layout: Layout) -> None:
         """Put frozen arrays back into a dual (Euclidean) or a model, in place.
 

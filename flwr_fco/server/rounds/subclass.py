@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.server.clients.untrained import Untrained
 from flwr_fco.server.run import Run
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.metrics import as_metrics
@@ -186,6 +187,9 @@ def take(run: Run, arrays: ArrayRecord, who: str) -> None:
             f"{who} a model that the server has not made, and the clients would never get it: "
             f"{why or _no_such_state(run, point, shown)}"
         )
+    untrained = run.parts.get("untrained")
+    if isinstance(untrained, Untrained):
+        untrained.take(run.layout, point, shown)
     run.move_to(state, passed)
 
 

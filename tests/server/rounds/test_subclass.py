@@ -421,9 +421,9 @@ def network_app(frozen=("pe", "backbone.weight"), until=1_000, *, tied=True):
     return app
 
 
-def train_network(options, app=None, rounds=10, **more):
+def train_network(options, app=None, rounds=10, *, kind=FedDualAvg, **more):
     start = {name: array.copy() for name, array in NETWORK.items()}
-    strategy = FedDualAvg(**options)
+    strategy = kind(**options)
     app = network_app() if app is None else app
     result = simulate(strategy, app, num_nodes=3, num_rounds=rounds, initial_arrays=start, progress=False, **more)
     return {name: array.numpy() for name, array in result.arrays.items()}
@@ -435,6 +435,22 @@ def test_what_nobody_trains_stays_whole(options):
     for name in ("backbone.weight", "pe"):
         np.testing.assert_array_equal(model[name], NETWORK[name])
     assert np.count_nonzero(model["fc.weight"]) < model["fc.weight"].size
+
+
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_what_a_hook_makes_of_untrained_arrays_stays(number):
+    class Own(FedDualAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            if server_round == number:
+                made["pe"] = arrays["pe"].numpy() * np.float32(2.0)
+                arrays["pe"] = Array(made["pe"])
+            return arrays, metrics
+
+    made = {}
+    model = train_network(SPARSE, kind=Own)
+    np.testing.assert_array_equal(model["pe"], made["pe"])
+    np.testing.assert_array_equal(model["backbone.weight"], NETWORK["backbone.weight"])
 
 
 def test_what_is_trained_later_gets_its_share_then():
