@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 
@@ -43,7 +44,7 @@ def numpy_client_app(client_fn: Callable[[Context], Any]) -> ClientApp:
     @app.train()
     def train(message: Message, context: Context) -> Message:
         sent, config = _read(message)
-        arrays, number, metrics = _client(client_fn, context).fit([array.numpy() for array in sent.values()], config)
+        arrays, number, metrics = _three(_client(client_fn, context).fit(_lists(sent), config), "fit", "arrays")
         if len(arrays) != len(sent):
             raise ConfigurationError(f"`fit` returned {len(arrays)} arrays; expected {len(sent)}: {', '.join(sent)}")
         record = ArrayRecord({name: Array(np.asarray(each)) for name, each in zip(sent, arrays, strict=True)})
@@ -52,8 +53,8 @@ def numpy_client_app(client_fn: Callable[[Context], Any]) -> ClientApp:
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         sent, config = _read(message)
-        loss, number, metrics = _client(client_fn, context).evaluate([array.numpy() for array in sent.values()], config)
-        return _answer(message, {}, number, {"loss": float(loss), **metrics})
+        loss, number, metrics = _three(_client(client_fn, context).evaluate(_lists(sent), config), "evaluate", "loss")
+        return _answer(message, {}, number, {**metrics, "loss": float(loss)})
 
     return app
 
@@ -73,7 +74,20 @@ def _read(message: Message) -> tuple[ArrayRecord, dict[str, Any]]:
     return arrays, {**config, **({"server_round": config["server-round"]} if "server-round" in config else {})}
 
 
+def _lists(sent: ArrayRecord) -> list[NDArray[Any]]:
+    return [array.numpy() for array in sent.values()]
+
+
+def _three(answer: Any, name: str, first: str) -> tuple[Any, Any, Mapping[str, Any]]:
+    if not (isinstance(answer, tuple) and len(answer) == 3 and isinstance(answer[2], Mapping)):
+        said = f"{len(answer)} values" if isinstance(answer, tuple) else f"a {type(answer).__name__}"
+        raise ConfigurationError(f"`{name}` returned {said}; expected ({first}, number of examples, metrics as a dict)")
+    return answer
+
+
 def _answer(message: Message, records: dict[str, Any], number: int, metrics: Mapping[str, Any]) -> Message:
-    numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
-    record = MetricRecord({"num-examples": int(number), **numbers})
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in metrics.items()}
+    # The sign makes a number of a truth value, which no record takes.
+    numbers = {name: +value for name, value in plain.items() if isinstance(value, int | float)}
+    record = MetricRecord({**numbers, "num-examples": int(number)})
     return Message(RecordDict({**records, "metrics": record}), reply_to=message)

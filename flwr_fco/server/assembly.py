@@ -112,8 +112,8 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     if isinstance(strategy, UnmodifiedOptions):
         check_unmodified(strategy)
         if serves_unmodified(strategy):
-            mail.language = parts["unmodified"] = UnmodifiedClients(strategy)
-            parts["untrained"] = untrained = Untrained()
+            mail.language = parts["unmodified"] = unmodified = UnmodifiedClients(strategy)
+            parts["untrained"] = untrained = Untrained(unmodified)
             mail.nodes.asks = mail.asks = False
     if isinstance(strategy, MinimiseOptions):
         parts["capped"] = CappedMinimisations()

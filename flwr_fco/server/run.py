@@ -331,14 +331,16 @@ class Run:
         if self._problem is None:
             self._problem = Problem.of(plan, memories=self.memories, graph=self.graph, given=self._given)
         else:
-            untrained = self._assembly.untrained
-            given = self._given if untrained is None or self._given is None else untrained.given(self._given)
-            self._problem = self._problem.with_plan(plan)._replace(given=given)
+            self._problem = self._problem.with_plan(plan)._replace(given=self._given_now())
 
-    def _setting_of(self, state: Any) -> Setting:
+    def _given_now(self) -> Setting:
+        """Return the user's setting, in whose layout psi leaves alone what nobody trains."""
         assert self._given is not None
         untrained = self._assembly.untrained
-        return self.algorithm.setting(self._given if untrained is None else untrained.given(self._given), state)
+        return self._given if untrained is None else untrained.given(self._given)
+
+    def _setting_of(self, state: Any) -> Setting:
+        return self.algorithm.setting(self._given_now(), state)
 
     def _is_of(self, setting: Setting, plan: Plan) -> bool:
         """Whether psi and the arrays that it acts on are those of a plan."""
@@ -515,7 +517,6 @@ class Run:
         MetricRecord or None
             None if no client was asked.
         """
-        self.outcome = None
         letters = self.open_round(server_round, arrays, config, grid)
         return self.close_round(self.mail.exchange(letters) if letters else [])
 
@@ -535,7 +536,7 @@ class Run:
         """
         if self.state is None or (server_round == 1 and self.current.number > 0):
             self.prepare(arrays)
-        mail = self.mail
+        mail, self.outcome = self.mail, None
         mail.grid, mail.config = grid, config
         self.choose_rates(grid)
         self._open_problem(server_round)
@@ -737,7 +738,7 @@ class Run:
         if untrained is not None:
             assert self._given is not None
             values = after.dual if hasattr(after, "dual") else after.primal
-            untrained.observe(self._given.layout, self.parts["unmodified"].sent_model(self.mail)[1], uplinks)  # type: ignore[attr-defined]
+            untrained.observe(self._given.layout, self.mail, uplinks)
             untrained.hold(values, self._given.layout)
         setting = self._setting_of(after)
         stage = self._begins_stage(setting)

@@ -55,6 +55,32 @@ def test_it_becomes_sparse():
     assert np.count_nonzero(model) == 12
 
 
+def test_numbers_of_numpy_are_numbers_and_the_loss_is_the_client_s():
+    class Client:
+        def fit(self, parameters, config):
+            return parameters, np.int64(10), {"f": np.float32(0.5), "i": np.int64(3), "b": True, "num-examples": 0}
+
+        def evaluate(self, parameters, config):
+            return np.float32(0.25), 10, {"loss": 7.0, "accuracy": np.float32(0.5)}
+
+    result = go(numpy_client_app(lambda context: Client()), {"client": "unmodified"})
+    assert [result.train_metrics_clientapp[8][name] for name in ("f", "i", "b")] == [0.5, 3, 1]
+    assert [result.evaluate_metrics_clientapp[8][name] for name in ("loss", "accuracy")] == [0.25, 0.5]
+    assert not result.left_out
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"), [(None, "a NoneType"), ([], "a list"), (([], 10), "2 values"), (([], 10, None), "3 values")]
+)
+def test_what_fit_leaves_out_is_said(answer, said):
+    class Client:
+        def fit(self, parameters, config):
+            return answer
+
+    with pytest.raises(ClientError, match=rf"`fit` returned {said}; expected \(arrays, number of examples, metrics"):
+        go(numpy_client_app(lambda context: Client()), DENSE)
+
+
 def test_other_answers_of_fit_are_errors_in_words():
     class Client:
         def fit(self, parameters, config):

@@ -14,7 +14,9 @@ from flwr_fco.algorithms.contract import Setting
 from flwr_fco.core.files import json_object
 from flwr_fco.core.layout import Entry, Layout, Vector
 from flwr_fco.core.logs import log
+from flwr_fco.server.clients.unmodified import UnmodifiedClients
 from flwr_fco.server.parts import Part
+from flwr_fco.server.replies.mail import Mail
 from flwr_fco.wire.protocol import Uplink
 
 #: Rounds in a row in which an increment of exactly 0 from everyone means that nobody trains an array.
@@ -31,9 +33,15 @@ class Untrained(Part):
     can answer that. After two rounds with increments of exactly 0 from everyone, an array is again what it was in the
     first of them, and stays so until it moves. Arrays that are equal, not constant, and have equal increments are one
     array under two names (tied weights): the second is a copy of the first as long as their increments are equal.
+
+    Parameters
+    ----------
+    clients : UnmodifiedClients
+        Who were sent the model.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clients: UnmodifiedClients) -> None:
+        self._clients = clients
         self.forget()
 
     def forget(self) -> None:
@@ -71,18 +79,19 @@ class Untrained(Part):
             self._layouts = given.layout, held, given.layout.leaving(held)
         return given._replace(layout=self._layouts[2])
 
-    def observe(self, layout: Layout, sent: Vector, uplinks: Sequence[Uplink]) -> None:
+    def observe(self, layout: Layout, mail: Mail, uplinks: Sequence[Uplink]) -> None:
         """Observe what the clients of a round have trained.
 
         Parameters
         ----------
         layout : Layout
             The user's.
-        sent : ndarray of float64, shape (d,)
-            The model that they got.
+        mail : Mail
+            The messages of the run, with the model that they got.
         uplinks : sequence of Uplink
             What they sent.
         """
+        _, sent = self._clients.sent_model(mail)
         everything = sorted((e for e in layout.optimized if e.size), key=lambda entry: not entry.regularized)
         entries = [entry for entry in everything if entry.regularized]
         increments = [np.asarray(uplink.vectors["increment"]) for uplink in uplinks]
@@ -105,7 +114,23 @@ class Untrained(Part):
             for second, first in pairs.items()
             if all(np.array_equal(each[blocks[first]], each[blocks[second]]) for each in increments)
         }
-        self._tell(before, tied, blocks)
+        self._tell(before, tied)
+
+    def take(self, layout: Layout, point: Vector, before: Vector) -> None:
+        """Hold from now on what a hook of a subclass has made of arrays.
+
+        Parameters
+        ----------
+        layout : Layout
+            Places of the arrays.
+        point : ndarray of float64, shape (d,)
+            The model of the hook.
+        before : ndarray of float64, shape (d,)
+            The model that the hook got.
+        """
+        for entry in layout.optimized if self._still else ():
+            if entry.name in self._still and not np.array_equal(point[entry.block], before[entry.block]):
+                self._still[entry.name] = self._still[entry.name][0], point[entry.block].copy()
 
     def hold(self, values: Vector, layout: Layout) -> None:
         """Put frozen arrays back into a dual (Euclidean) or a model, in place.
@@ -148,20 +173,17 @@ class Untrained(Part):
         self._pairs = saved["pairs"]
         self._still = {name: (number, np.asarray(arrays[f"still/{name}"])) for name, number in saved["rounds"].items()}
 
-    def _tell(self, before: set[str], tied: set[str], blocks: Mapping[str, slice]) -> None:
+    def _tell(self, before: set[str], tied: set[str]) -> None:
         frozen = self._frozen
         if frozen - before:
             text = "nobody has trained %s for %s rounds: psi leaves them as they were until they move"
             log(INFO, text, _listed(frozen - before), _ROUNDS)
         if before - frozen:
             log(INFO, "clients train %s now: psi acts on them", _listed(before - frozen))
-        for second in (self._pairs or {}).keys() - tied:
-            log(
-                INFO,
-                "%r is %r under another name (equal, and trained equally): they move together",
-                second,
-                self._pairs,
-            )
+        for second, first in (self._pairs or {}).items():
+            if second not in tied:
+                text = "%r is %r under another name (equal, and trained equally): they move together"
+                log(INFO, text, second, first)
 
 
 def _listed(names: set[str]) -> str:

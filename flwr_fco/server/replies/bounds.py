@@ -200,9 +200,7 @@ class IncrementBounds:
         shares = examples if weights is None else weights
         times = [uplink.elapsed or 1.0 for uplink in uplinks]
         if self.ratio is not None:
-            if len(uplinks) >= ENOUGH and remember:
-                self.largest[_REPLIES] = float(ENOUGH)
-            self.compare("number of examples", examples, reasons, remember, first=_FIRST_WEIGHTS, lasting=True)
+            self.compare_examples("number of examples", examples, reasons, remember)
             steady = times.count(times[0]) == len(times)
             if not steady:
                 work = [share * time for share, time in zip(shares, times, strict=True)]
@@ -232,6 +230,20 @@ class IncrementBounds:
         if self.ratio is not None and passed:
             self._compare_passed(uplinks, passed, reasons, remember)
         return reasons
+
+    def compare_examples(
+        self, name: str, examples: Sequence[float], reasons: dict[int, str], remember: bool = True
+    ) -> None:
+        """Record replies of far more examples than usual, by one rule in training and in evaluations.
+
+        Parameters
+        ----------
+        name, examples, reasons, remember
+            As for :meth:`compare`.
+        """
+        if len(examples) >= ENOUGH and remember:
+            self.largest[_REPLIES] = float(ENOUGH)
+        self.compare(name, examples, reasons, remember, first=_FIRST_WEIGHTS, lasting=True)
 
     def _compare_loops(
         self, times: Sequence[float], examples: Sequence[float], reasons: dict[int, str], remember: bool

@@ -148,7 +148,8 @@ def evaluation_objections(
         As for :func:`training_metrics` and :func:`metric_objections`.
     """
     reasons: dict[int, str] = {}
-    bounds.compare("number of examples of an evaluation", [float(reply[weighted_by_key]) for reply in metrics], reasons)
+    examples = [float(reply[weighted_by_key]) for reply in metrics]
+    bounds.compare_examples("number of examples of an evaluation", examples, reasons)
     others = [{name: each for name, each in reply.items() if name != weighted_by_key} for reply in metrics]
     return metric_objections(others, EVALUATION * ratio, bounds, "evaluated ") | reasons
 

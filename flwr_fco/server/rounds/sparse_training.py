@@ -11,6 +11,7 @@ import numpy as np
 
 from flwr_fco.algorithms.contract.choices import Unmodified
 from flwr_fco.algorithms.density import rounds_needed
+from flwr_fco.core.layout import Entry
 from flwr_fco.core.logs import log
 from flwr_fco.results import Number
 from flwr_fco.server.options import density_of
@@ -64,11 +65,11 @@ class SparseTraining:
         num_rounds : int
             Number of rounds of the run.
         """
-        self._run, self._num_rounds = strategy._fco, num_rounds
+        self._run = strategy._fco
         self._told: set[str] = set()
-        #: By metric: its first and its best value.
+        #: By metric: the first and the least loss, and the first score.
         self._losses: dict[str, tuple[float, float]] = {}
-        self._scores: dict[str, tuple[float, float]] = {}
+        self._scores: dict[str, float] = {}
         #: Most entries that were not 0, by array.
         self._fullest = self._kept(self._run.primal_arrays())
         layers = sum(e.regularized and len(e.shape) >= 2 for e in self._run.plan.layout.optimized)
@@ -77,7 +78,7 @@ class SparseTraining:
             text = (
                 "%s rounds are too few for this density: a network that loses so many weights so soon tends to stay "
                 "near chance, as it does if it is pruned. Most networks of %s layers need %s for 95 %% of FedAvg's "
-                "accuracy and three times as many for 99 %%: give more rounds, or a larger density"
+                "accuracy, at least half of them three times as many for 99 %%: give more rounds, or a larger density"
             )
             log(WARNING, text, num_rounds, layers, needed)
         elif self._rounds is not None and self._rounds > num_rounds:
@@ -101,8 +102,7 @@ class SparseTraining:
         for name in metrics:
             words, now = {*re.findall("[a-z]+", name.lower())}, float(metrics[name])
             if words & _SCORES:
-                first, best = self._scores.setdefault(name, (now, now))
-                self._scores[name] = first, max(best, now)
+                self._scores.setdefault(name, now)
             if "loss" not in words:
                 continue
             first, least = self._losses.setdefault(name, (now, now))
@@ -120,23 +120,26 @@ class SparseTraining:
 
     def _scores_rose(self, metrics: Mapping[str, Number]) -> bool:
         """Whether an accuracy, or another score, is well above its first value."""
-        return any(float(metrics[name]) > _ROSE * first for name, (first, _) in self._scores.items() if name in metrics)
+        return any(float(metrics[name]) > _ROSE * first for name, first in self._scores.items() if name in metrics)
 
     @property
     def _what(self) -> str:
         layers = sum(len(entry.shape) >= 2 for entry in self._run.plan.layout.optimized)
         return "network" if layers > 1 else "model"
 
+    @property
+    def _entries(self) -> list[Entry]:
+        """Arrays that psi acts on."""
+        return [entry for entry in self._run.plan.layout.optimized if entry.regularized and entry.size]
+
     def _kept(self, arrays: Any) -> dict[str, int]:
-        """Return how many entries of each array that psi acts on are not 0."""
+        """Return how many entries of each of them are not 0."""
         w = self._run.as_vector(arrays)
-        entries = [entry for entry in self._run.plan.layout.optimized if entry.regularized and entry.size]
-        return {entry.name: int(np.count_nonzero(w[entry.block])) for entry in entries}
+        return {entry.name: int(np.count_nonzero(w[entry.block])) for entry in self._entries}
 
     def _look_at_arrays(self, server_round: int, arrays: Any) -> None:
         """Warn about arrays that have become nearly empty, once for each."""
-        entries = [entry for entry in self._run.plan.layout.optimized if entry.regularized and entry.size]
-        kept = self._kept(arrays)
+        entries, kept = self._entries, self._kept(arrays)
         density = sum(kept.values()) / max(1, sum(entry.size for entry in entries))
         for entry in entries:
             fullest = self._fullest[entry.name] = max(kept[entry.name], self._fullest.get(entry.name, 0))

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.server.clients.untrained import Untrained
 from flwr_fco.server.run import Run
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.metrics import as_metrics
@@ -19,6 +20,12 @@ from flwr_fco.wire.model import primal_vector
 
 #: Largest difference between a model that a hook returns and the primal point of its state, relative to its size.
 _EQUAL = 1e-12
+#: What to do instead of making messages.
+_WHOM = (
+    "the server knows whom it asks only from super().configure_train(server_round, arrays, config, grid). Leave "
+    "messages out of what that returns, or change them; to choose the nodes of a round give "
+    "participation=Participation(choose_nodes=...)"
+)
 #: Fields of a state that hold its point, in the dual space or itself.
 _POINTS = ("dual", "primal")
 
@@ -68,13 +75,23 @@ def hooked_round(
     """
     strategy, name = run.strategy, type(run.strategy).__name__
     run.outcome, before = None, run.snapshot()
-    messages = list(strategy.configure_train(server_round, arrays, config, grid) or ())
-    check_configured(run, server_round, len(messages))
+    messages = strategy.configure_train(server_round, arrays, config, grid)
+    if messages is None:
+        raise ConfigurationError(f"{name}.configure_train returned None; expected messages, those of super()'s")
+    messages = list(messages)
+    own = sum(message.metadata.group_id != str(server_round) for message in messages)
+    if own:
+        raise ConfigurationError(
+            f"{name}.configure_train returned {own} messages that are not of super().configure_train in round "
+            f"{server_round}: {_WHOM}"
+        )
     if not run.algorithm.everyone:
         # A hook may leave messages out: nobody waits for nodes that were not asked.
         asked = {message.metadata.dst_node_id for message in messages}
         run.current.nodes = {key: node for key, node in run.current.nodes.items() if key in asked}
-    answer = strategy.aggregate_train(server_round, send_and_receive(grid, messages, run.mail.timeout))
+    answer: Any = (None, None)
+    if messages or run.current.number == server_round:
+        answer = strategy.aggregate_train(server_round, send_and_receive(grid, messages, run.mail.timeout))
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise ConfigurationError(
             f"{name}.aggregate_train returned a {type(answer).__name__}; expected (arrays, metrics), as FedAvg returns"
@@ -107,8 +124,8 @@ def hooked_round(
     return run.primal_arrays(), metrics
 
 
-def check_configured(run: Run, server_round: int, count: int | None = None) -> None:
-    """Raise an error unless ``configure_train`` has begun a round.
+def check_configured(run: Run, server_round: int) -> None:
+    """Raise an error unless ``configure_train`` has begun this round, whose replies have not been aggregated.
 
     Parameters
     ----------
@@ -116,23 +133,17 @@ def check_configured(run: Run, server_round: int, count: int | None = None) -> N
         The run behind the strategy.
     server_round : int
         The round.
-    count : int, optional
-        Number of messages of the hook, if it has returned any.
     """
-    number = run.current.number
-    if number == server_round or count == 0:
-        return
-    name = type(run.strategy).__name__
-    told = (
-        f"{name}.configure_train returned {count} messages for round {server_round}, but super().configure_train was"
-        if count
-        else f"aggregate_train was called for round {server_round}, but configure_train"
-    )
-    raise ConfigurationError(
-        f"{told} for {number}; call them in turn, as `start` does: the server knows whom it asks only from "
-        "super().configure_train(server_round, arrays, config, grid). Leave messages out of what that returns, or "
-        "change them; to choose the nodes of a round give participation=Participation(choose_nodes=...)"
-    )
+    if run.current.number != server_round:
+        raise ConfigurationError(
+            f"aggregate_train was called for round {server_round}, but configure_train for {run.current.number}; call "
+            f"them in turn, as `start` does: {_WHOM}"
+        )
+    if run.outcome is not None:
+        raise ConfigurationError(
+            f"aggregate_train was called twice for round {server_round}: each call is a step of the server. Call it "
+            "once, with the replies that count"
+        )
 
 
 def take(run: Run, arrays: ArrayRecord, who: str) -> None:
@@ -174,8 +185,11 @@ def take(run: Run, arrays: ArrayRecord, who: str) -> None:
     if state is None:
         raise ConfigurationError(
             f"{who} a model that the server has not made, and the clients would never get it: "
-            f"{why or _no_such_state(run)}"
+            f"{why or _no_such_state(run, point, shown)}"
         )
+    untrained = run.parts.get("untrained")
+    if isinstance(untrained, Untrained):
+        untrained.take(run.layout, point, shown)
     run.move_to(state, passed)
 
 
@@ -199,14 +213,19 @@ def _why_not(run: Run) -> str:
     return ""
 
 
-def _no_such_state(run: Run) -> str:
+def _no_such_state(run: Run, point: Vector, shown: Vector) -> str:
     density = getattr(run.strategy, "density", None)
     psi = run.problem.plan.regularizer if density is None else f"a density of {density}"
+    woken = (shown == 0.0) & (point != 0.0)
+    names = [entry.name for entry in run.problem.layout.optimized if woken[entry.block].any()]
+    whole = ""
+    if density is not None and names:
+        whole = f"; keep an array whole that you set, regularizer=PerParameter({{{names[0]!r}: Zero()}})"
     return (
         f"it is the primal point of no dual near the present one under psi = {psi}. An entry "
         "that psi has made 0 must stay 0 (noise on it would vanish with the next round, and a privacy claim with it), "
-        "and a constraint must hold. Change the other entries only, use privacy=GaussianDP(...) for noise, or "
-        "regularizer=Zero()"
+        f"and a constraint must hold{f'; here zeros of {names[0]!r} are not 0' if names else ''}. Change the other "
+        f"entries only{whole}; for noise take privacy=GaussianDP(...), or no psi"
     )
 
 
@@ -221,7 +240,8 @@ def _state_at(run: Run, point: Vector, shown: Vector) -> Any:
     target = np.where(changed, point, present)
     value = getattr(state, field).copy()
     if field == "dual":
-        value[changed] += (problem.h.gradient(target) - problem.h.gradient(present))[changed]
+        # In this order: what is much smaller than before keeps its digits.
+        value[changed] = (value - problem.h.gradient(present) + problem.h.gradient(target))[changed]
     else:
         value[changed] = target[changed]
     zeros = target == 0.0

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 from faulty import Faulty, scaled, start_on, strategy, with_metrics
-from flwr.app import ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from problems import D, app_of, clients, flat, start_arrays
 from together import together
 
 from flwr_fco.errors import ProtocolError
 from flwr_fco.regularizers import L1
+from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Bounds, DFedDA, Epochs, FastFedDA, FedDAGT, FedDualAvg, FedMid, Steps, run_of
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import FirstOrder
@@ -106,6 +108,33 @@ def test_an_unmodified_client_may_have_a_schedule_but_not_any():
         else:
             with pytest.raises(ProtocolError, match="elapsed"):
                 check_claims(chosen, Node(1, 0), uplink, None)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "largest", "left_out"),
+    [(4, 10**6, ()), (2, 10**6, ()), (5, 10**4, ()), (5, 10**6, range(1, 15)), (4, 10**7, range(1, 15))],
+)
+def test_a_client_of_many_examples_is_treated_alike_in_training_and_in_evaluation(nodes, largest, left_out):
+    app = ClientApp()
+
+    def answer(message, context, records):
+        number = 10 if context.node_config["partition-id"] else largest
+        metrics = MetricRecord({"num-examples": number, "loss": 0.5})
+        return Message(RecordDict({**records, "metrics": metrics}), reply_to=message)
+
+    @app.train()
+    def train(message, context):
+        w = message.content["arrays"]["w"].numpy()
+        return answer(message, context, {"arrays": ArrayRecord({"w": Array(w + 0.3 * (1.0 - w))})})
+
+    @app.evaluate()
+    def evaluate(message, context):
+        return answer(message, context, {})
+
+    chosen, start = FedDualAvg(client="unmodified"), {"w": np.zeros(3)}
+    result = simulate(chosen, app, num_nodes=nodes, num_rounds=14, initial_arrays=start, progress=False)
+    rounds = {kind: [row.round for row in result.left_out if row.kind == kind] for kind in ("train", "evaluate")}
+    assert rounds == {"train": [*left_out], "evaluate": [*left_out]}
 
 
 @pytest.mark.parametrize(

@@ -145,13 +145,17 @@ def without_a_row(w, number):
     return w
 
 
+def made_tiny(w, number):
+    return 1e-9 * w
+
+
 def halved_and_rounded(w, number):
     return np.round(0.5 * w, 2)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("options", [DENSE, SPARSE, THRESHOLD], ids=["dense", "sparse", "threshold"])
-@pytest.mark.parametrize("change", [clipped, without_a_row, halved_and_rounded])
+@pytest.mark.parametrize("change", [clipped, without_a_row, halved_and_rounded, made_tiny])
 def test_the_clients_get_what_the_hook_returns(change, options, dtype):
     seen, returned = [], []
 
@@ -179,6 +183,12 @@ def test_noise_on_zeros_is_refused_because_it_would_vanish(options):
     noise = np.random.default_rng(1)
     with pytest.raises(ConfigurationError, match=r"Own.aggregate_train returned .* must stay 0.*privacy claim"):
         go(changing(lambda w, number: w + 0.01 * noise.normal(size=w.shape)), options)
+
+
+def test_an_array_that_a_hook_sets_is_kept_whole_as_the_error_says():
+    reset = changing(lambda w, number: TARGET if number == 5 else w)
+    with pytest.raises(ConfigurationError, match=r"zeros of 'w' are not 0.*PerParameter\(\{'w': Zero\(\)\}\)"):
+        go(reset, SPARSE)
 
 
 def test_noise_without_psi_is_what_the_clients_get():
@@ -264,7 +274,45 @@ def test_messages_of_one_s_own_are_told_the_way():
             record = RecordDict({"arrays": arrays, "config": config})
             return self._construct_messages(record, list(grid.get_node_ids())[:2], "train")
 
-    with pytest.raises(ConfigurationError, match=r"super\(\).configure_train.*choose_nodes="):
+    class After(Own):
+        def configure_train(self, server_round, arrays, config, grid):
+            FedDualAvg.configure_train(self, server_round, arrays, config, grid)
+            return super().configure_train(server_round, arrays, config, grid)
+
+    for kind in (Own, After):
+        with pytest.raises(
+            ConfigurationError, match=r"2 messages that are not of super\(\).configure_train.*choose_nodes="
+        ):
+            go(kind)
+
+
+def test_a_hook_may_ask_nobody_but_not_forget_its_messages():
+    class Seldom(FedDualAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            return [] if server_round % 2 else super().configure_train(server_round, arrays, config, grid)
+
+    result = go(Seldom)
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), go(FedDualAvg, rounds=3).arrays["w"].numpy())
+    assert list(result.train_metrics_clientapp) == [2, 4, 6]
+
+    class Forgetful(FedDualAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            super().configure_train(server_round, arrays, config, grid)
+
+    with pytest.raises(ConfigurationError, match=r"Forgetful\.configure_train returned None"):
+        go(Forgetful)
+
+
+def test_two_aggregations_of_a_round_would_be_two_steps():
+    """Such as the contribution of each client, from the models without it."""
+
+    class Own(FedDualAvg):
+        def aggregate_train(self, server_round, replies):
+            replies = list(replies)
+            super().aggregate_train(server_round, replies[1:])
+            return super().aggregate_train(server_round, replies)
+
+    with pytest.raises(ConfigurationError, match="aggregate_train was called twice for round 1"):
         go(Own)
 
 
@@ -373,9 +421,9 @@ def network_app(frozen=("pe", "backbone.weight"), until=1_000, *, tied=True):
     return app
 
 
-def train_network(options, app=None, rounds=10, **more):
+def train_network(options, app=None, rounds=10, *, kind=FedDualAvg, **more):
     start = {name: array.copy() for name, array in NETWORK.items()}
-    strategy = FedDualAvg(**options)
+    strategy = kind(**options)
     app = network_app() if app is None else app
     result = simulate(strategy, app, num_nodes=3, num_rounds=rounds, initial_arrays=start, progress=False, **more)
     return {name: array.numpy() for name, array in result.arrays.items()}
@@ -389,10 +437,36 @@ def test_what_nobody_trains_stays_whole(options):
     assert np.count_nonzero(model["fc.weight"]) < model["fc.weight"].size
 
 
+@pytest.mark.parametrize("number", [1, 2, 5])
+def test_what_a_hook_makes_of_untrained_arrays_stays(number):
+    class Own(FedDualAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            if server_round == number:
+                made["pe"] = arrays["pe"].numpy() * np.float32(2.0)
+                arrays["pe"] = Array(made["pe"])
+            return arrays, metrics
+
+    made = {}
+    model = train_network(SPARSE, kind=Own)
+    np.testing.assert_array_equal(model["pe"], made["pe"])
+    np.testing.assert_array_equal(model["backbone.weight"], NETWORK["backbone.weight"])
+
+
 def test_what_is_trained_later_gets_its_share_then():
     model = train_network(SPARSE, network_app(until=6), rounds=14)
     np.testing.assert_array_equal(model["pe"], NETWORK["pe"])
     assert np.count_nonzero(model["backbone.weight"]) < 0.5 * model["backbone.weight"].size
+
+
+def test_the_log_names_tied_arrays_once(caplog):
+    from flwr_fco.simulation import InProcessGrid
+
+    start = ArrayRecord({name: Array(array) for name, array in NETWORK.items()})
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        FedDualAvg(**SPARSE).start(InProcessGrid(network_app(), 3), start, 14)
+    told = [line for line in caplog.messages if "under another name" in line]
+    assert [line.partition(" (")[0] for line in told] == ["'head.weight' is 'embedding.weight' under another name"]
 
 
 def test_tied_arrays_move_together():
