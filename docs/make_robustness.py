@@ -1,4 +1,4 @@
-"""Draw docs/images/robustness.png and write the tables of docs/benchmarks/robustness.md: `python docs/make_robustness.py`.
+"""Draw images/robustness.png and write the tables of benchmarks/robustness.md: `python docs/make_robustness.py`.
 
 Ten of 64 clients lie in every round. FedDualAvg under each rule of aggregation, beside Flower's own robust strategies
 on FedAvg clients that take subgradient steps, on LASSO I and on scikit-learn's digits. It takes some nine minutes of
