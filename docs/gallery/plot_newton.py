@@ -25,7 +25,9 @@ def gaps(**options):
         progress=False,
     )
     rounds = result.train_metrics_clientapp
-    return np.array([[number, metrics["duality-gap"]] for number, metrics in rounds.items() if "duality-gap" in metrics])
+    return np.array(
+        [[number, metrics["duality-gap"]] for number, metrics in rounds.items() if "duality-gap" in metrics]
+    )
 
 
 newton, gradients = gaps(), gaps(hessian="none")
