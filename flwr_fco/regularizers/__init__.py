@@ -6,12 +6,12 @@ from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
 from flwr_fco.regularizers.boxes import Box, LInfinityBall, NonNegative
 from flwr_fco.regularizers.flat import FlatRegularizer
 from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
-from flwr_fco.regularizers.norms import L2, LInfinity
+from flwr_fco.regularizers.norms import L2, LInfinity, LpNorm
 from flwr_fco.regularizers.per_parameter import PerParameter
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
 from flwr_fco.regularizers.sets import AffineSubspace, HardSparsity
 from flwr_fco.regularizers.spectral import Nuclear, NuclearBall, SpectralBall
-from flwr_fco.regularizers.variation import FusedLasso, TotalVariation
+from flwr_fco.regularizers.variation import FusedLasso, Monotone, TotalVariation
 
 __all__ = [
     "L1",
@@ -30,6 +30,8 @@ __all__ = [
     "L2Squared",
     "LInfinity",
     "LInfinityBall",
+    "LpNorm",
+    "Monotone",
     "NonNegative",
     "Nuclear",
     "NuclearBall",

@@ -1,4 +1,4 @@
-"""Regularizers of a sequence through its differences: total variation and fused lasso."""
+"""Regularizers of a sequence through its differences: total variation, fused lasso and monotonicity."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
-from flwr_fco.kernels.total_variation import total_variation
+from flwr_fco.kernels.total_variation import pool_adjacent_violators, total_variation
 from flwr_fco.regularizers.base import Array
 from flwr_fco.regularizers.flat import FlatRegularizer
-from flwr_fco.regularizers.validation import NON_NEGATIVE, amount
+from flwr_fco.regularizers.validation import NON_NEGATIVE, amount, outside
 
 
 class _Sequence(FlatRegularizer):
-    """Base class of both regularizers, which act on 1-D arrays."""
+    """Base class of regularizers that act on 1-D arrays."""
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the array is 1-D."""
@@ -144,3 +144,48 @@ class FusedLasso(_Sequence):
         """
         gradient = np.asarray(gradient_at_zero, dtype=np.float64)
         return float(np.abs(TotalVariation(self.difference_strength).prox(gradient, 1.0)).max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class Monotone(_Sequence):
+    """Monotone sequences, the isotonic cone {w : w_1 <= w_2 <= ... <= w_n}, or the same with >=.
+
+    The proximal map is the projection, whatever the step: isotonic regression with equal weights, by an exact O(n)
+    algorithm (pool adjacent violators, Ayer et al. 1955). The result is a mean of v on each of its constant pieces.
+
+    Parameters
+    ----------
+    increasing : bool, default True
+        Whether the sequence must not decrease; otherwise it must not increase.
+
+    Raises
+    ------
+    ConfigurationError
+        If `increasing` is not a boolean.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Monotone().prox(np.array([1.0, 4.0, 2.0, 6.0]), 1.0)
+    array([1., 3., 3., 6.])
+    """
+
+    kind: ClassVar[str] = "monotone"
+    constraint: ClassVar[bool] = True
+    increasing: bool = True
+
+    def __post_init__(self) -> None:
+        """Validate the field."""
+        if not isinstance(self.increasing, bool):
+            raise ConfigurationError(f"Monotone(increasing={self.increasing!r}): expected True or False")
+
+    def value(self, w: Array) -> float:
+        """Return 0.0 if the sequence is monotone, else inf."""
+        rises = np.diff(w.astype(np.float64, copy=False))
+        wrong = -rises if self.increasing else rises
+        return outside(float(wrong.max(initial=0.0)), float(np.abs(w).max(initial=0.0)), w)
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        """Write the isotonic regression of v to `out`."""
+        self.check_shape("v", shape)
+        pool_adjacent_violators(v, out, self.increasing)
