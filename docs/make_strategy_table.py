@@ -1,10 +1,10 @@
 """Write the generated tables of strategies: what each says of itself, and which mirror map and psi it takes.
 
-    python docs/make_strategy_table.py            # rewrite docs/strategies.md, and the rivals' page, between markers
+    python docs/make_strategy_table.py            # rewrite reference/strategies.md and the rivals' page between markers
     python docs/make_strategy_table.py --check    # exit with 1 if a committed table is not the generated one
 
 What a strategy says of itself are attributes of its class (`source`, `sends`, `remembers`, `traffic`, `limit`). Every
-cell of the other table is tried: the strategy is built and prepared with each psi of docs/geometries.md.
+cell of the other table is tried: the strategy is built and prepared with each psi of docs/how-to/geometries.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Strategies = dict[str, type[CompositeStrategy]]
 STRATEGIES: Strategies = {**LIBRARY, **RIVALS}
 #: The strategies of each page, in the order of the table.
 PAGES: dict[Path, Strategies] = {
-    Path(__file__).parent / "strategies.md": LIBRARY,
+    Path(__file__).parent / "reference" / "strategies.md": LIBRARY,
     Path(__file__).parent / "reproduction" / "rivals.md": RIVALS,
 }
 

@@ -1,6 +1,6 @@
 """Write the generated tables of the documentation.
 
-    python docs/make_tables.py            # rewrite docs/geometries.md between its markers
+    python docs/make_tables.py            # rewrite docs/how-to/geometries.md between its markers
     python docs/make_tables.py --check    # exit with 1 if the committed table is not the generated one
 
 The rows and columns are the classes that ``flwr_fco.regularizers`` and ``flwr_fco.mirror_maps`` export; the cells are
@@ -49,7 +49,7 @@ from flwr_fco.regularizers import (
     Zero,
 )
 
-PAGE = Path(__file__).parent / "geometries.md"
+PAGE = Path(__file__).parent / "how-to" / "geometries.md"
 BEGIN = "<!-- table: begin (python docs/make_tables.py) -->"
 END = "<!-- table: end -->"
 #: The arrays that the examples act on: a matrix of six elements, so that every psi has something to act on.
@@ -157,5 +157,5 @@ def rendered() -> str:
 if __name__ == "__main__":
     text = rendered()
     if "--check" in sys.argv[1:]:
-        sys.exit(0 if text == PAGE.read_text(encoding="utf-8") else "docs/geometries.md is out of date")
+        sys.exit(0 if text == PAGE.read_text(encoding="utf-8") else "docs/how-to/geometries.md is out of date")
     write_file(PAGE, text)

@@ -1,4 +1,4 @@
-"""What a strategy class says of its method: the algorithm, and the facts of the table in docs/strategies.md."""
+"""What a strategy class says of its method: the algorithm, and the facts that docs/reference/strategies.md shows."""
 
 from __future__ import annotations
 
