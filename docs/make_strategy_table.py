@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import write_file
-from flwr_fco.regularizers import Adapter, AffineSubspace, FusedLasso, TotalVariation
+from flwr_fco.regularizers import Adapter, AffineSubspace, FusedLasso, Monotone, TotalVariation
 from flwr_fco.strategies import STRATEGIES as LIBRARY
 from flwr_fco.strategies import CompositeStrategy, method_of, run_of
 
@@ -48,7 +48,7 @@ PAGES: dict[Path, Strategies] = {
 
 def start_arrays(row: str) -> ArrayRecord:
     """Return a start point inside the domain of every map, of the shape that a psi takes."""
-    vector = isinstance(REGULARIZERS[row], TotalVariation | FusedLasso | AffineSubspace)
+    vector = isinstance(REGULARIZERS[row], TotalVariation | FusedLasso | Monotone | AffineSubspace)
     return ArrayRecord({"w": Array(np.full(6 if vector else (2, 3), 1.0 / 6.0))})
 
 

@@ -36,6 +36,8 @@ from flwr_fco.regularizers import (
     L2Squared,
     LInfinity,
     LInfinityBall,
+    LpNorm,
+    Monotone,
     NonNegative,
     Nuclear,
     NuclearBall,
@@ -83,10 +85,12 @@ REGULARIZERS: dict[str, Regularizer] = {
     "L2Ball": L2Ball(0.9),
     "L2": L2(0.3),
     "LInfinity": LInfinity(0.3),
+    "LpNorm": LpNorm(0.3, p=1.5),
     "GroupLasso": GroupLasso(0.3, groups=np.arange(2)[:, None]),
     "SparseGroupLasso": SparseGroupLasso(0.3, groups=np.arange(2)[:, None]),
     "TotalVariation": TotalVariation(0.3),
     "FusedLasso": FusedLasso(0.1, 0.3),
+    "Monotone": Monotone(),
     "Nuclear": Nuclear(0.3),
     "NuclearBall": NuclearBall(0.7),
     "SpectralBall": SpectralBall(0.4),
@@ -126,7 +130,7 @@ def missing() -> set[str]:
 
 def bound(psi: Regularizer) -> BoundRegularizer | Regularizer:
     """Return a row's psi on the flat vector of the example array, of the shape that it takes."""
-    if isinstance(psi, TotalVariation | FusedLasso | AffineSubspace):
+    if isinstance(psi, TotalVariation | FusedLasso | Monotone | AffineSubspace):
         return psi
     return psi.bind(LAYOUT)
 

@@ -17,6 +17,7 @@ from flwr_fco.algorithms.contract.choices import (
     Unmodified,
     Wire,
 )
+from flwr_fco.algorithms.contract.theorems import theorem_rate
 from flwr_fco.algorithms.fast_dual_averaging import ModelStage
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stages
 from flwr_fco.server.convergence import Biased, Exact, Limit, ShiftedBy, Subgradient
@@ -114,6 +115,7 @@ __all__ = [
     "method_of",
     "proved_zero",
     "run_of",
+    "theorem_rate",
     "theorem_stages",
 ]
 
