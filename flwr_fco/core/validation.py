@@ -5,8 +5,7 @@ from __future__ import annotations
 import collections.abc
 import math
 import types
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from functools import cache
 from inspect import signature
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -114,23 +113,6 @@ def _count_of(kind: Any) -> int:
     """Return the number of arguments of a ``Callable[...]``; 0 if it is not specified."""
     arguments = next(iter(get_args(kind)), None)
     return len(arguments) if isinstance(arguments, list) else 0
-
-
-def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name: the nearest of `names`, or "" if none is near.
-
-    Case, and underscores instead of hyphens, are ignored.
-
-    Examples
-    --------
-    >>> suggestion("feddualav", ["FedMid", "FedDualAvg"])
-    '. Did you mean FedDualAvg?'
-    >>> suggestion("luck", ["f1", "objective"])
-    ''
-    """
-    plain = {entry.lower().replace("_", "-"): entry for entry in names}
-    near = get_close_matches(name.lower().replace("_", "-"), plain, n=1, cutoff=0.7)
-    return f". Did you mean {plain[near[0]]}?" if near else ""
 
 
 def _match(value: Any, kind: Any) -> tuple[bool, Any]:

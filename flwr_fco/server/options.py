@@ -101,7 +101,7 @@ class CommonOptions:
         and ``Last(nonzeros=16)`` keep only the largest entries.
     aggregation : {"mean", "median", "geometric-median"} or Trimmed, default "mean"
         How the server combines the clients' increments. All choices but the mean bound the influence of a minority; see
-        :mod:`flwr_fco.algorithms.contract.means`. Methods that need the mean refuse them.
+        :mod:`flwr_fco.algorithms.contract.replies`. Methods that need the mean refuse them.
     bounds : Bounds, default Bounds()
         What the server accepts of a reply: :class:`flwr_fco.strategies.Bounds`.
     arrays : Arrays, default Arrays()

@@ -24,20 +24,19 @@ from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.results import Result
 from flwr_fco.server.assembly import assemble
 from flwr_fco.server.clients.nodes import listed
+from flwr_fco.server.inquiry import extrapolation
 from flwr_fco.server.method import algorithm_class, algorithm_of, check_choices
 from flwr_fco.server.options import AUTOMATIC, check_options, number_at, rates_of, scope_of, work_of
 from flwr_fco.server.parts import Letter, Part
-from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import Reply, Round
 from flwr_fco.server.replies.metrics import OTHERS, averaged
 from flwr_fco.server.rounds import saving
-from flwr_fco.server.rounds.claims import Claims
-from flwr_fco.server.rounds.output import Output, check_point, check_state
-from flwr_fco.server.rounds.resuming import Progress
-from flwr_fco.server.rounds.structure import structure
+from flwr_fco.server.rounds.hooks import Progress
+from flwr_fco.server.rounds.output import Output, check_point, check_state, structure
+from flwr_fco.server.rounds.saving import Claims
+from flwr_fco.wire.arrays import layout_of, primal_vector
 from flwr_fco.wire.metrics import CLIENTS, joined_metrics
-from flwr_fco.wire.model import layout_of, primal_vector
 from flwr_fco.wire.protocol import Node, Plan, Uplink
 from flwr_fco.work import Work
 

@@ -19,8 +19,7 @@ from flwr_fco.algorithms.contract.choices import (
 )
 from flwr_fco.algorithms.fast_dual_averaging import ModelStage
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stages
-from flwr_fco.server.convergence import Biased, Exact, Limit, ShiftedBy, Subgradient
-from flwr_fco.server.method import method_of
+from flwr_fco.server.method import Biased, Exact, Limit, ShiftedBy, Subgradient, method_of
 from flwr_fco.server.options import (
     EveryoneOptions,
     GraphOptions,

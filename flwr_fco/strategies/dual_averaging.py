@@ -15,7 +15,7 @@ from flwr_fco.algorithms.fast_dual_averaging import (
     StagedFastDualAveraging,
 )
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.convergence import Biased, Shifted, ToZero, Vanishing
+from flwr_fco.server.method import Biased, Shifted, ToZero, Vanishing
 from flwr_fco.server.options import (
     GraphOptions,
     MomentumOptions,

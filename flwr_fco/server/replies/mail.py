@@ -21,8 +21,8 @@ from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Nodes
+from flwr_fco.server.clients.remembering import variate_objections
 from flwr_fco.server.clients.schemas import Schemas
-from flwr_fco.server.clients.variates import variate_objections
 from flwr_fco.server.options import CommonOptions, max_ratio_of, weights_of
 from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
@@ -37,6 +37,7 @@ from flwr_fco.server.replies.bounds import (
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round, compared_metrics
 from flwr_fco.server.replies.metrics import evaluation_objections, metric_objections, training_metrics
 from flwr_fco.server.rounds.output import Output
+from flwr_fco.wire.arrays import config_of_round
 from flwr_fco.wire.client_state import uplink_digest
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.downlink import downlink_records
@@ -44,7 +45,6 @@ from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes
 from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric
-from flwr_fco.wire.model import config_of_round
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 from flwr_fco.wire.uplink import Sent, SentReader, as_reply, num_examples, read_uplink
 from flwr_fco.work import FirstOrder
