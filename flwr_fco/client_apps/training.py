@@ -24,7 +24,7 @@ from flwr_fco.engines.run import ENGINES, answer
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.client_state import read_state, store_pending, uplink_digest, vectors_digest
-from flwr_fco.wire.downlink import forget_downlink, read_downlink, store_plan
+from flwr_fco.wire.downlink import read_downlink, store_plan
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply
 from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.protocol import ClientState, Downlink, Plan, ReceivedState, Uplink
@@ -324,8 +324,7 @@ def names_of_objective(objective: Objective) -> tuple[Names, Names]:
 
 
 def forget_objectives(run_id: int) -> None:
-    """Drop the objectives of a run, and the last message, from this process's memory."""
-    forget_downlink()
+    """Drop the objectives of a run from this process's memory."""
     _objectives.forget(run_id)
 
 

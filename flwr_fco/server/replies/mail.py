@@ -288,15 +288,14 @@ class Mail(Part):
 
     def _exchange(self, letters: Sequence[Letter]) -> list[Reply[Uplink]]:
         assert self.grid is not None
-        informed = self.nodes.informed
         sent = self._without_messages(letters)
         if sent is not None and all(sent):
             replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
             # If all clients must take part, a client whose answer cannot count is asked again, by message.
-            everyone = self._kind.everyone
-            good = self._read_sent(replies, all_or_none=everyone)
+            good = self._read_sent(replies, all_or_none=self._kind.everyone)
             if good is not None:
-                plans = [] if self.spec is None else [self.spec.arrays for n, _ in letters if n.node_id not in informed]
+                strangers = [node for node, _ in letters if node.node_id not in self.nodes.informed]
+                plans = [] if self.spec is None else [self.spec.arrays] * len(strangers)
                 self.current.bytes_down += bytes_of([*(downlink.vectors for _, downlink in letters), *plans])
                 return self._bounded(good)
             sent = None
@@ -596,8 +595,7 @@ class Mail(Part):
             good = current.without(good, evaluation_objections([r.value for r in good], key, ratio, self.bounds))
         if options.weighting == "examples":
             return [reply.content for reply in good]
-        weights = [self.given_weight(reply.node) for reply in good]
-        return [with_metric(r.content, key, weight) for r, weight in zip(good, weights, strict=True)]
+        return [with_metric(reply.content, key, self.given_weight(reply.node)) for reply in good]
 
     @property
     def _memories(self) -> Any:
