@@ -1,4 +1,4 @@
-"""The table of docs/architecture.md is what the modules import: neither can drift."""
+"""The table of docs/contribute/architecture.md is what the modules import: neither can drift."""
 
 import ast
 import re
@@ -20,7 +20,7 @@ MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if 
 
 
 def _rules():
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \|(.*)\|(.*)\|$", page, flags=re.MULTILINE)
     parts = [part for part, _, _ in rows]
     rules = {}

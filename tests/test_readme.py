@@ -16,7 +16,8 @@ from flwr_fco.wire import flower as _flower
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-STRATEGIES, WHEN = ((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("strategies.md", "when-it-pays.md"))
+STRATEGIES = (ROOT / "docs" / "reference" / "strategies.md").read_text(encoding="utf-8")
+WHEN = (ROOT / "docs" / "choose" / "when-it-pays.md").read_text(encoding="utf-8")
 QUICKSTART = README[README.index("## Quickstart") :]
 
 
@@ -74,7 +75,7 @@ def test_every_strategy_is_in_the_table():
 
 
 def test_the_layout_names_the_places_that_people_look_for():
-    layout = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Layout")[2]
+    layout = (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8").partition("## Layout")[2]
     for place in ("strategies", "client_apps", "tests", "examples"):
         assert f"{place}](" in layout
 

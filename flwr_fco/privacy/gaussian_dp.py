@@ -17,7 +17,8 @@ class GaussianDP(Choice):
 
     Each client's increment is scaled down to the norm `clip`; their sum gets noise and is divided by the expected
     number of clients, however many reply. The model is the proximal map of the noisy dual, so it is as sparse
-    (low-rank, feasible) as psi makes it, at no further privacy cost. For the exact guarantees see ``docs/privacy.md``.
+    (low-rank, feasible) as psi makes it, at no further privacy cost. For the exact guarantees see
+    ``docs/tutorials/privacy.md``.
 
     Parameters
     ----------

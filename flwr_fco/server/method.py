@@ -1,4 +1,4 @@
-"""What a strategy class says of itself: its algorithm, its limit with the check of it, and facts of docs/strategies.md.
+"""What a strategy class says of itself: its algorithm, its limit with the check of it, and facts for the docs' tables.
 
 :func:`flwr_fco.testing.check_strategy` gives a limit a way to run the strategy and a problem with a known solution. A
 method with another limit defines its own subclass of :class:`Limit`.

@@ -104,7 +104,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
             raise AttributeError(
                 f"{type(self).__name__} has no {name!r}, which Flower's earlier interface calls (flwr.server.Server, "
                 "start_server, start_simulation): run it in a ServerApp, `strategy.start(grid, initial_arrays, "
-                "num_rounds)`, or in one process with flwr_fco.simulate (docs/subclasses.md)"
+                "num_rounds)`, or in one process with flwr_fco.simulate (docs/how-to/subclasses.md)"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 

@@ -249,8 +249,8 @@ def import_ray(address: str | None = None) -> Any:
         log(
             WARNING,
             "%s demands no token: it listens on all interfaces, and whoever reaches its ports runs code as this user. "
-            "Set RAY_AUTH_MODE=token before Ray is imported or started (Ray >= 2.52; docs/ray-cluster.md), or close "
-            "its ports; engine='processes' opens none",
+            "Set RAY_AUTH_MODE=token before Ray is imported or started (Ray >= 2.52; docs/tutorials/ray-cluster.md), "
+            "or close its ports; engine='processes' opens none",
             where,
         )
     return ray

@@ -15,6 +15,7 @@ from flwr_fco.algorithms.contract.choices import (
     Unmodified,
     Wire,
 )
+from flwr_fco.algorithms.contract.theorems import theorem_rate
 from flwr_fco.algorithms.fast_dual_averaging import ModelStage
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stages
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE
@@ -112,6 +113,7 @@ __all__ = [
     "method_of",
     "proved_zero",
     "run_of",
+    "theorem_rate",
     "theorem_stages",
 ]
 

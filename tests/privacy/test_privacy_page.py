@@ -1,4 +1,4 @@
-"""The code of docs/privacy.md runs as it stands."""
+"""The code of docs/tutorials/privacy.md runs as it stands."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from fresh import run_file
 
 pytest.importorskip("dp_accounting")
-PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "privacy.md"
 
 
 def run_block(block, folder):

@@ -19,7 +19,7 @@ from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, run_of
 from flwr_fco.testing import check_strategy
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-strategy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own-strategy.md"
 
 
 def page():

@@ -387,7 +387,7 @@ class Wire(Choice):
     sparse : bool, default True
         Whether a client with sparse features sends only the coordinates that occur in its rows when that takes fewer
         bytes and the method allows it, which tells the server which features the client has. False: whole vectors,
-        whose form does not reveal this (their zeros still do; see docs/sparse.md).
+        whose form does not reveal this (their zeros still do; see docs/how-to/sparse.md).
 
     Raises
     ------

@@ -59,8 +59,7 @@ from flwr_fco.algorithms.newton.exchange import (
 )
 from flwr_fco.algorithms.newton.terms import TERMS, terms_at
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.curvature import probed_curvature
+from flwr_fco.objectives.base import Objective, probed_curvature
 
 #: By what L falls in an exchange, at most.
 _FALL = 0.9

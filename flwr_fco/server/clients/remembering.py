@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Change, ClientHalf, without_common
+from flwr_fco.algorithms.contract import Algorithm, Change, ClientHalf, Problem, To, without_common
 from flwr_fco.algorithms.contract.graph import Graph
+from flwr_fco.core.layout import euclidean_norm
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense
-from flwr_fco.server.clients.memory import ClientMemories, length_of
+from flwr_fco.server.clients.memory import ClientMemories, Said, length_of
 from flwr_fco.server.clients.participation import Absences
 from flwr_fco.server.parts import Host, Part
-from flwr_fco.server.replies.checks import Reply
 from flwr_fco.wire.protocol import Downlink, Node, Uplink
 
 
@@ -85,7 +85,11 @@ class Remembering(Part):
         message = algorithm.downlink(problem, before, None)
 
         def after(memory: Mapping[str, Any], uplink: Uplink, begins: bool) -> Mapping[str, Any]:
-            return remembered(half, message, half.fresh(message) if begins else memory, uplink, begins=begins)
+            assert uplink.node is not None
+            now, said = told(half, message, None if begins else memory, uplink)
+            if said is not None:
+                self.memories.member(uplink.node).note(said)
+            return now
 
         self.changed(host, self.memories.commit(problem.round, uplinks, after))
         if not self.everyone:
@@ -164,6 +168,57 @@ def remembered(
     return whole
 
 
+def told(
+    half: type[Algorithm], message: Downlink, before: Mapping[str, Any] | None, uplink: Uplink
+) -> tuple[Mapping[str, Any], Said | None]:
+    """Return a client's memory after a round that counted, and what its answer implies; None where nothing adds up.
+
+    Parameters
+    ----------
+    half : type of Algorithm
+        The class of the method.
+    message : Downlink
+        The whole message of the round.
+    before : mapping of str to ndarray or SparseVector, or None
+        The client's memory before it; None for a client that begins.
+    uplink : Uplink
+        What the client sent.
+    """
+    after = remembered(half, message, half.fresh(message) if before is None else before, uplink, begins=before is None)
+    implied = half.implied(message, after, uplink.vectors, uplink.elapsed)
+    if implied is None:
+        return after, None
+    length = length_of(implied.gradient)
+    if implied.point is None or before is None:
+        return after, Said(length)
+    last = half.implied(message, before, uplink.vectors, uplink.elapsed)
+    assert last is not None
+    assert last.point is not None
+    moved, bent = implied.point - last.point, implied.gradient - last.gradient
+    return after, Said(length, float(moved @ bent), euclidean_norm(moved) * euclidean_norm(bent))
+
+
+def told_on_graph(algorithm: Algorithm, problem: Problem, state: Any, node: Node, uplink: Uplink) -> Said | None:
+    """Return what a node's answer implies, where the relay keeps what adds up; None where nothing does.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        The method.
+    problem : Problem
+        Problem of the round.
+    state : NamedTuple
+        The state that the node was sent.
+    node : Node
+        The node.
+    uplink : Uplink
+        What the node sent.
+    """
+    message = algorithm.downlink(problem, state, To(node.key))
+    implied = algorithm.implied(message, {}, uplink.vectors, uplink.elapsed)
+    return None if implied is None else Said(length_of(implied.gradient))
+
+
 class Gossip(Part):
     """Assigns nodes to rows of a graph, and handles nodes that leave.
 
@@ -193,7 +248,14 @@ class Gossip(Part):
         return self.graph.members(nodes)
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
-        """Count who was asked in vain."""
+        """Note how long the nodes' first gradients are, and count who was asked in vain."""
+        problem, firsts = host.current.problem, self.graph.firsts
+        assert problem is not None
+        for uplink in uplinks:
+            if uplink.node is not None and not firsts.get(uplink.node.key):
+                said = told_on_graph(host.algorithm, problem, before, uplink.node, uplink)
+                if said is not None:
+                    firsts[uplink.node.key] = said.length
         self.absences.count(host, uplinks)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -207,47 +269,3 @@ class Gossip(Part):
     def describe(self) -> list[tuple[str, str]]:
         """Return the line about the graph."""
         return [("Graph", str(self.graph))]
-
-
-#: Largest length of a variate, as a multiple of the median of all clients' first ones, of the client's own first one,
-#: and of the median of the round. Lies that build on each other drive the others' variates too, so that the first ones
-#: say what is usual; where all of them grow, none is a lie.
-_USUAL, _OWN, _NOW = 10.0, 3.0, 3.0
-
-
-def variate_objections(
-    memories: ClientMemories, half: type[ClientHalf], message: Downlink, good: Sequence[Reply[Uplink]]
-) -> dict[int, str]:
-    """Return the replies after which their clients' variates would be far too long, by position, with reasons.
-
-    Parameters
-    ----------
-    memories : ClientMemories
-        The ledger.
-    half : type of ClientHalf
-        The class of the method.
-    message : Downlink
-        The whole message of the round.
-    good : sequence of Reply
-        The replies that passed all other checks.
-    """
-    firsts = [member.first for member in memories.members.values() if member.first > 0.0]
-    if not firsts or not good:
-        return {}
-    usual, lengths, own = float(np.median(firsts)), list[float](), list[float]()
-    for node, uplink, _ in good:
-        member = memories.member(node)
-        begins = member.accepted < 0
-        before = half.fresh(message) if begins else memories.memory(node.key)
-        after = remembered(half, message, before, uplink, begins=begins)
-        lengths.append(length_of(after[memories.names[0]]))
-        own.append(member.first)
-    now, reasons = sorted(lengths)[(len(lengths) - 1) // 2], {}
-    for i, (length, first) in enumerate(zip(lengths, own, strict=True)):
-        most = max(_USUAL * usual, _OWN * first)
-        if first > 0.0 and length > max(most, _NOW * now):
-            reasons[i] = (
-                f"its control variate would be {length:.3g} long; expected at most {_USUAL:g} times {usual:.3g}, the "
-                f"median of the clients' first ones, or {_OWN:g} times {first:.3g}, its own first one"
-            )
-    return reasons

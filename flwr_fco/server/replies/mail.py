@@ -21,8 +21,8 @@ from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Nodes
-from flwr_fco.server.clients.remembering import variate_objections
 from flwr_fco.server.clients.schemas import Schemas
+from flwr_fco.server.clients.variates import variate_objections
 from flwr_fco.server.options import CommonOptions, max_ratio_of, weights_of
 from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
@@ -557,10 +557,8 @@ class Mail(Part):
         objections = metric_objections(metrics, max_ratio_of(options), self.bounds, "metric ") | objections
         if objections:
             good = current.without(good, objections)
-        memories, problem = self._memories, current.problem
-        if problem is not None and self._kind.common and memories is not None and memories.ledger and current.number:
-            message = self.algorithm.downlink(problem, current.state, None)
-            good = current.without(good, variate_objections(memories, self._kind, message, good))
+        if current.problem is not None and current.number:
+            good = current.without(good, variate_objections(self.algorithm, current.problem, current.state, good))
         self.nodes.informed.update(reply.node.node_id for reply in good)
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:

@@ -108,7 +108,7 @@ def hooked_round(
                 f"{name}.aggregate_train returned another model without calling super().aggregate_train: the server's "
                 "state, which the clients get, has not moved. Change what super().aggregate_train(server_round, "
                 "replies) returns; or put an aggregation of your own into an algorithm, as `aggregate(self, problem, "
-                "state, replies)` (docs/own-strategy.md)"
+                "state, replies)` (docs/tutorials/own-strategy.md)"
             )
         log(WARNING, "%s.aggregate_train left round %s out: the model stays as it is", name, server_round)
         run.outcome = {"skipped": 1, "num-replies": 0}

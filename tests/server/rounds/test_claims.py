@@ -225,7 +225,7 @@ def test_rounds_by_hand_move_the_file_on(tmp_path):
 
 
 def test_a_copy_of_the_file_knows_nothing_of_it(tmp_path):
-    """What docs/privacy.md says plainly: nothing in a file tells of its copies."""
+    """What docs/tutorials/privacy.md says plainly: nothing in a file tells of its copies."""
     path = killed(tmp_path / "run.npz", private=True)
     shutil.copy(path, tmp_path / "copy.npz")
     for place in (path, tmp_path / "copy.npz"):
