@@ -192,7 +192,8 @@ def told(
     if implied.point is None or before is None:
         return after, Said(length)
     last = half.implied(message, before, uplink.vectors, uplink.elapsed)
-    assert last is not None and last.point is not None
+    assert last is not None
+    assert last.point is not None
     moved, bent = implied.point - last.point, implied.gradient - last.gradient
     return after, Said(length, float(moved @ bent), euclidean_norm(moved) * euclidean_norm(bent))
 
