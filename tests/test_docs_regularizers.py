@@ -42,5 +42,5 @@ def test_every_regularizer_is_on_the_page(name):
 
 
 def test_the_picture_is_there_and_small():
-    picture = PAGE.parent / "images" / "prox.png"
+    picture = PAGE.parent.parent / "images" / "prox.png"
     assert picture.stat().st_size < 200_000

@@ -51,6 +51,7 @@ from flwr_fco.algorithms.contract import (
     Algorithm,
     Change,
     Downlink,
+    Implied,
     LossFacts,
     Memory,
     Option,
@@ -271,6 +272,15 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     def begin(downlink: Downlink, memory: Memory) -> Start:
         """Begin at the node's dual; a tracker that is 0 is not in the message."""
         return Start(downlink.vectors["dual"], downlink.vectors.get("tracker"))
+
+    @staticmethod
+    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
+        """Return the mean of the node's gradients in this round, which is its move without its tracker."""
+        if "gradient" in downlink.numbers:
+            return Implied(sent["increment"])
+        assert elapsed is not None
+        gradient = sent["increment"] / -elapsed
+        return Implied(gradient - downlink.vectors["tracker"] if "tracker" in downlink.vectors else gradient)
 
     def describe(self, state: GraphState | None) -> list[tuple[str, str]]:
         """Return the line about the trackers."""

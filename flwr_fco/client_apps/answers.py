@@ -13,8 +13,7 @@ from flwr_fco.client_apps.own_estimates import events_of, own_estimates
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import LinearModel
-from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.curvature import probed_curvature
+from flwr_fco.objectives.base import Objective, probed_curvature
 from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.wire.questions import ESTIMATES, Answer, Question
 

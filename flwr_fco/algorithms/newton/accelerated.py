@@ -61,8 +61,7 @@ from flwr_fco.algorithms.newton.terms import (
 )
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.curvature import probed_curvature
+from flwr_fco.objectives.base import Objective, probed_curvature
 
 #: By what L falls in an exchange, at most, and exchanges without a better point until it doubles.
 _FALL, _PATIENCE = 0.9, 30

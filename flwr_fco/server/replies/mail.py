@@ -558,10 +558,8 @@ class Mail(Part):
         objections = metric_objections(metrics, max_ratio_of(options), self.bounds, "metric ") | objections
         if objections:
             good = current.without(good, objections)
-        memories, problem = self._memories, current.problem
-        if problem is not None and self._kind.common and memories is not None and memories.ledger and current.number:
-            message = self.algorithm.downlink(problem, current.state, None)
-            good = current.without(good, variate_objections(memories, self._kind, message, good))
+        if current.problem is not None and current.number:
+            good = current.without(good, variate_objections(self.algorithm, current.problem, current.state, good))
         self.nodes.informed.update(reply.node.node_id for reply in good)
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
