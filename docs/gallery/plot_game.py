@@ -3,13 +3,15 @@ Rock, paper, scissors and a well: five clients find the equilibrium to 0.01
 ===========================================================================
 
 In this game the well beats rock and scissors, and paper beats the well: nobody should play rock. Five clients see the
-payoffs with noise. :class:`~flwr_fco.strategies.FeDualEx` averages duals with an extra step, in the geometry of entropy.
+payoffs with noise. :class:`~flwr_fco.strategies.FeDualEx` averages duals with an extra step, in the geometry of
+entropy.
 """
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 from flwr_fco import FeDualEx, MatrixGame, Product, SimplexEntropy, Steps, client_app, simulate
+from flwr_fco.pooled import game_solution
 
 MOVES = ["rock", "paper", "scissors", "well"]
 payoff = np.array([[0, 1, -1, 1], [-1, 0, 1, -1], [1, -1, 0, 1], [-1, 1, -1, 0]], dtype=float)
@@ -18,7 +20,6 @@ strategy = FeDualEx(
     mirror_map=Product({"*": SimplexEntropy()}),
     client_lr=0.1,
     work=Steps(10, batch_size=1),
-    output="ergodic",
     fraction_evaluate=0.0,
 )
 result = simulate(
@@ -32,7 +33,11 @@ result = simulate(
 )
 
 # %%
-from flwr_fco.pooled import game_solution  # noqa: E402
-
-equilibrium = game_solution(payoff)
-print(equilibrium, result.arrays["x"].numpy(), path[-1])
+equilibrium = game_solution([MatrixGame(payoff)]).x
+distances = [np.abs(np.mean(path[1:end], axis=0) - equilibrium).max() for end in range(2, len(path) + 1)]
+figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
+axes.plot(distances, color="#0072B2", linewidth=2)
+axes.set(yscale="log", xlabel="round", ylabel="largest distance of a probability")
+axes.set_title("The mean strategy ends at the equilibrium", loc="left", fontweight="bold")
+axes.spines[["top", "right"]].set_visible(False)
+print(dict(zip(MOVES, equilibrium.round(3).tolist(), strict=True)), distances[-1], result.arrays["x"].numpy())

@@ -2,8 +2,8 @@
 Cross-validation keeps 4 of 30 measurements, and no row leaves its site
 =======================================================================
 
-Four sites hold measurements of tumours. :func:`~flwr_fco.simulate` of a path fits 20 strengths and their folds in the
-same messages. Each site deals its own rows into the folds.
+Four sites hold measurements of tumours. :func:`~flwr_fco.fit_path` fits 20 strengths and their folds in the same
+messages. Each site deals its own rows into the folds.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ print(chosen)
 
 # %%
 strengths = [point.strength for point in path.points]
-losses = np.array([point.loss for point in path.points])
+losses = np.array([point.held_out for point in path.points])
 errors = np.array([point.standard_error for point in path.points])
 figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
 axes.plot(strengths, losses, color=OURS)
