@@ -28,7 +28,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 
 from flwr_fco import L1, FedDualAvg, GaussianDP, MultinomialLogistic, client_app, simulate
 from flwr_fco.datasets import mnist
-from flwr_fco.privacy.accounting import Accountant
+from flwr_fco.privacy.noise import Accountant
 from flwr_fco.strategies import Steps
 
 STORED, PICTURE = (

@@ -31,7 +31,7 @@ from flwr_fco.core.files import (
     write_npy,
     write_npz,
 )
-from flwr_fco.core.texts import printable
+from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError
 
 __all__ = [

@@ -10,7 +10,7 @@ from newton import sites
 from problems import app_of, clients, start_arrays
 
 from flwr_fco.client_apps import Disclosure, answers, client_app
-from flwr_fco.client_apps.recorded import plain
+from flwr_fco.client_apps.disclosed import plain
 from flwr_fco.errors import ClientError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
