@@ -39,7 +39,7 @@ html_theme_options = {
     "github_url": PROJECT["urls"]["Source"],
     "show_prev_next": False,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 6,
     "secondary_sidebar_items": ["page-toc"],
     "pygments_light_style": "a11y-high-contrast-light",
 }
