@@ -25,7 +25,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery/*.rst", "gallery/*.py"]
+exclude_patterns = ["_build", "gallery/*.rst", "gallery/*.py", "sg_execution_times.rst"]
 templates_path = ["_templates"]
 nitpicky = False
 

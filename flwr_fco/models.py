@@ -215,7 +215,7 @@ def state_dict(source: FlowerResult | ArrayRecord | Mapping[str, ArrayLike]) -> 
     try:
         torch = import_module("torch")
     except ImportError as error:
-        raise ConfigurationError("state_dict needs PyTorch: pip install torch") from error
+        raise ConfigurationError("state_dict needs PyTorch: pip install torch (the extra [torch])") from error
     native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in _arrays_of(source).items()}
     return {name: torch.from_numpy(array) for name, array in native.items()}
 

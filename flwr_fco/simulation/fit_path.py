@@ -574,7 +574,7 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     try:
         figures = import_module("matplotlib.figure")
     except ImportError as error:
-        raise ConfigurationError("the picture needs matplotlib: pip install matplotlib") from error
+        raise ConfigurationError("the picture needs matplotlib: pip install matplotlib (the extra [plot])") from error
     points = [point for point in path.points if point.strength > 0.0]
     if not points:
         raise ConfigurationError("no strength of this path is above 0, so there is no axis for it")

@@ -20,7 +20,7 @@ from flwr_fco.wire.downlink import PLAN
 from flwr_fco.wire.envelope import HANDSHAKE, NAMES, QUESTION, addressed
 from flwr_fco.wire.queries import question_records
 
-PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "privacy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "disclosure.md"
 
 
 @pytest.fixture
