@@ -156,7 +156,8 @@ class LocalDeployment:
         made._write(
             "config.toml",
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{made.address}"\n'
-            f'root-certificates = "{made.home / "ca.crt"}"\n',
+            # JSON's strings are TOML's.
+            f"root-certificates = {json.dumps(str(made.home / 'ca.crt'))}\n",
         )
         made._certify()
         return made

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting
 from flwr_fco.algorithms.contract.graph import Matrix
+from flwr_fco.core.files import shown
 from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.logs import log
 from flwr_fco.core.threads import single_threaded_blas
@@ -415,7 +416,7 @@ class Run:
         saved = self.read_state(path)
         if not saved.parts[_RUN]:
             raise ConfigurationError(
-                f"{os.fspath(path)} holds a state without the run that it is of, so there is nothing to go on with; "
+                f"{shown(path)} holds a state without the run that it is of, so there is nothing to go on with; "
                 "expected a file of flwr_fco.callbacks.Checkpoint"
             )
         self._restore(path, saved, progress)
@@ -465,7 +466,7 @@ class Run:
                 progress.from_arrays(saved.parts[_RUN])
         except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             self._take(before)
-            raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
+            raise ConfigurationError(f"{shown(path)} is not a state of this strategy: {error!r}") from error
 
     def _take(self, saved: saving.Saved) -> None:
         self.state, self.mail.pass_through_arrays = saved.state, saved.pass_through

@@ -195,7 +195,8 @@ def told(
     assert last is not None
     assert last.point is not None
     moved, bent = implied.point - last.point, implied.gradient - last.gradient
-    return after, Said(length, float(moved @ bent), euclidean_norm(moved) * euclidean_norm(bent))
+    product = float(moved @ bent - implied.convexity * (moved @ moved))
+    return after, Said(length, product, euclidean_norm(moved) * euclidean_norm(bent))
 
 
 def told_on_graph(algorithm: Algorithm, problem: Problem, state: Any, node: Node, uplink: Uplink) -> Said | None:

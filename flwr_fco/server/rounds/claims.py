@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from flwr_fco.core.files import shown
 from flwr_fco.errors import ConfigurationError, TakenOverError
 from flwr_fco.server.rounds import saving
 
@@ -75,7 +76,7 @@ class Claims:
                 self.write(path, partial(saving.give, path))
             except OSError as error:
                 raise ConfigurationError(
-                    f"{os.fspath(path)} cannot be written: {error}. A run that goes on from a file records there what "
+                    f"{shown(path)} cannot be written: {error}. A run that goes on from a file records there what "
                     "it does; make the file and its folder writable, or move it to where they are"
                 ) from error
 
@@ -118,9 +119,9 @@ class Claims:
         """Require an owner; a file that was removed is written again."""
         if owner is not None and owner != self._seen[place].owner:
             raise TakenOverError(
-                f"{place} is another run's now, which was resumed from it or begun there after this run had saved it; "
-                "this run ends, so that no round is done, or released, by both. Go on with the other one, or end it "
-                "and resume from the file"
+                f"{shown(place)} is another run's now, which was resumed from it or begun there after this run had "
+                "saved it; this run ends, so that no round is done, or released, by both. Go on with the other one, "
+                "or end it and resume from the file"
             )
 
 

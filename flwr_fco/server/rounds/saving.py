@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.files import parse_json, read_npz, write_npz
+from flwr_fco.core.files import parse_json, read_npz, shown, write_npz
+from flwr_fco.core.texts import printable
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 
@@ -20,8 +21,8 @@ _STATE, _PASS, _PARTS = "state/", "pass/", "part/"
 _GRAPH = f"{_PARTS}graph/rows"
 _SETTINGS, _CHECKSUM, _FORMAT, _OPTIONS = "digest", "checksum", "format", "options"
 _OWNER = "owner"
-#: Version of the file format, in which each part of a strategy has its own place and the options are recorded.
-_VERSION = 3
+#: Version of the file format, in which what clients' answers imply is recorded too.
+_VERSION = 4
 #: Options that may change before a state is loaded; the plan's options are in its own digest.
 MAY_CHANGE = frozenset(
     {
@@ -202,7 +203,7 @@ def read(path: str | os.PathLike[str], digest: str, like: Saved, options: str = 
     FileNotFoundError
         If there is no such file.
     """
-    where = os.fspath(path)
+    where = shown(path)
     try:
         arrays = read_npz(path)
     except ConfigurationError as error:
@@ -234,7 +235,9 @@ def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Save
     arrays = dict(arrays)
     checksum = arrays.pop(_CHECKSUM, None)
     if checksum is None or _SETTINGS not in arrays:
-        raise ConfigurationError(f"{where} is no saved state: it holds {', '.join(sorted(arrays)[:8]) or 'nothing'}")
+        raise ConfigurationError(
+            f"{where} is no saved state: it holds {', '.join(map(printable, sorted(arrays)[:8])) or 'nothing'}"
+        )
     if str(checksum) != _checksum(arrays):
         raise ConfigurationError(f"{where} is damaged: its contents do not match its checksum. Take an earlier copy")
     if _FORMAT not in arrays or arrays[_FORMAT].shape or str(arrays[_FORMAT]) != str(_VERSION):
