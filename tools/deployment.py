@@ -163,7 +163,7 @@ class LocalDeployment:
         return made
 
     def _write(self, name: str, text: str) -> None:
-        self._tell(f"cat > {name} <<END\n{text}END")
+        self._tell(f"cat > {name} <<'END'\n{text}END")
         write_file(self.home / name, text)
 
     # --- keys -------------------------------------------------------------------------------------------------------
