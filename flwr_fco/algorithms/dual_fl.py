@@ -251,8 +251,8 @@ class DualAcceleration(PrimalAveraging):
 
     @staticmethod
     def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
-        """Return zeta, which is grad f(theta) / nu, and nu is at most mu."""
-        return Implied(memory["control"], memory["local"], 1.0)
+        """Return zeta, which is grad f(theta) / nu."""
+        return Implied(memory["control"], memory["local"])
 
     def init(self, problem: Problem, primal: Vector) -> DualFLState:
         """Return the state before round 1."""

@@ -22,7 +22,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.texts import printable
+from flwr_fco.core.logs import printable
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.texts import printable
+from flwr_fco.core.logs import printable
 
 Names = tuple[str, ...] | None
 

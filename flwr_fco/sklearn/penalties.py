@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import differing_units
-from flwr_fco.core.texts import printable
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 

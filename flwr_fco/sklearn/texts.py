@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.texts import printable
+from flwr_fco.core.logs import printable
 
 
 def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:

@@ -81,13 +81,15 @@ class Graph:
         """The graph; None while only its name is known."""
         return self._topology if isinstance(self.mixing, str) else self.mixing
 
-    def mixing_time(self, num_nodes: int) -> float:
-        """Return the number of gossip rounds that divide the disagreement by e, at least 1.
+    def theorem_time(self, num_nodes: int, factor: int) -> float:
+        """Return tau of Liang, Peng, Zhang's theorems; see :meth:`flwr_fco.topology.Topology.theorem_time`.
 
         Parameters
         ----------
         num_nodes : int
             Number of connected nodes: the size of a topology that is known by its name.
+        factor : int
+            4 without trackers, 8 with them.
 
         Raises
         ------
@@ -102,7 +104,7 @@ class Graph:
                 f"{topology} is not connected: its nodes never agree, and no rate follows from its mixing time; give "
                 "client_lr by hand"
             )
-        return max(1.0, topology.mixing_time)
+        return topology.theorem_time(factor)
 
     @property
     def num_rows(self) -> int:

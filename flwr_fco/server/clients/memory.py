@@ -45,8 +45,7 @@ class Said(NamedTuple):
     length : float
         Of its gradient.
     product : float
-        Inner product of the changes of point and gradient since the last answer, less what strong convexity makes of
-        it: of an honest loss, 0 or more.
+        Inner product of the changes of point and gradient since the last answer: of a convex loss, 0 or more.
     most : float
         Product of their lengths.
     """
