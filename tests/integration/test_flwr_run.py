@@ -115,7 +115,7 @@ def test_make_run_leaves_no_process_when_it_is_stopped(tmp_path, request, number
     arguments = [sys.executable, "-m", "main_job.compare", "--num-server-rounds", "3", "--directory", str(tmp_path)]
     root = request.config.rootpath
     job = subprocess.Popen(arguments, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         assert job.poll() is None
         before = set(descendants(job.pid))
