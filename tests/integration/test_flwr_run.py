@@ -105,7 +105,7 @@ def _log_of(directory):
     ("number", "code", "moment", "least"),
     [
         # flwr run, SuperLink, SuperExec, simulation, Ray
-        (signal.SIGTERM, 128 + signal.SIGTERM, "[ROUND 3/", 6),
+        pytest.param(signal.SIGTERM, 128 + signal.SIGTERM, "[ROUND 3/", 6, marks=pytest.mark.nightly),
         # flwr run and SuperLink, before either has started anything: Ray need not start twice for the other signal.
         (signal.SIGINT, 130, "", 2),
     ],
