@@ -27,6 +27,7 @@ from flwr_fco.core.files import (
     read_npy,
     read_npz,
     read_text,
+    shown,
     write_file,
     write_npy,
     write_npz,
@@ -142,7 +143,7 @@ def load_npz(path: str | os.PathLike[str], *, max_bytes: int = _DENSE_BYTES) -> 
     ...
     flwr_fco.errors.ConfigurationError: ...: its sparse arrays take 8000000 bytes when dense, expected at most 1...
     """
-    parts, where = read_npz(path), os.fspath(path)
+    parts, where = read_npz(path), shown(path)
     arrays: dict[str, NDArray[Any]] = {}
     total = 0
     for key, value in parts.items():

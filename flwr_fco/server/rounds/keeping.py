@@ -8,6 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord
 
+from flwr_fco.core.files import shown
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.rounds import saving
 from flwr_fco.server.rounds.hooks import Progress
@@ -100,7 +101,7 @@ class Keeping(ABC):
         saved = self.read_state(path)
         if not saved.parts[_RUN]:
             raise ConfigurationError(
-                f"{os.fspath(path)} holds a state without the run that it is of, so there is nothing to go on with; "
+                f"{shown(path)} holds a state without the run that it is of, so there is nothing to go on with; "
                 "expected a file of flwr_fco.callbacks.Checkpoint"
             )
         self._restore(path, saved, progress)
@@ -146,4 +147,4 @@ class Keeping(ABC):
                 progress.from_arrays(saved.parts[_RUN])
         except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
             self._take(before)
-            raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
+            raise ConfigurationError(f"{shown(path)} is not a state of this strategy: {error!r}") from error

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.files import parse_json, read_npz, write_npz
+from flwr_fco.core.files import parse_json, read_npz, shown, write_npz
+from flwr_fco.core.logs import printable
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError, TakenOverError
 from flwr_fco.server.rounds import saving
@@ -26,8 +27,8 @@ _STATE, _PASS, _PARTS = "state/", "pass/", "part/"
 _GRAPH = f"{_PARTS}graph/rows"
 _SETTINGS, _CHECKSUM, _FORMAT, _OPTIONS = "digest", "checksum", "format", "options"
 _OWNER = "owner"
-#: Version of the file format, in which each part of a strategy has its own place and the options are recorded.
-_VERSION = 3
+#: Version of the file format, in which what clients' answers imply is recorded too.
+_VERSION = 4
 #: Options that may change before a state is loaded; the plan's options are in its own digest.
 MAY_CHANGE = frozenset(
     {
@@ -208,7 +209,7 @@ def read(path: str | os.PathLike[str], digest: str, like: Saved, options: str = 
     FileNotFoundError
         If there is no such file.
     """
-    where = os.fspath(path)
+    where = shown(path)
     try:
         arrays = read_npz(path)
     except ConfigurationError as error:
@@ -240,7 +241,9 @@ def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Save
     arrays = dict(arrays)
     checksum = arrays.pop(_CHECKSUM, None)
     if checksum is None or _SETTINGS not in arrays:
-        raise ConfigurationError(f"{where} is no saved state: it holds {', '.join(sorted(arrays)[:8]) or 'nothing'}")
+        raise ConfigurationError(
+            f"{where} is no saved state: it holds {', '.join(map(printable, sorted(arrays)[:8])) or 'nothing'}"
+        )
     if str(checksum) != _checksum(arrays):
         raise ConfigurationError(f"{where} is damaged: its contents do not match its checksum. Take an earlier copy")
     if _FORMAT not in arrays or arrays[_FORMAT].shape or str(arrays[_FORMAT]) != str(_VERSION):
@@ -362,7 +365,7 @@ class Claims:
                 self.write(path, partial(saving.give, path))
             except OSError as error:
                 raise ConfigurationError(
-                    f"{os.fspath(path)} cannot be written: {error}. A run that goes on from a file records there what "
+                    f"{shown(path)} cannot be written: {error}. A run that goes on from a file records there what "
                     "it does; make the file and its folder writable, or move it to where they are"
                 ) from error
 
@@ -405,7 +408,8 @@ class Claims:
         """Require an owner; a file that was removed is written again."""
         if owner is not None and owner != self._seen[place].owner:
             raise TakenOverError(
-                f"{place} is another run's now, which was resumed from it or begun there after this run had saved it; "
+                f"{shown(place)} is another run's now, which was resumed from it or begun there after this run had "
+                "saved it; "
                 "this run ends, so that no round is done, or released, by both. Go on with the other one, or end it "
                 "and resume from the file"
             )
