@@ -21,8 +21,7 @@ from flwr_fco.inference import Intervals, Selection
 from flwr_fco.sklearn.fitted import to_estimator
 from flwr_fco.sklearn.linear import FederatedElasticNet, FederatedLasso
 from flwr_fco.sklearn.logistic import FederatedLogisticRegression
-from flwr_fco.sklearn.quality import Quality
-from flwr_fco.sklearn.summary import Summary
+from flwr_fco.sklearn.reports import Quality, Summary
 from flwr_fco.sklearn.survival import FederatedCoxRegression
 
 __all__ = [

@@ -22,7 +22,7 @@ from flwr_fco.objectives import Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
 from flwr_fco.sklearn.base import Federated
 from flwr_fco.sklearn.reading import Parts, is_grid
-from flwr_fco.sklearn.texts import class_names
+from flwr_fco.sklearn.reports import class_names
 
 
 @dataclass(repr=False, eq=False)
