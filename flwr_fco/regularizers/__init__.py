@@ -13,7 +13,7 @@ from flwr_fco.regularizers.constraints import (
     Simplex,
 )
 from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
-from flwr_fco.regularizers.norms import L2, FusedLasso, LInfinity, TotalVariation
+from flwr_fco.regularizers.norms import L2, FusedLasso, LInfinity, LpNorm, Monotone, TotalVariation
 from flwr_fco.regularizers.per_parameter import PerParameter
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
 from flwr_fco.regularizers.spectral import Nuclear, NuclearBall, SpectralBall
@@ -35,6 +35,8 @@ __all__ = [
     "L2Squared",
     "LInfinity",
     "LInfinityBall",
+    "LpNorm",
+    "Monotone",
     "NonNegative",
     "Nuclear",
     "NuclearBall",

@@ -122,7 +122,7 @@ class Federated(Judges, Solves):
             then, are asked for them in one more message.
         intervals : bool or Intervals, default False
             Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
-            take one more round, of survival times some, and a question before the fit (docs/inference.md).
+            take one more round, of survival times some, and a question before the fit (docs/how-to/inference.md).
         selection : bool or Selection, default False
             Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
             selected ones are chance at most; in some tens of rounds before the fit.

@@ -277,7 +277,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             With a grid, as for :meth:`client_app`.
         intervals : bool or Intervals, default False
             Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
-            whether the sites agree; they take some more rounds, and a question before the fit (docs/inference.md).
+            whether the sites agree; they take some more rounds, and a question before the fit
+            (docs/how-to/inference.md).
         selection : bool or Selection, default False
             Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
             selected ones are chance at most; in some tens of rounds before the fit.
