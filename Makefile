@@ -52,8 +52,9 @@ test-nightly: $(INSTALLED) ## Run what one strategy of each class stands for by 
 test-reproduction: $(INSTALLED) ## Run the tests of reproduction/: the papers' experiments and their command line
 	$(BIN)/python -m pytest -q -m "not slow and not flower" reproduction
 
+# Only what has such tests: to collect all others takes half a minute.
 test-flower: $(INSTALLED) ## Run the tests that start Flower itself: Ray simulation, SuperLink and SuperNodes
-	$(BIN)/python -m pytest -q -m "flower and not nightly" tests reproduction
+	$(BIN)/python -m pytest -q -m "flower and not nightly" $$(grep -rl 'mark\.flower' --include='test_*.py' tests reproduction)
 
 test-deployment: $(INSTALLED) ## Kill and restart SuperNodes and SuperLinks of real deployments (half an hour)
 	$(BIN)/python -m pytest -q -m deployment
@@ -113,8 +114,8 @@ test-torch-lowest: $(LOWEST)/.torch ## Run the tests that need PyTorch on the lo
 # What calls Flower: records and messages, a Strategy's hooks, a ClientApp and its mods, the grid, node ids, callbacks.
 # The mathematics between them does not depend on its release.
 TOUCHES_FLOWER := tests/wire tests/client_apps/test_client_app.py tests/client_apps/test_flowers_mods.py \
-  tests/client_apps/test_kept.py tests/server/test_options.py tests/server/clients/test_client_memory.py \
-  tests/server/clients/test_nodes.py tests/server/clients/test_unmodified.py tests/server/questions \
+  tests/client_apps/test_kept.py tests/server/test_options.py tests/server/clients/test_nodes.py \
+  tests/server/clients/test_unmodified.py tests/server/questions \
   tests/server/replies/test_failures.py tests/server/rounds/test_saving.py tests/strategies/test_as_flowers_tests.py \
   tests/strategies/test_silence.py tests/simulation/test_exchange.py tests/simulation/test_simulate.py \
   tests/simulation/test_workers.py::test_no_reply_is_lost_and_no_bit_changes_when_a_worker_dies \
@@ -136,8 +137,10 @@ bench: $(INSTALLED) ## Run the benchmarks in their quick mode (BENCH= for the fu
 bench-compare: $(INSTALLED) ## Compare the engines' costs with the stored ones: a ratio that is 30 % worse is an error
 	$(BIN)/python benchmarks/engines.py --compare
 
+# `make reproduce-quick EXPERIMENTS='*-theor*'` runs those of this pattern.
+EXPERIMENTS ?= all
 reproduce-quick: $(INSTALLED) ## Run all experiments in their quick mode: one claim each must hold
-	$(BIN)/python -m reproduction reproduce all --quick --quiet --out .run/reproduce-quick
+	$(BIN)/python -m reproduction reproduce '$(EXPERIMENTS)' --quick --quiet --out .run/reproduce-quick
 
 reproduce: $(INSTALLED) ## Run all experiments in full (nine hours of one core, of which docs/reproduction has the parts; goes on where it was stopped) and write docs/reproduction
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m reproduction reproduce all --out .run/reproduce

@@ -1,8 +1,8 @@
 """Intervals of simulated federations: how often they cover the truth, and how often Q rejects what is true.
 
     python benchmarks/coverage.py           500 federations of each setting, about 20 minutes of one core; writes
-                                            benchmarks/coverage.json, and prints the table of docs/how-to/inference.md
-    python benchmarks/coverage.py --quick   5 of each, without bars: some seconds
+                                            benchmarks/coverage.json, and prints docs/benchmarks/intervals.md
+    python benchmarks/coverage.py --quick   2 of each, without bars: half a minute
     python benchmarks/coverage.py --only Cox    settings that begin so; the others stay as they are stored
 
 A federation is a fit with ``intervals=True`` on five sites whose rows differ in location. Federation i of a setting is
@@ -28,7 +28,7 @@ import numpy as np
 from flwr_fco.models import write_file
 from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
-SITES, FEDERATIONS, SELECTIONS, QUICK, LEVEL = 5, 500, 20, 5, 0.05
+SITES, FEDERATIONS, SELECTIONS, QUICK, LEVEL = 5, 500, 20, 2, 0.05
 STORED = Path(__file__).with_suffix(".json")
 #: Two standard errors of the share of 500 federations whose interval covers.
 AROUND = 2.0 * (0.95 * 0.05 / FEDERATIONS) ** 0.5
@@ -175,7 +175,7 @@ def measured(number: int, count: int) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="5 federations of each setting, without bars")
+    parser.add_argument("--quick", action="store_true", help="2 federations of each setting, without bars")
     parser.add_argument("--only", default="", help="settings that begin so")
     quick, only = (getattr(parser.parse_args(), name) for name in ("quick", "only"))
     if not any(name.startswith(only) for name in SETTINGS):

@@ -352,7 +352,7 @@ def main() -> None:
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--pictures", metavar="FILE")
     arguments = parser.parse_args()
-    rounds, runs = (50, 3) if arguments.quick else (200, 7)
+    rounds, runs = (30, 1) if arguments.quick else (200, 7)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     warmup()
     if arguments.pictures:
@@ -394,7 +394,7 @@ def main() -> None:
         f"\n100 of 1,000 known clients: {few[0]:.1f} ms of CPU a round, {few[1]:.1f} in load_objective; of 1,000,000: "
         f"{many[0]:.1f} and {many[1]:.1f} ({ratio:.2f} times without it)"
     )
-    ratios |= many_clients(1_000, 10_000, 3 if arguments.quick else 10, arguments.ray)
+    ratios |= many_clients(1_000, 10_000, 2 if arguments.quick else 10, arguments.ray)
     slow_clients(4, 1 if arguments.quick else 4)
     if arguments.store:
         write_file(STORED, json.dumps(ratios, indent=2) + "\n")

@@ -25,7 +25,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery/*.rst", "gallery/*.py"]
+exclude_patterns = ["_build", "gallery/*.rst", "gallery/*.py", "sg_execution_times.rst"]
 templates_path = ["_templates"]
 nitpicky = False
 
@@ -39,7 +39,7 @@ html_theme_options = {
     "github_url": PROJECT["urls"]["Source"],
     "show_prev_next": False,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 8,
+    "header_links_before_dropdown": 6,
     "secondary_sidebar_items": ["page-toc"],
     "pygments_light_style": "a11y-high-contrast-light",
 }

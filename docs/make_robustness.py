@@ -1,4 +1,4 @@
-"""Draw docs/images/robustness.png and write the tables of docs/how-to/robustness.md: `python docs/make_robustness.py`.
+"""Draw images/robustness.png and write the tables of benchmarks/robustness.md: `python docs/make_robustness.py`.
 
 Ten of 64 clients lie in every round. FedDualAvg under each rule of aggregation, beside Flower's own robust strategies
 on FedAvg clients that take subgradient steps, on LASSO I and on scikit-learn's digits. It takes some nine minutes of
@@ -28,7 +28,7 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, Steps, Trimmed
 
-PAGE = Path(__file__).parent / "how-to" / "robustness.md"
+PAGE = Path(__file__).parent / "benchmarks" / "robustness.md"
 CLIENTS, LIARS, STEPS, BATCH = 64, 10, 5, 16
 RULES = ("mean", "trimmed", "median", "geometric-median")
 FLOWERS = {"FedAvg": FedAvg, "FedTrimmedAvg": FedTrimmedAvg, "FedMedian": FedMedian, "Krum": Krum}

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
-DUAL, PRIMAL, GREY = "#1f77b4", "#d95f02", "0.35"
+DUAL, MODEL, GREY = "#0072B2", "black", "0.35"
 
 
 def box(axes: Axes, x: float, y: float, width: float, height: float, title: str, lines: str) -> None:
@@ -24,40 +24,34 @@ def arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], colo
 
 def main() -> None:
     """Draw the picture."""
-    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    figure = Figure(figsize=(8.8, 3.3), layout="constrained")
     axes = figure.subplots()
-    axes.set_xlim(0, 10)
-    axes.set_ylim(0, 4.4)
+    axes.set_xlim(0, 10.1)
+    axes.set_ylim(0, 3.5)
     axes.axis("off")
-    server = (
-        "2.  average the duals:   $z \\leftarrow z + \\eta_s$ mean(increments),   "
-        "$t \\leftarrow t + \\eta_s$ mean(elapsed)\n"
-        "3.  one proximal step:   $w = \\mathrm{prox}_{t\\psi}(z)$   — exactly sparse"
+    box(axes, 0.1, 1.06, 1.7, 1.3, "1  server", "sends its dual\n$z$ and $t$, the sum\nof step sizes")
+    for i, y in enumerate((2.4, 1.25, 0.1)):
+        name = ("2  client 1", "2  client 2", "2  client M")[i]
+        box(
+            axes,
+            2.8,
+            y,
+            2.5,
+            1.0,
+            name,
+            "$w = \\mathrm{prox}_{t\\psi}(z)$\n$z \\leftarrow z - \\eta_c\\,\\nabla F(w)$, repeated",
+        )
+        arrow(axes, (1.9, 1.71), (2.68, y + 0.46), DUAL)
+        arrow(axes, (5.42, y + 0.46), (6.2, 1.71), DUAL)
+    axes.text(5.86, 2.62, "increments\nof $z$", fontsize=9.5, color=DUAL, va="bottom")
+    box(axes, 6.3, 1.06, 1.8, 1.3, "3  server", "adds their mean to $z$,\nthen $w = \\mathrm{prox}_{t\\psi}(z)$")
+    arrow(axes, (8.2, 1.71), (8.78, 1.71), MODEL)
+    box(axes, 8.88, 1.06, 1.05, 1.3, "you", "get $w$,\nexactly\nsparse")
+    figure.suptitle(
+        "One round: duals are averaged, and the proximal step comes last", x=0.01, ha="left", fontweight="bold"
     )
-    box(axes, 0.3, 3.05, 6.6, 1.2, "server: the strategy", server)
-    for i, x in enumerate((0.3, 2.65, 5.0)):
-        name = ("client 1", "client 2", "client M")[i]
-        client = "each minibatch:\n$w = \\mathrm{prox}_{t\\psi}(z)$\n$z \\leftarrow z - \\eta_c\\,\\nabla F(w)$"
-        box(axes, x, 0.15, 1.9, 1.35, name, client)
-        arrow(axes, (x + 0.6, 2.95), (x + 0.6, 1.62), DUAL)
-        arrow(axes, (x + 1.3, 1.62), (x + 1.3, 2.95), DUAL)
-    axes.text(4.775, 0.75, "…", fontsize=16, ha="center")
-    axes.text(0.78, 2.28, "4.  dual $z$, $t$", fontsize=9.5, color=DUAL, ha="right", va="center", rotation=90)
-    axes.text(1.72, 2.28, "1.  increment", fontsize=9.5, color=DUAL, ha="left", va="center", rotation=90)
-    box(axes, 8.0, 3.05, 1.7, 1.2, "you", "evaluation,\nResult.arrays")
-    arrow(axes, (7.02, 3.6), (7.9, 3.6), PRIMAL)
-    axes.text(7.46, 3.75, "primal $w$", fontsize=9.5, color=PRIMAL, ha="center")
-    note = (
-        "Averages of sparse models are not sparse;\n"
-        "so duals are averaged, and the model\n"
-        "comes out of a proximal step last.\n\n"
-        "Clients that cannot be changed\n"
-        '(client="unmodified") get the primal $w$\n'
-        "and return their new model."
-    )
-    axes.text(7.25, 2.3, note, fontsize=9, va="top", linespacing=1.4, color="0.25")
     path = Path(__file__).parent / "images" / "round.png"
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=200)
     print(path)
 
 

@@ -27,11 +27,12 @@ from flwr_fco.core.files import (
     read_npy,
     read_npz,
     read_text,
+    shown,
     write_file,
     write_npy,
     write_npz,
 )
-from flwr_fco.core.texts import printable
+from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError
 
 __all__ = [
@@ -142,7 +143,7 @@ def load_npz(path: str | os.PathLike[str], *, max_bytes: int = _DENSE_BYTES) -> 
     ...
     flwr_fco.errors.ConfigurationError: ...: its sparse arrays take 8000000 bytes when dense, expected at most 1...
     """
-    parts, where = read_npz(path), os.fspath(path)
+    parts, where = read_npz(path), shown(path)
     arrays: dict[str, NDArray[Any]] = {}
     total = 0
     for key, value in parts.items():
@@ -215,7 +216,7 @@ def state_dict(source: FlowerResult | ArrayRecord | Mapping[str, ArrayLike]) -> 
     try:
         torch = import_module("torch")
     except ImportError as error:
-        raise ConfigurationError("state_dict needs PyTorch: pip install torch") from error
+        raise ConfigurationError("state_dict needs PyTorch: pip install torch (the extra [torch])") from error
     native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in _arrays_of(source).items()}
     return {name: torch.from_numpy(array) for name, array in native.items()}
 

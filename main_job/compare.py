@@ -135,18 +135,22 @@ def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping
     }
     names = dict(zip(runs, ("FedDualAvg", "FedAvg, subgradients", "FedNewton"), strict=False))
     looks = dict(zip(runs, ({"color": blue}, {"color": grey}, {"color": blue, "linestyle": "dotted"}), strict=False))
+    longest = max(map(len, runs.values()))
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         relative = key == "objective"
         for name, rounds in runs.items():
             values = np.array([metrics[key] for metrics in rounds.values()])
             shown = values / reference[key] - 1 if relative else values
-            axes.plot(list(rounds), shown, linewidth=1.8, label=names[name], **looks[name])
-            if key == "density":
+            axes.plot(
+                list(rounds), shown, linewidth=1.0 if key == "accuracy" else 1.8, label=names[name], **looks[name]
+            )
+            if key == "density" and len(rounds) == longest:
                 axes.annotate(
                     f"{shown[-1]:.0%}", (list(rounds)[-1], shown[-1]), (0, 4), textcoords="offset points", ha="right"
                 )
         if relative:
             axes.set_yscale("log")
+            axes.set_ylim(bottom=1e-4)
         else:
             axes.axhline(reference[key], color="black", linestyle="dashed", linewidth=1.2, label="scikit-learn, pooled")
             axes.set_ylim(*((0, 1.05) if key == "density" else (0.85, 1)))
@@ -156,9 +160,10 @@ def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
     panels[1].legend(fontsize=8.5, loc="lower right", frameon=False)
-    last = [100 * list(rounds.values())[-1]["density"] for rounds in runs.values()]
-    if len(last) > 1 and last[0] < last[1]:
-        title = f"{last[0]:.0f} % of the coefficients, where FedAvg by subgradients keeps {last[1]:.0f} %"
+    last = [list(rounds.values())[-1] for rounds in runs.values()]
+    if len(last) > 1 and last[0]["density"] < last[1]["density"] and last[0]["accuracy"] >= last[1]["accuracy"]:
+        kept = [f"{100 * metrics['density']:.0f} %" for metrics in last]
+        title = f"As accurate with {kept[0]} of the coefficients as FedAvg by subgradients with {kept[1]}"
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     path.parent.mkdir(parents=True, exist_ok=True)
     write_file(path, lambda file: figure.savefig(file, dpi=200, format=path.suffix[1:] or "png"))

@@ -4,6 +4,8 @@ import gc
 import os
 import sys
 
+import pytest
+
 # Ray and Flower report usage over the network otherwise.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -20,3 +22,12 @@ def pytest_collection_finish():
     """Spare the collector of garbage what has been imported by now: it would walk through it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def workers():
+    """Two worker processes for all tests that do not kill them: each takes seconds of imports to start."""
+    from flwr_fco.simulation import Processes
+
+    with Processes(2) as both:
+        yield both

@@ -6,7 +6,7 @@ python tests/fault_bars.py rivals     those of reproduction/rivals; the table of
 python tests/fault_bars.py soak       six harsher kinds, 6 and 12 clients: some fourteen minutes of one core
 python tests/fault_bars.py soak 6 FedDAGT ...    with 6 clients, these strategies only
 python tests/fault_bars.py liar       one liar of ten in every round, or two that collude; the table of
-                                      docs/how-to/robustness.md: some two minutes of one core; `liar rivals` too
+                                      docs/benchmarks/robustness.md: some two minutes of one core; `liar rivals` too
 """
 
 import sys
@@ -299,7 +299,7 @@ def persistent(kind):
 
 LIES = ("none", "sign flip", "10 times", "replay", "random direction", "collusion")
 ROBUST = {"mean": "mean", "trimmed": Trimmed(), "median": "median", "geometric-median": "geometric-median"}
-OTHER_PAGE = PAGE.with_name("robustness.md")
+OTHER_PAGE = PAGE.parents[1] / "benchmarks" / "robustness.md"
 
 
 def under_a_liar(name, kind, aggregation):

@@ -1,6 +1,8 @@
 """One strategy of each class goes through what all of them go through in `make test-nightly`."""
 
+import itertools
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from _pytest.mark.structures import ParameterSet
@@ -31,6 +33,24 @@ def class_of(strategy: type[CompositeStrategy]) -> tuple[str, bool, bool, bool]:
     graph = algorithm.reads == "rows"
     name = "" if graph else engine.get(algorithm.engine, str(algorithm.engine))
     return name, bool(algorithm.memory), algorithm.everyone, graph
+
+
+def nightly(*values: Any) -> list[ParameterSet]:
+    """Mark values, for `pytest.mark.parametrize`, that only the nightly tests run."""
+    return [pytest.param(value, marks=pytest.mark.nightly) for value in values]
+
+
+def covered(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return as few combinations as show each value once."""
+    values = [tuple(axis) for axis in axes]
+    return [tuple(axis[i % len(axis)] for axis in values) for i in range(max(map(len, values)))]
+
+
+def crossed(*axes: Iterable[Any]) -> list[tuple[Any, ...] | ParameterSet]:
+    """Return all combinations, of which only the nightly tests run those that show no value for the first time."""
+    values = [tuple(axis) for axis in axes]
+    day = covered(*values)
+    return [row if row in day else pytest.param(*row, marks=pytest.mark.nightly) for row in itertools.product(*values)]
 
 
 def by_class(names: Iterable[str] = STRATEGIES) -> list[str | ParameterSet]:

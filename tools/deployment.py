@@ -156,13 +156,14 @@ class LocalDeployment:
         made._write(
             "config.toml",
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{made.address}"\n'
-            f'root-certificates = "{made.home / "ca.crt"}"\n',
+            # JSON's strings are TOML's.
+            f"root-certificates = {json.dumps(str(made.home / 'ca.crt'))}\n",
         )
         made._certify()
         return made
 
     def _write(self, name: str, text: str) -> None:
-        self._tell(f"cat > {name} <<END\n{text}END")
+        self._tell(f"cat > {name} <<'END'\n{text}END")
         write_file(self.home / name, text)
 
     # --- keys -------------------------------------------------------------------------------------------------------

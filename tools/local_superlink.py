@@ -28,6 +28,13 @@ STARTUP, SHUTDOWN = 60.0, 10.0
 _START = r"^(?:\x1b\[\d+m)?INFO [\d :,-]*(?:\x1b\[0m)?:\s+"
 _ROUND = re.compile(_START + r"\[ROUND (\d+)/(\d+)\]\s*$")
 _FINISHED = re.compile(_START + r"Strategy execution finished in \d+\.\d\ds\s*$")
+#: Waits for the end of the process that started it; only then it imports anything.
+_WATCH = """import sys
+sys.stdin.buffer.read()
+sys.path.insert(0, sys.argv[1])
+from tools.local_superlink import end, variable_of
+end(int(sys.argv[2]), is_ours=lambda pid: variable_of(pid, "FLWR_HOME") == sys.argv[3])
+"""
 
 
 def command(name: str) -> str:
@@ -97,7 +104,7 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
     -----
     The SuperLink runs in its own session, so Ctrl-C does not reach it and it can clean up when it gets a signal by its
     pid. The process that it starts for ServerApps and Ray has another session, and would outlive it in the middle of a
-    run: remaining processes of these sessions are killed.
+    run: remaining processes of these sessions are killed. If this process is killed itself, another one does that.
     """
     from flwr_fco.simulation import token_settings
 
@@ -133,12 +140,41 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+    watcher, lifeline = watch(process.pid, home)
     try:
         _wait_until_healthy(process, ports[0], home / "superlink.log")
         yield own
     finally:
         end(process.pid)
         process.wait()
+        os.kill(watcher, signal.SIGKILL)
+        os.waitpid(watcher, 0)
+        os.close(lifeline)
+
+
+def watch(leader: int, home: Path) -> tuple[int, int]:
+    """Start a process that ends a session leader, as :func:`end` does, once this process is gone, however it ended.
+
+    Parameters
+    ----------
+    leader : int
+        Its pid.
+    home : Path
+        Its FLWR_HOME, by which its processes are known.
+
+    Returns
+    -------
+    (int, int)
+        The pid of the new process, and the file descriptor that it watches: it acts when that is closed.
+    """
+    theirs, ours = os.pipe()
+    arguments = [sys.executable, "-c", _WATCH, str(Path(__file__).resolve().parents[1]), str(leader), str(home)]
+    actions = [(os.POSIX_SPAWN_DUP2, theirs, 0)]
+    try:
+        watcher = os.posix_spawn(sys.executable, arguments, os.environ, file_actions=actions, setsid=True)
+    finally:
+        os.close(theirs)
+    return watcher, ours
 
 
 def flower_run(

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
@@ -61,13 +62,26 @@ def console() -> Console:
 
 def say(text: str, *, to_errors: bool = False, markup: bool = False, wrapped: bool = True) -> None:
     """Print text, by default without markup and on standard output; what a terminal would obey is escaped."""
-    text = "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+    text = _shown(text)
     if to_errors:
         Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=markup)
     else:
         console().print(text, highlight=False, markup=markup, soft_wrap=not wrapped)
 
 
+def _shown(text: str) -> str:
+    return "".join(each if each.isprintable() or each in "\n\t" else ascii(each)[1:-1] for each in text)
+
+
+class _Plain(Table):
+    """A table whose texts are no markup: names of folders, metrics and settings are anybody's."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row of texts, or of what Rich can show."""
+        super().add_row(*(Text(_shown(cell)) if isinstance(cell, str) else cell for cell in cells), **options)
+
+
 def make_table(title: str, columns: Iterable[str], **options: Any) -> Table:
-    """Return an empty table."""
-    return Table(*columns, title=title, title_justify="left", **options)
+    """Return an empty table; nothing in it is markup, and a colour is a ``Text``'s."""
+    names = (escape(_shown(name)) for name in columns)
+    return _Plain(*names, title=escape(_shown(title)), title_justify="left", **options)

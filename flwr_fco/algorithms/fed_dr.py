@@ -30,7 +30,7 @@ from flwr_fco.algorithms.contract import (
     Vector,
     zeros_like,
 )
-from flwr_fco.algorithms.mean_of_memories import MeanOfMemories, MeanState, rescaled
+from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, rescaled
 from flwr_fco.regularizers.base import BoundRegularizer
 
 

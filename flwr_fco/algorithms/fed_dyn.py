@@ -21,7 +21,7 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from flwr_fco.algorithms.contract import Downlink, Implied, Memory, Problem, Replies, Start, Vector, zeros_like
-from flwr_fco.algorithms.mean_of_memories import MeanOfMemories, MeanState, rescaled
+from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, rescaled
 
 
 def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) -> MeanState:

@@ -22,6 +22,7 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.logs import printable
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 
@@ -29,6 +30,7 @@ FilePath = str | os.PathLike[str]
 
 #: Kinds of the dtypes that are read: booleans, numbers and texts.
 _KINDS = "biufcSU"
+_LETTERS = 0x10FFFF
 #: Maximum number of arrays in a file; each of them costs time, however small it is.
 _MEMBERS = 50_000
 #: Maximum size in bytes of a text file that is read whole.
@@ -109,6 +111,7 @@ def read_npy(path: FilePath, *, mapped: bool = False) -> NDArray[Any]:
         if mapped:
             return np.lib.format.open_memmap(path, mode="r")
         array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        _check_text(array)
         return array
 
 
@@ -177,7 +180,16 @@ def _read(archive: ZipFile, member: ZipInfo) -> NDArray[Any]:
         array: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
         if content.read(1):
             raise ValueError(f"{member.filename!r} does not end with its array")
+        _check_text(array)
         return array
+
+
+def _check_text(array: NDArray[Any]) -> None:
+    """Reject numbers that stand for no letter: Python fails where such a text is used."""
+    if array.dtype.kind == "U" and array.size:
+        letters = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
+        if letters.max() > _LETTERS:
+            raise ValueError(f"it has a letter {letters.max()}, expected at most {_LETTERS}")
 
 
 def check_csr(
@@ -546,4 +558,20 @@ def _damage(path: FilePath, expected: str) -> Iterator[None]:
         raise
     except Exception as error:  # zipfile, zlib and NumPy have no error in common for bytes that are none of theirs
         reason = f"it is no {expected}, or not a whole one: {str(error) or type(error).__name__}"
-        raise ConfigurationError(f"{os.fspath(path)} is damaged: {reason:.{_LONGEST_REASON}}") from error
+        raise ConfigurationError(f"{shown(path)} is damaged: {printable(reason):.{_LONGEST_REASON}}") from error
+
+
+def shown(path: FilePath) -> str:
+    r"""Return a file's name as it may be shown: whoever made the file may have chosen it to forge a line of a log.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Examples
+    --------
+    >>> print(shown("runs\nINFO: all is well.npz"))
+    runs\nINFO: all is well.npz
+    """
+    return printable(os.fsdecode(path))

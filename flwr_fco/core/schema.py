@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import printable
 
 Names = tuple[str, ...] | None
 
@@ -148,8 +149,8 @@ def differing_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> s
     if not wrong.size:
         return ""
     about = [
-        f"{names[j]} ({low[:, j].min():.3g} at {sites[low[:, j].argmin()]}, {table[:, j].max():.3g} at "
-        f"{sites[table[:, j].argmax()]})"
+        f"{printable(str(names[j])[:_LETTERS])} ({low[:, j].min():.3g} at {sites[low[:, j].argmin()]}, "
+        f"{table[:, j].max():.3g} at {sites[table[:, j].argmax()]})"
         for j in wrong[:_SHOWN]
     ]
     more = f", and {wrong.size - _SHOWN} more" if wrong.size > _SHOWN else ""

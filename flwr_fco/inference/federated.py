@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from flwr_fco.algorithms.contract.choices import Choice
 from flwr_fco.algorithms.newton.information import Information, InformationState, inverse
+from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.between import Vector, benjamini_hochberg, between
 from flwr_fco.inference.estimates import Estimates, Sums, of_likelihood, of_squares

@@ -31,14 +31,14 @@ from flwr_fco.server.options import (
     weights_of,
 )
 from flwr_fco.server.replies.checks import Round
-from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
+from flwr_fco.server.replies.private import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.server.rounds.subclass import check_configured, has_own_hooks, take
 from flwr_fco.server.run import Run
+from flwr_fco.wire.arrays import config_of_round, primal_request
 from flwr_fco.wire.envelope import addressed
 from flwr_fco.wire.keys import SCHEMA
-from flwr_fco.wire.model import config_of_round, primal_request
 from flwr_fco.work import FirstOrder, Work
 
 _EVALUATE_SAMPLE = 3

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import differing_units
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -99,8 +100,9 @@ def check_scales(
     for j in np.flatnonzero(~(scales <= _UNITS * usual) & ((usual > 0.0) | ~np.isfinite(scales)))[:5]:
         m = int(np.argmax(np.maximum(own[:, j], means[:, j])))
         text = (
-            f"the standard deviation of {names[j]} over all sites is {scales[j]:.3g}, at most of them up to "
-            f"{usual[j]:.3g}: {sites[m]} says a mean of {moments[m][1][j]:.3g} and a deviation of {own[m, j]:.3g}. "
+            f"the standard deviation of {printable(str(names[j]))} over all sites is {scales[j]:.3g}, at most of them "
+            f"up to {usual[j]:.3g}: {sites[m]} says a mean of {moments[m][1][j]:.3g} and a deviation of "
+            f"{own[m, j]:.3g}. "
             "Its penalty is that of such a feature; check the unit at this site"
         )
         if not np.isfinite(scales[j]):

@@ -19,7 +19,7 @@ from flwr_fco.inference.federated import table as table_of
 from flwr_fco.inference.selection import Halves, Selection
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
-from flwr_fco.simulation.strength_path import StrengthPath
+from flwr_fco.simulation.fit_path import StrengthPath
 from flwr_fco.sklearn.penalties import broadcast, penalty_of
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
 

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.logs import printable
+
 
 def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
-    """Return a table's lines, the header first; missing cells are empty."""
+    """Return a table's lines, the header first; missing cells are empty. Names of sites' columns are shown as text."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [["", *names[1:]], *([_cell(row.get(name, "")) for name in names] for row in rows)]
+    cells = [["", *map(printable, names[1:])], *([_cell(row.get(name, "")) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
     return [
         "    " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in cells
@@ -22,7 +24,7 @@ def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
 def _cell(value: Any) -> str:
     if isinstance(value, float) and math.isnan(value):
         return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
 
 
 def class_names(classes: NDArray[Any], weights: NDArray[np.float64] | None = None) -> tuple[str, ...]:

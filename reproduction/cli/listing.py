@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from reproduction.cli import shell
@@ -41,7 +40,7 @@ def list_everything(
         table.add_column(no_wrap=True, style="cyan")
         table.add_column(overflow="fold")
         for name, text in entries.items():
-            table.add_row(name, escape(text))
+            table.add_row(name, text)
         shown.print(table)
         shown.print()
     if out is not None:

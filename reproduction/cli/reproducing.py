@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from flwr_fco.errors import DataNotFoundError, NotInstalledError
 from reproduction.cli import shell
@@ -126,7 +126,7 @@ def _reproduce(
     for verdict in found.verdicts:
         cells = (verdict.name, verdict.number, verdict.measured, verdict.rates)
         color = {"holds": "green", "does not hold": "red"}.get(verdict.verdict, "yellow")
-        table.add_row(*map(escape, cells), f"[{color}]{'ours: ' * verdict.ours}{verdict.verdict}[/{color}]")
+        table.add_row(*cells, Text(f"{'ours: ' * verdict.ours}{verdict.verdict}", style=color))
     terminal.console().print(table)
     terminal.say(f"{found.seconds:.0f} s; data, figure and verdicts: {folder}")
     return all(verdict.holds for verdict in found.verdicts)

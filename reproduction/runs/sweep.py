@@ -21,8 +21,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.models import append_text, json_object, read_text, write_file
+from flwr_fco.models import append_text, json_object, open_log, read_text, write_file
 from flwr_fco.simulation import check_reservation, end_with, import_ray, room_of
 from reproduction.runs.run import RunResult, run
 from reproduction.runs.run_folder import write_csv
@@ -31,7 +36,7 @@ from reproduction.runs.settings import RunSettings, parse_value
 #: The result of a trial: settings, score, the round in which it diverged, means of the metrics.
 Trial = dict[str, Any]
 
-_TRIALS = "trials.jsonl"
+_TRIALS, _LOCK = "trials.jsonl", ".sweep.lock"
 #: What a line of that file has.
 _KINDS: dict[str, Any] = {
     "settings": dict,
@@ -340,8 +345,8 @@ def run_sweep(
     Raises
     ------
     ConfigurationError
-        If the engine is unknown, Ray is not installed, there is no cluster at RAY_ADDRESS, or no machine of it can meet
-        the reservation.
+        If the engine is unknown, Ray is not installed, there is no cluster at RAY_ADDRESS, no machine of it can meet
+        the reservation, or another sweep is running in the folder.
     FlwrFcoError
         If a trial raised.
 
@@ -356,37 +361,54 @@ def run_sweep(
     if engine not in ("ray", "processes", "in-process"):
         raise ConfigurationError(f"engine={engine!r}; expected 'processes', 'ray' or 'in-process'")
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / _TRIALS
-    done = {_key(trial["settings"]): trial for trial in read_trials(folder)}
-    missing = [own for own in settings if _key(own.to_config()) not in done]
+    with _alone_in(folder):
+        file = folder / _TRIALS
+        done = {_key(trial["settings"]): trial for trial in read_trials(folder)}
+        missing = [own for own in settings if _key(own.to_config()) not in done]
 
-    def keep(trial: Trial) -> None:
-        append_text(file, json.dumps(trial) + "\n")
-        done[_key(trial["settings"])] = trial
-        if on_trial is not None:
-            on_trial(trial)
+        def keep(trial: Trial) -> None:
+            append_text(file, json.dumps(trial) + "\n")
+            done[_key(trial["settings"])] = trial
+            if on_trial is not None:
+                on_trial(trial)
 
-    errors: list[BaseException] = []
-    if missing and engine == "in-process":
-        for own in missing:
-            keep(_trial(own, criterion))
-    elif missing:
-        # A worker keeps the data of its last trials, so those that share data come one after the other.
-        missing.sort(key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
-        with submitting(engine, workers, num_cpus, num_gpus) as submit:
-            for finished in as_completed([submit(_trial, own, criterion) for own in missing]):
-                if error := finished.exception():
-                    errors.append(error)
-                else:
-                    keep(finished.result())
-    if errors:
-        raise FlwrFcoError(
-            f"{len(errors)} of {len(missing)} trials failed; the finished trials are in {folder}. "
-            f"The first error: {errors[0]}"
-        )
-    trials = [done[_key(own.to_config())] for own in settings]
-    write_table(trials, folder / "trials.csv")
+        errors: list[BaseException] = []
+        if missing and engine == "in-process":
+            for own in missing:
+                keep(_trial(own, criterion))
+        elif missing:
+            # A worker keeps the data of its last trials, so those that share data come one after the other.
+            missing.sort(key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
+            with submitting(engine, workers, num_cpus, num_gpus) as submit:
+                for finished in as_completed([submit(_trial, own, criterion) for own in missing]):
+                    if error := finished.exception():
+                        errors.append(error)
+                    else:
+                        keep(finished.result())
+        if errors:
+            raise FlwrFcoError(
+                f"{len(errors)} of {len(missing)} trials failed; the finished trials are in {folder}. "
+                f"The first error: {errors[0]}"
+            )
+        trials = [done[_key(own.to_config())] for own in settings]
+        write_table(trials, folder / "trials.csv")
     return trials
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, where the file system has one; two sweeps would write over each other's trials."""
+    with open_log(folder / _LOCK) as file:
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigurationError(
+                f"another sweep is running in {folder}; wait until it ends, or name another folder"
+            ) from None
+        except OSError:
+            pass
+        yield
 
 
 def read_trials(folder: Path) -> list[Trial]:

@@ -68,6 +68,8 @@ BAD = {
     "another format": [("dense/w.npy", b"\x93NUMPY\x03\x00" + bytes(64))],
     "a header without end": [("dense/w.npy", b"\x93NUMPY\x02\x00\xff\xff\xff\xff")],
     "a header that is code": [("dense/w.npy", header("__import__('os').abort()"))],
+    "numbers that are no letters": [("dense/w.npy", header((1,), "<U1") + (0x7FFFFFFF).to_bytes(4, "little"))],
+    "numbers that are no letters, of the other order": [("dense/w.npy", header((1,), ">U1") + b"\x7f\xff\xff\xff")],
     "no array": [("dense/w.npy", b"text")],
     "two of a name": [("dense/w.npy", plain(np.zeros(2))), ("dense/w.npy", plain(np.zeros(3)))],
 }
@@ -110,6 +112,21 @@ def test_an_archive_that_claims_what_it_has_not_is_refused_by_every_reader(tmp_p
     said = small(lambda: READERS[reader](path))
     assert said is not None
     assert str(path) in said
+
+
+@pytest.mark.parametrize("reader", [*READERS, "read_json", "read_text"])
+def test_the_name_of_a_file_forges_no_line_and_is_printed_everywhere(tmp_path, reader):
+    """A name may hold line ends, what a terminal obeys, and bytes that are no UTF-8."""
+    path = tmp_path / "x\n\x1b[2JINFO: all is well\udc80.npz"
+    path.write_bytes(b"\xff")
+    with pytest.raises(ConfigurationError, match=r"x\\n\\x1b\[2JINFO: all is well\\udc80") as caught:
+        {**READERS, "read_json": read_json, "read_text": read_text}[reader](path)
+    assert str(caught.value).isprintable()
+
+
+def test_texts_of_an_array_are_read(tmp_path):
+    write_npz(tmp_path / "a.npz", {"w": np.array(["a", "\U0010ffff", ""]).astype(">U2")})
+    assert read_npz(tmp_path / "a.npz")["w"].tolist() == ["a", "\U0010ffff", ""]
 
 
 @pytest.mark.parametrize("reader", [*READERS, "cifar10"])

@@ -13,7 +13,7 @@ from together import together
 
 from flwr_fco.algorithms import ClientHalf, DualAveraging, MirrorDescent, Start
 from flwr_fco.algorithms.contract import halves
-from flwr_fco.client_apps.table import find_solver
+from flwr_fco.client_apps.training import find_solver
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, run_of

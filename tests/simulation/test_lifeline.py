@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from representatives import nightly
 
 from flwr_fco.simulation import Processes
 
@@ -50,7 +51,7 @@ def alive(pid):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks into /proc")
-@pytest.mark.parametrize("how", ["sleeps", "computes", "holds the interpreter"])
+@pytest.mark.parametrize("how", ["holds the interpreter", *nightly("sleeps", "computes")])
 def test_busy_and_hung_workers_end_with_a_killed_main(how):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     main = subprocess.Popen(

@@ -22,7 +22,7 @@ def test_what_is_wrong_counts_as_if_it_were_missing(name, kind):
 
 @together(("name", "kind"), SAMPLE)
 def test_what_is_wrong_counts_as_if_it_were_missing_in_short(name, kind):
-    hold_the_bar(name, kind, 40)
+    hold_the_bar(name, kind, 24)
 
 
 @pytest.mark.nightly

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+import tomllib
 
 import pytest
 from typer.testing import CliRunner
@@ -70,6 +71,21 @@ def test_what_it_prints_does_the_same_in_a_shell(made, tmp_path):
     assert {path.name for path in copied.iterdir()} == own
     config = (deployment.home / "config.toml").read_text().replace(str(deployment.home), str(copied))
     assert (copied / "config.toml").read_text() == config
+
+
+def test_a_folder_of_any_name_is_in_the_configuration_as_it_is(tmp_path, monkeypatch):
+    """Neither TOML nor a shell that is given what was printed takes a part of the name for its own."""
+    monkeypatch.setattr(LocalDeployment, "_certify", lambda self: None)
+    told, home = [], tmp_path / 'a "b"\n\\n $(touch c) `touch d` é'
+    made = LocalDeployment.create(home, 1, tell=told.append)
+    made._require_connection()
+    config = home / "config.toml"
+    found = config.read_text()
+    assert tomllib.loads(found)["superlink"][module.CONNECTION]["root-certificates"] == str(home / "ca.crt")
+    config.unlink()
+    subprocess.run(["sh", "-ec", "\n".join(told)], cwd=tmp_path, check=True)
+    assert config.read_text() == found
+    assert sorted(path.name for path in home.iterdir()) == ["config.toml", "deployment.json"]
 
 
 def test_an_older_flower_is_refused_before_anything_is_made(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The parts of strategies whose clients remember vectors, or that run on a graph."""
+"""The parts of strategies whose clients remember vectors, or that run on a graph; bounds of what they remember."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.layout import euclidean_norm
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense
-from flwr_fco.server.clients.absences import Absences
 from flwr_fco.server.clients.memory import ClientMemories, Said, length_of
+from flwr_fco.server.clients.participation import Absences
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Downlink, Node, Uplink
 

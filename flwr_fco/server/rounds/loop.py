@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from flwr_fco.core.files import shown
 from flwr_fco.core.logs import log
 from flwr_fco.errors import (
     ConfigurationError,
@@ -29,8 +30,7 @@ from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.server.options import AUTO, serves_unmodified
 from flwr_fco.server.replies.bounds import TOO_LONG
 from flwr_fco.server.rounds.divergence import DivergenceWatch
-from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
-from flwr_fco.server.rounds.resuming import Progress
+from flwr_fco.server.rounds.hooks import Callback, Hooks, Progress, RoundHooks
 from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.server.rounds.subclass import has_own_hooks, hooked_round
 from flwr_fco.server.run import Run
@@ -66,7 +66,7 @@ def run_rounds(
     log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
     if resume is not None:
-        log(INFO, "\t├── Resumed after round %d: %s", progress.round, os.fspath(resume))
+        log(INFO, "\t├── Resumed after round %d: %s", progress.round, shown(resume))
     run.choose_rates(grid)
     run.strategy.summary()
     number = -1
@@ -141,7 +141,7 @@ def _resume(run: Run, path: str | os.PathLike[str], progress: Progress, num_roun
     progress.result.arrays = run.primal_arrays()
     if progress.round > num_rounds:
         raise ConfigurationError(
-            f"num_rounds={num_rounds}, but {os.fspath(path)} is of round {progress.round}; num_rounds is the total, "
+            f"num_rounds={num_rounds}, but {shown(path)} is of round {progress.round}; num_rounds is the total, "
             "with the rounds before the run was stopped"
         )
 

@@ -448,15 +448,11 @@ def test_the_second_papers_constants_are_those_that_were_tuned():
                 assert line.settings[key] == float(value), (line.label, key)
 
 
-@pytest.mark.parametrize("name", ["fco-fig3", "fco-theorems"])
-def test_quick_claims_hold(name, tmp_path):
-    report = reproduce(load_definition(name).quick_version(), tmp_path)
-    assert all(verdict.holds for verdict in report.verdicts), report.verdicts
-
-
+# By day `.ci/run` reproduces the theorems of each paper.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n not in ("fco-fig3", "fco-theorems")])
-def test_the_other_quick_claims_hold(name, tmp_path):
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_quick_claims_hold(name, tmp_path):
     try:
         report = reproduce(load_definition(name).quick_version(), tmp_path)
     except (DataNotFoundError, NotInstalledError) as error:

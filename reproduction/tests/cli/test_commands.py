@@ -629,8 +629,10 @@ def test_every_choice_of_an_experiment_has_a_folder_of_its_own(tmp_path, monkeyp
     assert folders[1::2] == [*folders[:8:2], "x/fco-fig3", "x/fco-fig3_num-rounds=9"]
 
 
+# By day tests/integration/test_flower_simulation.py runs a strategy in Flower's simulation.
 @pytest.mark.slow
 @pytest.mark.flower
+@pytest.mark.nightly
 def test_the_flower_engine_gives_the_same_numbers(tmp_path):
     pytest.importorskip("ray")
     arguments = (

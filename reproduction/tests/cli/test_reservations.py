@@ -95,9 +95,11 @@ def meet(folder, others):
     return began, time.time()
 
 
+# By day the sweep below starts Ray with the same tasks.
 @pytest.mark.flower
 @pytest.mark.slow
-@pytest.mark.parametrize("num_cpus", [pytest.param(0.25, marks=pytest.mark.nightly), 3.0])
+@pytest.mark.nightly
+@pytest.mark.parametrize("num_cpus", [0.25, 3.0])
 def test_workers_are_tasks_at_a_time_whatever_each_reserves(num_cpus, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)

@@ -135,6 +135,18 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         json.loads(line)
 
 
+def test_two_sweeps_in_one_folder_do_not_run_at_a_time(tmp_path):
+    settings = [RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 2})]
+
+    def second(trial):
+        with pytest.raises(ConfigurationError, match="another sweep is running"):
+            run_sweep(settings, tmp_path, CRITERIA["objective"], engine="in-process")
+
+    for _ in range(2):  # the lock ends with the sweep
+        (tmp_path / "trials.jsonl").unlink(missing_ok=True)
+        run_sweep(settings, tmp_path, CRITERIA["objective"], engine="in-process", on_trial=second)
+
+
 def test_an_unknown_engine_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match="engine='dask'"):
         run_sweep(grid(), tmp_path, CRITERIA["f1"], engine="dask")

@@ -1,13 +1,16 @@
 """Numbers that decide: no client alone picks the best model, the round of the end, or a strength."""
 
+from functools import cache
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from lies_of_one import CLIENTS, LIAR, below_the_seam, regressions
 from problems import flat, start_arrays
+from representatives import covered, crossed, nightly
 from together import together
 
-from flwr_fco.algorithms.contract.means import Mean
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
@@ -70,11 +73,15 @@ def run(mods, validation, aggregation="mean", number=CLIENTS, rounds=40):
     return stop, result
 
 
+@cache
+def honest_stop(kind, number):
+    return run([], f"{kind}/loss", number=number)[0]
+
+
 @together("loss", [-1e300, -1e9, 1e300, 1.7e308])
-@pytest.mark.parametrize("number", [4, CLIENTS])
-@pytest.mark.parametrize("kind", ["train", "evaluate"])
+@pytest.mark.parametrize(("kind", "number"), crossed(["train", "evaluate"], [4, CLIENTS]))
 def test_an_absurd_metric_picks_nothing_and_is_left_out(kind, number, loss):
-    honest, _ = run([], f"{kind}/loss", number=number)
+    honest = honest_stop(kind, number)
     stop, result = run([saying(kind, lambda metrics, _: metrics.update(loss=loss), 2)], f"{kind}/loss", number=number)
     assert stop.stopped == honest.stopped
     assert np.abs(flat(stop.best_arrays) - flat(honest.best_arrays)).max() < 0.3
@@ -83,8 +90,7 @@ def test_an_absurd_metric_picks_nothing_and_is_left_out(kind, number, loss):
     assert all("loss" in row.reason for row in result.left_out)
 
 
-@together("aggregation", AGGREGATIONS[1:])
-@together("kind", ["train", "evaluate"])
+@together(("kind", "aggregation"), covered(["train", "evaluate"], AGGREGATIONS[1:]))
 def test_under_a_robust_centre_a_lie_within_the_bounds_decides_nothing(kind, aggregation):
     """Each lie is the best loss by far in round 3, and within the bounds."""
     honest, _ = run([], f"{kind}/loss", aggregation)
@@ -159,7 +165,7 @@ def test_centres_of_numbers_are_those_of_increments(rule):
 # --- strengths ----------------------------------------------------------------------------------------------------
 
 
-def path(mods, aggregation="mean", kind=FedDualAvg, number=CLIENTS, **more):
+def path(mods, aggregation="mean", kind=FedDualAvg, number=CLIENTS, num_strengths=6, **more):
     objectives, held_out = regressions(number), regressions(2 * number)[number:]
     options = {"regularizer": L1(1.0), "fraction_evaluate": 0.0}
     if kind is FedDualAvg:
@@ -176,11 +182,16 @@ def path(mods, aggregation="mean", kind=FedDualAvg, number=CLIENTS, **more):
             num_nodes=number,
             num_rounds=25,
             initial_arrays=start_arrays(),
-            num_strengths=6,
+            num_strengths=num_strengths,
             ratio=0.05,
             progress=False,
             **more,
         )
+
+
+@cache
+def honest_path(**options):
+    return path([], **options)
 
 
 def of_validation(**said):
@@ -194,13 +205,13 @@ def of_validation(**said):
 @together("said", [{"loss": -1e9}, {"loss": -1e300}, {"held-out": 0.0}, {"held-out": 0.5}, {"held-out": -1.0}])
 @pytest.mark.parametrize("kind", [FedDualAvg, FedNewton])
 def test_one_client_picks_no_strength(kind, said):
-    honest, found = path([], kind=kind), path([of_validation(**said)], kind=kind)
+    honest, found = honest_path(kind=kind), path([of_validation(**said)], kind=kind)
     assert found.best.nonzero == honest.best.nonzero
     assert found.best.held_out == pytest.approx(honest.best.held_out, rel=0.2)
     assert found.points[0].strength == honest.points[0].strength
 
 
-@together("aggregation", AGGREGATIONS[1:])
+@pytest.mark.parametrize("aggregation", ["median", *nightly("geometric-median", Trimmed())], ids=str)
 def test_a_held_out_loss_within_the_bounds_picks_none_under_a_robust_centre(aggregation):
     honest, found = path([], aggregation), path([of_validation(loss=-15.0)], aggregation)
     # At most the neighbour, whose loss is as good.
@@ -220,16 +231,15 @@ def _no_held_out(metrics, content):
         metrics["held-out"] = 0.0
 
 
+@together("factor", [-900.0, 300.0])
 @pytest.mark.parametrize(("aggregation", "most"), [("mean", 12.0), ("median", 1.5), ("geometric-median", 1.5)])
-@pytest.mark.parametrize("factor", [-900.0, 300.0])
 def test_one_gradient_does_not_move_the_range_of_a_path(aggregation, most, factor):
     def change(metrics, content):
         if "gradient" in content["arrays"]:
             content["arrays"] = ArrayRecord({n: Array(factor * a.numpy()) for n, a in content["arrays"].items()})
 
-    number = 4
-    honest = path([], aggregation, number=number)
-    found = path([saying("query.question", change, 2)], aggregation, number=number)
+    options = {"aggregation": aggregation, "number": 4, "num_strengths": 2}
+    honest, found = honest_path(**options), path([saying("query.question", change, 2)], **options)
     assert found.points[0].strength < most * honest.points[0].strength
 
 

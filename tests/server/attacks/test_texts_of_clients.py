@@ -4,14 +4,17 @@ import csv
 import logging
 import re
 
+import numpy as np
 import pytest
 from flwr.app import Error
 from problems import app_of, clients, start_arrays
 
 from flwr_fco.callbacks import Csv, JsonLines
-from flwr_fco.core.texts import printable
+from flwr_fco.core.logs import printable
+from flwr_fco.core.schema import differing_units
 from flwr_fco.errors import NothingTrainedError
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.sklearn.texts import aligned_columns
 from flwr_fco.strategies import FedDualAvg, Steps
 from flwr_fco.wire.metrics import LONGEST_NAME, MOST_METRICS, MOST_NUMBERS
 from tools import local_superlink
@@ -75,6 +78,15 @@ def test_an_error_of_a_client_is_one_line_of_text_wherever_it_is_shown(caplog, t
         assert not ODD.search(text), text
         assert not any(map(local_superlink._FINISHED.match, text.splitlines()))
     assert rows[0].reason.endswith(printable(FORGED))
+
+
+def test_names_of_columns_and_classes_are_text_in_a_summary_and_in_a_warning_of_units():
+    """Sites say them: one could draw a line of its own into a table of p values."""
+    lines = aligned_columns([{"feature": FORGED, FORGED: 0.5}, {"feature": "age", FORGED: "x\ny"}])
+    deviations = {"north": np.array([1.0]), "south": np.array([1e3])}
+    for text in (*lines, differing_units(deviations, [FORGED])):
+        assert not ODD.search(text), text
+    assert len({len(line) for line in lines}) == 1
 
 
 def test_where_all_fail_the_error_is_text_too():

@@ -5,6 +5,7 @@ import pytest
 from faulty import invariant
 from flwr.app import Array, ArrayRecord
 from problems import flat, optimum, problem, start_arrays
+from representatives import crossed
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
@@ -45,8 +46,7 @@ def tracked_run(chosen, objectives, rounds, mods, check=lambda strategy: None):
         return chosen.start(grid, start_arrays(), rounds, callbacks=[lambda n, a, m: check(chosen)])
 
 
-@pytest.mark.parametrize("cls", [FedDAGT, Scaffold])
-@pytest.mark.parametrize("altered", [(1, 10**9), (3, 3)], ids=["every reply", "one round"])
+@pytest.mark.parametrize(("cls", "altered"), crossed([FedDAGT, Scaffold], [(1, 10**9), (3, 3)]))
 def test_what_alters_the_uplink_acts_on_a_tracker_without_breaking_it(cls, altered):
     objectives = problem()
     chosen = cls(client_lr=0.1, work=Steps(4, batch_size=None), client_state="ledger")

@@ -6,7 +6,7 @@ from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import D, app_of, clients, flat, optimum, problem, start_arrays, trackers_of
 from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
-from representatives import by_class
+from representatives import by_class, covered, crossed
 from together import together
 
 from flwr_fco.core.threads import single_threaded_blas
@@ -51,9 +51,9 @@ def check_sums(strategy, grid, number, metrics):
 CENTRAL = {"FedDAGT": FedDAGT, "ReFedDAGT": ReFedDAGT, "Scaffold": Scaffold}
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("client_state", ["ledger", "reset"])
-@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+@pytest.mark.parametrize(
+    ("fault", "client_state", "weighting"), crossed(FAULTS, ["ledger", "reset"], ["uniform", "examples"])
+)
 def test_the_trackers_sum_to_zero_after_every_round(fault, client_state, weighting):
     strategy = FedDAGT(
         client_state=client_state, weighting=weighting, client_lr=0.05, work=Epochs(1, batch_size=8), seed=2
@@ -67,8 +67,7 @@ def test_the_trackers_sum_to_zero_after_every_round(fault, client_state, weighti
         assert left_out[0] == 1
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+@pytest.mark.parametrize(("fault", "client_state"), crossed(FAULTS, ["ledger", "reset"]))
 @pytest.mark.parametrize("cls", by_class(CENTRAL))
 def test_the_run_still_reaches_the_optimum(fault, client_state, cls):
     objectives = problem()
@@ -78,8 +77,7 @@ def test_the_run_still_reaches_the_optimum(fault, client_state, cls):
     assert np.abs(w - optimum(objectives, weights_of(strategy, grid))).max() <= 1e-8
 
 
-@together("fault", FAULTS)
-@together("client_state", ["ledger", "reset"])
+@together(("fault", "client_state"), covered(FAULTS, ["ledger", "reset"]))
 def test_sampled_clients_keep_the_sum_too(fault, client_state):
     strategy = FedDAGT(
         fraction_train=0.6,

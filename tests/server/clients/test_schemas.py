@@ -57,35 +57,33 @@ def plain_mod(message, context, call_next):
     return call_next(message, context)
 
 
-WAYS = {
-    "in process": {},
-    "messages": {"mods": [plain_mod]},
-    "error replies": {"raise_errors": False},
-    "processes": {"engine": "processes", "workers": 2},
-}
+WAYS = {"in process": {}, "messages": {"mods": [plain_mod]}, "error replies": {"raise_errors": False}, "processes": {}}
 REVERSED = NAMES[::-1]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.fixture(params=WAYS)
+def way(request):
+    """Options of a run in each way."""
+    return {"engine": request.getfixturevalue("workers")} if request.param == "processes" else WAYS[request.param]
+
+
 def test_columns_in_another_order_are_refused(way):
     told = (
         r"partition 2\) has its columns in another order than .*partition 0\) and 2 more: .*'fev', there 'age'.*X\[\["
     )
     with pytest.raises(ConfigurationError, match=told):
-        run(averaging(), losses(lambda table: table[REVERSED]), 2, **WAYS[way])
+        run(averaging(), losses(lambda table: table[REVERSED]), 2, **way)
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_a_site_that_lacks_a_column_is_named(way):
     with pytest.raises(ConfigurationError, match=r"partition 2\) lacks 'bmi', compared with .*partition 0"):
-        run(averaging(), losses(lambda table: table.drop(columns="bmi")), 2, **WAYS[way])
+        run(averaging(), losses(lambda table: table.drop(columns="bmi")), 2, **way)
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_classes_of_another_coding_are_refused(way):
     told = r"partition 2\) has the classes '-1', '1', .*partition 0\) and 2 more '0', '1'\. Code the classes"
     with pytest.raises(ConfigurationError, match=told):
-        run(averaging(), losses(code=lambda labels: 2 * labels - 1), 2, **WAYS[way])
+        run(averaging(), losses(code=lambda labels: 2 * labels - 1), 2, **way)
 
 
 @pytest.mark.parametrize(
@@ -236,13 +234,12 @@ def test_a_site_of_a_sampled_round_is_compared_before_its_answer_counts():
             np.testing.assert_array_equal(array.numpy(), expected[name].numpy())
 
 
-@pytest.mark.parametrize("way", WAYS)
 def test_units_are_compared_before_round_1_of_any_strategy_if_that_is_asked_for(way):
     objectives = losses(lambda table: table.assign(crp=1000.0 * table["crp"]))
     strategy = FedNewton(regularizer=L1(0.01), min_train_nodes=1)
     told = r"standard deviations differ .*: crp \(.* at partition \d, .* at partition 2\)\. If the units"
     with pytest.warns(UserWarning, match=told):
-        run(strategy, objectives, 1, callbacks=[CompareUnits()], **WAYS[way])
+        run(strategy, objectives, 1, callbacks=[CompareUnits()], **way)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(averaging(), losses(), 1, callbacks=[CompareUnits()])

@@ -19,7 +19,7 @@ from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, OrthantEntropy, PNor
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.regularizers import L1
-from flwr_fco.server.questions.rates import bounded_largest, bounded_smallest, smoothness_for
+from flwr_fco.server.inquiry import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     CFedDA,

@@ -15,7 +15,7 @@ from flwr_fco.core.files import read_npz
 from flwr_fco.errors import ConfigurationError, TakenOverError
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.server.replies.private import PrivateMean
-from flwr_fco.server.rounds import claims
+from flwr_fco.server.rounds import saving as claims
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDualAvg, Steps, run_of
 

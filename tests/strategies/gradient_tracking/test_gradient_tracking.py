@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import FEATURES, D, app_of, clients, flat, run, start_arrays, trackers_of
+from representatives import crossed
 from together import together
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
@@ -48,9 +49,9 @@ from flwr_fco.wire import flower as _flower
 @together("start", ["gradient", "zero"])
 def test_derived_trackers_are_the_explicit_ones(server_lr, p, start):
     objectives = clients(EQUAL)
-    z, c = plain(objectives, 100, mixing=np.full((4, 4), 0.25), lr=0.02, server_lr=server_lr, steps=4, p=p, start=start)
+    z, c = plain(objectives, 40, mixing=np.full((4, 4), 0.25), lr=0.02, server_lr=server_lr, steps=4, p=p, start=start)
     strategy = FedDAGT(tracker_start=start, mirror_map=PNorm(p), **options(server_lr=server_lr))
-    run(strategy, objectives, 100)
+    run(strategy, objectives, 40)
     assert relative(strategy.state.dual, z[0]) <= 1e-10
     for (_, partition), tracker in trackers_of(strategy).items():
         assert relative(tracker, c[partition]) <= 1e-10
@@ -212,8 +213,7 @@ def test_weights_that_the_user_gives_are_those_of_clients_not_yet_asked(variate)
     assert relative(strategy.state.dual, theta) <= 1e-12
 
 
-@pytest.mark.parametrize("cls", [FedDAGT, Scaffold, ReFedDAGT])
-@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+@pytest.mark.parametrize(("cls", "client_state"), crossed([FedDAGT, Scaffold, ReFedDAGT], ["ledger", "reset"]))
 def test_half_of_the_clients_still_find_the_optimum(cls, client_state):
     objectives, optimum = quadratics()
     strategy = cls(fraction_train=0.5, client_state=client_state, **options(client_lr=0.05))

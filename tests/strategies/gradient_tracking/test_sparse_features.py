@@ -6,6 +6,7 @@ from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord
 from numpy.testing import assert_allclose, assert_array_equal
 from problems import changed, trackers_of
+from representatives import crossed
 from scipy import sparse
 
 from flwr_fco.client_apps import client_app
@@ -58,8 +59,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("form", ["sparse", "mixed"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "form"), crossed(CASES, ["sparse", "mixed"]))
 def test_numbers_are_those_of_dense_features(case, form):
     cls, options = CASES[case]
     expected, found = made(cls, **options), made(cls, **options)
@@ -86,9 +86,7 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("client_state", ["ledger", "reset"])
-@pytest.mark.parametrize("fraction", [1.0, 0.6])
+@pytest.mark.parametrize(("fault", "client_state", "fraction"), crossed(FAULTS, ["ledger", "reset"], [1.0, 0.6]))
 def test_faults_do_what_they_do_with_dense_features(fault, client_state, fraction):
     states = []
     for form in ("dense", "sparse"):

@@ -8,10 +8,10 @@ import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord
 from newton import numbers, objective_value, point, sites, solved
 from problems import app_of
+from representatives import crossed, nightly
 
-from flwr_fco.algorithms.newton import working_set as sets
-from flwr_fco.algorithms.newton.model import Penalty
-from flwr_fco.algorithms.newton.working_set import working_set
+from flwr_fco.algorithms.newton import model as sets
+from flwr_fco.algorithms.newton.model import Penalty, working_set
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.core.layout import Layout
@@ -66,9 +66,7 @@ def state_of(strategy):
 # --- limits of sites --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [1.0, 0.4, 0.1, 0.0])
-@pytest.mark.parametrize("name", PENALTIES)
-@pytest.mark.parametrize("kind", ["squares", "logistic"])
+@pytest.mark.parametrize(("kind", "name", "share"), crossed(["squares", "logistic"], PENALTIES, [1.0, 0.4, 0.1, 0.0]))
 def test_with_any_share_the_optimum_and_a_valid_gap(kind, name, share):
     objectives, psi = sites(kind, sizes=(40, 51, 35)), PENALTIES[name]
     result, _ = solved(objectives, psi, rounds=1500, disclosure=Disclosure(hessian_share=share))
@@ -91,8 +89,7 @@ def test_without_psi_there_is_a_residual():
     )
 
 
-@pytest.mark.parametrize("share", [1.0, 1.0 / 3.0, 0.1])
-@pytest.mark.parametrize("kind", ["squares", "logistic", "classes"])
+@pytest.mark.parametrize(("kind", "share"), crossed(["squares", "logistic", "classes"], [1.0, 1.0 / 3.0, 0.1]))
 @pytest.mark.parametrize("p", [9, 300])
 def test_what_leaves_with_a_block_is_at_most_the_share(kind, share, p):
     """Counted here from the messages, one weighted sum a column of a block and a vector of the model's length."""
@@ -234,7 +231,7 @@ def test_another_word_for_the_option_is_refused():
         pytest.param(150, 0.0, marks=pytest.mark.nightly),
     ],
 )
-def test_in_process_over_messages_and_in_processes_the_bits_are_the_same(p, share):
+def test_in_process_over_messages_and_in_processes_the_bits_are_the_same(p, share, workers):
     """Of 80 features 66 are needed, and 40 are allowed in one round: the point travels apart from the set."""
     objectives, psi = sites("logistic", p=p, sizes=(40, 30, 35)), L1(0.06)
     if p == 80:
@@ -249,11 +246,11 @@ def test_in_process_over_messages_and_in_processes_the_bits_are_the_same(p, shar
     assert state_of(other) == state_of(strategy)
     assert told.left_out == result.left_out
     assert numbers(told, "duality-gap") == numbers(result, "duality-gap")
-    _, third = solved(objectives, psi, rounds=60, disclosure=limits, engine="processes", workers=2)
+    _, third = solved(objectives, psi, rounds=60, disclosure=limits, engine=workers)
     assert state_of(third) == state_of(strategy)
 
 
-@pytest.mark.parametrize("stop", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize("stop", [2, 5, 9, *nightly(1, 3, 4)])
 def test_a_resumed_run_ends_in_the_same_bits(tmp_path, stop):
     """Before, at and after the switch; the sites' counts go on."""
     objectives, psi = sites("logistic", p=150, sizes=(40, 30, 35)), L1(0.06)
@@ -304,8 +301,7 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("p", [9, 150])
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(("lie", "p"), crossed(LIES, [9, 150]))
 def test_what_a_site_says_of_its_limit_does_no_harm(lie, p):
     """The optimum of all data with a valid gap, in rounds of Newton's method or of gradient steps."""
     objectives, psi = sites("logistic", p=p, sizes=(60, 41, 55)), L1(0.06)

@@ -4,6 +4,7 @@ import cvxpy as cp
 import numpy as np
 import pytest
 from newton import numbers, solved
+from representatives import crossed
 from scipy.sparse import csr_array
 
 from flwr_fco.algorithms.newton.method import _begun_anew
@@ -79,8 +80,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
+@pytest.mark.parametrize(("kind", "case"), crossed(["squares", "logistic", "multinomial"], CASES))
 def test_no_optimum_has_what_a_round_has_proved_zero(kind, case):
     """The proofs of all rounds are kept, those at loose gaps too; in the end nearly all is proved that can be."""
     psi_of, ridge, box, options = CASES[case]

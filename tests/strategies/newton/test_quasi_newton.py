@@ -88,11 +88,11 @@ def state_of(strategy):
     return [np.asarray(value).tobytes() for value in run_of(strategy).state]
 
 
-def test_over_messages_in_processes_and_with_threads_the_bits_are_the_same():
+def test_over_messages_in_processes_and_with_threads_the_bits_are_the_same(workers):
     objectives, psi = wide(30_000, 20), L2Squared(0.01)
     _, strategy = solved(objectives, psi, hessian="none", rounds=12)
-    _, workers = solved(objectives, psi, hessian="none", rounds=12, engine="processes", workers=2)
-    assert state_of(workers) == state_of(strategy)
+    _, there = solved(objectives, psi, hessian="none", rounds=12, engine=workers)
+    assert state_of(there) == state_of(strategy)
 
     class Messages(InProcessGrid):
         exchange = None

@@ -1,6 +1,7 @@
-"""Accelerated proximal gradient with restarts: the Newton method's exchanges, without a block of the Hessian.
+"""Gradient steps: the Newton method's exchanges without a block of the Hessian, accelerated or by L-BFGS.
 
-At the point y the clients send loss and gradient; x_{k+1} = prox(y_k - g_k / L; 1/L), and the next exchange is about
+**Accelerated proximal gradient with restarts.** At the point y the clients send loss and gradient;
+x_{k+1} = prox(y_k - g_k / L; 1/L), and the next exchange is about
 
     y_{k+1} = x_{k+1} + (t_k - 1) / t_{k+1} (x_{k+1} - x_k),    t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
 
@@ -15,6 +16,21 @@ Candes: Adaptive restart for accelerated gradient schemes (Found. Comput. Math. 
 
 Differs from the papers in: 1. L from the curvature along the way instead of a backtracking line search, whose trials
 would be exchanges of their own.
+
+**L-BFGS, where psi is an l2 term.** Without an l1 term all coefficients are non-zero, and a block on them would be a
+square of the model. At the point y the clients send loss and gradient; with B the approximation of the inverse Hessian
+from the last ten pairs of a step s and the change z of the objective's gradient, the next exchange is about
+
+    y = x - t B grad Phi(x),    t = 1, and half of it after an exchange whose objective is too large,
+
+where x is the last point that decreased the objective enough. B begins at 1 / (sum_m p_m L_m + largest b_j), and later
+at s'z / z'z of the last pair; a pair without curvature is left out.
+
+References: Nocedal: Updating quasi-Newton matrices with limited storage (Math. Comp. 1980). Liu, Nocedal: On the
+limited memory BFGS method for large scale optimization (Math. Programming 1989), algorithm 2.1.
+
+Differs from the paper in: 1. steps are halved until they decrease the objective enough, without Wolfe's condition on
+the slope: the objective is convex, so that s'z is never negative.
 """
 
 from __future__ import annotations
@@ -25,48 +41,34 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import (
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    To,
-    Uplink,
-    Vector,
-)
+from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Option, Problem, Replies, To, Uplink, Vector
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.algorithms.newton.exchange import (
     UNKNOWN,
     CertifiedMethod,
-    check_facts,
-    check_first,
-    check_terms,
-    feasible_start,
+    beginning,
+    begun_anew,
+    checked,
     first_shapes,
     handed_out,
     heard,
     progress,
+    residual_of,
 )
-from flwr_fco.algorithms.newton.terms import (
-    FACTS_OF_LOSS,
-    TERMS,
-    evaluation_terms,
-    first_terms,
-    reference_size,
-    short,
-)
-from flwr_fco.core.sparse import dense
+from flwr_fco.algorithms.newton.terms import TERMS, terms_at
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective, probed_curvature
 
-#: By what L falls in an exchange, at most, and exchanges without a better point until it doubles.
-_FALL, _PATIENCE = 0.9, 30
-#: Rounding error of an objective, relative to its size.
-_EPSILON = 1e-15
+#: By what L falls in an exchange, at most.
+_FALL = 0.9
+#: Exchanges without a better point until L doubles; of L-BFGS without a smaller gap, after which rounding decides.
+_PATIENCE = 30
+#: Pairs that L-BFGS keeps, and the fraction of the predicted decrease that its steps must reach.
+_PAIRS, _SUFFICIENT = 10, 1e-4
+#: Rounding error of an objective, relative to its size, and curvature of a pair that is none.
+_EPSILON, _FLAT = 1e-15, 1e-14
 
 
 class AcceleratedState(NamedTuple):
@@ -152,18 +154,15 @@ class AcceleratedGradient(CertifiedMethod):
         w, objective = downlink.vectors["primal"], client.objective
         _, gradient = objective.value_and_gradient(w)
         first = bool(downlink.numbers["first"])
-        sent = short(objective, {"gradient": gradient}) | (first_terms(objective, w) if first else {})
-        sent["terms"] = evaluation_terms(objective, w)
+        sent = terms_at(objective, w, gradient, first)
         if first or downlink.numbers.get("smoothness"):
             sent["smoothness"] = np.array([_smoothness(objective, w)])
         return sent, Moved(gradient, None, 1)
 
     def init(self, problem: Problem, primal: Vector) -> AcceleratedState:
         """Return the state before round 1."""
-        start = feasible_start(problem, primal)
         nothing = np.zeros(primal.size)
-        facts = np.full(len(FACTS_OF_LOSS), -1.0)
-        references = np.zeros(reference_size(problem.layout))
+        start, facts, references = beginning(problem, primal)
         return AcceleratedState(start, start, start, start, nothing, nothing, nothing, facts, references, np.zeros(0))
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
@@ -189,10 +188,7 @@ class AcceleratedGradient(CertifiedMethod):
 
     def check(self, problem: Problem, state: AcceleratedState, uplink: Uplink) -> None:
         """Check what a client says by its meaning."""
-        vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-        check_facts(state, vectors["terms"])
-        check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
-        check_first(vectors, state.trial, self.tolerance)
+        vectors = checked(state, uplink, self.tolerance)
         if "smoothness" in vectors and not vectors["smoothness"][0] >= 0.0:
             raise ProtocolError(f"its smoothness is {vectors['smoothness'][0]:.3g}; expected a number >= 0")
 
@@ -201,7 +197,7 @@ class AcceleratedGradient(CertifiedMethod):
         psi, y, first = problem.psi, state.trial, state.population < 0.0
         told = heard(state, psi, replies, self.tolerance)
         if told is None:
-            return _begun_anew(state)
+            return begun_anew(state, previous=state.point, momentum=1.0, since=0.0)
         state, known, objective, lower = told
         begins = first or state.largest < 0.0
         if begins:
@@ -210,7 +206,7 @@ class AcceleratedGradient(CertifiedMethod):
         # Of points that differ by rounding the last one: its gradient is the smallest.
         better = first or objective <= state.objective + _EPSILON * (1.0 + abs(objective))
         if better:
-            residual = float(np.linalg.norm(y - psi.prox(y - known.gradient, 1.0)))
+            residual = residual_of(psi, y, known.gradient)
             state = state._replace(point=y, objective=objective, residual=residual)
         smoothness = state.smoothness if begins else _followed(state, y, known.gradient)
         state = state._replace(lower=lower, smoothness=smoothness, since=0.0 if better else state.since + 1.0)
@@ -265,18 +261,149 @@ def _stepped(problem: Problem, state: AcceleratedState, y: Vector, gradient: Vec
     )
 
 
-def _begun_anew(state: AcceleratedState) -> AcceleratedState:
-    """Return the state at its best point with nothing known of its objective: other clients have another one."""
-    return state._replace(
-        trial=state.point,
-        previous=state.point,
-        objective=UNKNOWN,
-        lower=-UNKNOWN,
-        rows=np.zeros(state.rows.size),
-        residual=UNKNOWN,
-        momentum=1.0,
-        population=-1.0,
-        since=0.0,
-        stalled=0.0,
-        round=state.round + 1,
-    )
+class QuasiNewtonState(NamedTuple):
+    """State of the L-BFGS method.
+
+    Parameters
+    ----------
+    point : ndarray of float64, shape (d,)
+        x, the best point that was asked about.
+    trial : ndarray of float64, shape (d,)
+        y, the point that the clients are asked about next.
+    direction : ndarray of float64, shape (d,)
+        -B grad Phi(x).
+    gradient : ndarray of float64, shape (d,)
+        grad Phi(x), of loss and psi.
+    moves, bends : ndarray of float64, shape (10, d)
+        Steps s and changes z of the gradient, the last one at the end; 0 where there is none yet.
+    columns, targets : ndarray of float64, shape (d,)
+        A'1/n and A'y/n of the pooled data.
+    facts : ndarray of float64, shape (5,)
+        What the clients' losses agree on; -1 each if they do not.
+    references : ndarray of float64
+        Further dual points of losses that need them for their intercepts.
+    rows : ndarray of float64
+        None.
+    objective, lower, residual : float
+        Of the best point, as in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
+    step : float
+        t.
+    smoothness : float
+        sum_m p_m L_m.
+    population : float
+        A digest of the clients and their weights; -1 before the first round.
+    since : float
+        Exchanges since the gap, or the residual, was last smaller.
+    stalled : float
+        1.0 if rounding decides what follows.
+    round : int
+        Number of successful rounds.
+    """
+
+    point: Vector
+    trial: Vector
+    direction: Vector
+    gradient: Vector
+    moves: NDArray[np.float64]
+    bends: NDArray[np.float64]
+    columns: Vector
+    targets: Vector
+    facts: Vector
+    references: Vector
+    rows: Vector
+    objective: float = UNKNOWN
+    lower: float = -UNKNOWN
+    residual: float = UNKNOWN
+    step: float = 1.0
+    smoothness: float = 0.0
+    largest: float = 0.0
+    population: float = -1.0
+    since: float = 0.0
+    stalled: float = 0.0
+    round: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuasiNewton(AcceleratedGradient):
+    """L-BFGS steps, one exchange each, from sums of the clients' gradients, for an l2 term.
+
+    Parameters
+    ----------
+    tolerance : float, default 1e-8
+        Duality gap at which the run ends.
+
+    References
+    ----------
+    Liu, Nocedal: On the limited memory BFGS method for large scale optimization (Math. Programming 1989).
+    """
+
+    name: ClassVar[str] = "quasi_newton"
+    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in a metric that it finds"}
+
+    def init(self, problem: Problem, primal: Vector) -> QuasiNewtonState:  # type: ignore[override]
+        """Return the state before round 1."""
+        nothing, pairs = np.zeros(primal.size), np.zeros((_PAIRS, primal.size))
+        start, facts, references = beginning(problem, primal)
+        return QuasiNewtonState(
+            start, start, nothing, nothing, pairs, pairs, nothing, nothing, facts, references, np.zeros(0)
+        )
+
+    def aggregate(  # type: ignore[override]
+        self, problem: Problem, state: QuasiNewtonState, replies: Replies
+    ) -> QuasiNewtonState:
+        """Return the state after a step, or half of the last one."""
+        psi, y, first = problem.psi, state.trial, state.population < 0.0
+        told = heard(state, psi, replies, self.tolerance)
+        if told is None:
+            nothing = np.zeros_like(state.moves)
+            return begun_anew(state, moves=nothing, bends=nothing, step=1.0, since=0.0)
+        state, known, objective, lower = told
+        if first:
+            state = state._replace(smoothness=mean_smoothness(replies))
+        terms = psi.separable_terms(y.shape)
+        assert terms is not None  # of an l2 term
+        gradient = known.gradient + terms.shrinkage * y
+        enough = state.objective + _SUFFICIENT * state.step * float(state.gradient @ state.direction)
+        accepted = first or objective <= enough + _EPSILON * (1.0 + abs(objective))
+        residual = residual_of(psi, y, known.gradient) if accepted else state.residual
+        # What is left to do: the gap, or without one the residual.
+        left, before = (
+            (objective - lower, state.objective - state.lower) if lower > -UNKNOWN else (residual, state.residual)
+        )
+        nearer = first or (left < before if accepted else lower > state.lower)
+        state = state._replace(lower=lower, since=0.0 if nearer else state.since + 1.0, round=state.round + 1)
+        if accepted:
+            largest = state.smoothness + float(np.max(terms.shrinkage, initial=0.0))
+            state = _turned(state, y, gradient, largest, first)._replace(objective=objective, residual=residual)
+        else:
+            state = state._replace(step=0.5 * state.step)
+        trial = handed_out(problem.layout, state.point + state.step * state.direction)
+        over = state.since >= _PATIENCE or np.array_equal(trial, state.point)
+        return state._replace(trial=trial, stalled=float(over))
+
+    def metrics(self, problem: Problem, state: QuasiNewtonState) -> dict[str, float | int]:  # type: ignore[override]
+        """Return the objective, the duality gap or else the residual, and the step size."""
+        return {**super().metrics(problem, state), "step": state.step}  # type: ignore[arg-type]
+
+
+def _turned(state: QuasiNewtonState, y: Vector, gradient: Vector, largest: float, first: bool) -> QuasiNewtonState:
+    """Return the state at a new point, with the direction from there."""
+    moves, bends = state.moves, state.bends
+    if not first:
+        move, bend = y - state.point, gradient - state.gradient
+        if move @ bend > _FLAT * (bend @ bend) / max(largest, 1e-300):
+            moves, bends = np.vstack([moves[1:], move]), np.vstack([bends[1:], bend])
+    direction = -gradient
+    curved = [(s, z, 1.0 / float(s @ z)) for s, z in zip(moves, bends, strict=True) if s.any()]
+    factors = []
+    for s, z, inverse in reversed(curved):
+        factors.append(inverse * float(s @ direction))
+        direction = direction - factors[-1] * z
+    if curved:
+        s, z, _ = curved[-1]
+        direction *= float(s @ z) / float(z @ z)
+    else:
+        direction /= largest if largest > 0.0 else 1.0
+    for (s, z, inverse), factor in zip(curved, reversed(factors), strict=True):
+        direction += (factor - inverse * float(z @ direction)) * s
+    return state._replace(point=y, gradient=gradient, moves=moves, bends=bends, direction=direction, step=1.0)

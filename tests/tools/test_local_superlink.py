@@ -1,0 +1,34 @@
+"""What a process of ours has started ends with it, also if it is killed and can say nothing."""
+
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tools.local_superlink import command_line, watch
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_the_superlink_of_a_killed_process_is_ended_with_what_it_started(tmp_path, ours):
+    """The system closes a killed process's end of the pipe; another's process of the same number is left alone."""
+    # A child with a session of its own, as the SuperLink's.
+    script = "setsid sleep 1000 & echo $!; exec sleep 1000"
+    environment = {**os.environ, "FLWR_HOME": str(tmp_path if ours else tmp_path / "other")}
+    options = {"stdout": subprocess.PIPE, "start_new_session": True, "env": environment}
+    with subprocess.Popen(["sh", "-c", script], **options) as leader:
+        assert leader.stdout is not None
+        child = int(leader.stdout.readline())
+        watcher, lifeline = watch(leader.pid, tmp_path)
+        try:
+            time.sleep(0.2)
+            assert leader.poll() is None
+            os.close(lifeline)
+            os.waitpid(watcher, 0)
+            assert (leader.poll() is None) != ours
+            assert bool(command_line(child)) != ours
+        finally:
+            for pid in (leader.pid, child):
+                if command_line(pid):
+                    os.kill(pid, signal.SIGKILL)
