@@ -166,7 +166,7 @@ class LpNorm(FlatRegularizer):
     --------
     >>> import numpy as np
     >>> LpNorm(1.0, p=1.5).prox(np.array([3.0, -2.5, 1.0]), 1.0).round(4)
-    array([ 2.2618, -1.8122,  0.5624])
+    array([ 2.1875, -1.7693,  0.5812])
     """
 
     kind: ClassVar[str] = "lp"
