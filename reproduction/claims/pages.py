@@ -244,5 +244,11 @@ def _counts(verdicts: Sequence[Verdict]) -> list[str]:
     counted = [own for own in verdicts if not own.repeats]
     papers = [own.verdict for own in counted if not own.ours and not own.differs]
     apart = [[own for own in counted if own.differs and not own.ours], [own for own in counted if own.ours]]
-    holding = [f"{sum(own.holds for own in rows)} of {len(rows)}" if rows else "" for rows in apart]
-    return [*(str(papers.count(column) or "") for column in COLUMNS), *holding]
+    return [*(str(papers.count(column) or "") for column in COLUMNS), *map(_holding, apart)]
+
+
+def _holding(verdicts: Sequence[Verdict]) -> str:
+    """Return how many of some rows hold, of those that are decided, and how many await a run."""
+    awaiting = sum(own.verdict == AWAITS for own in verdicts)
+    text = f"{sum(own.holds for own in verdicts)} of {len(verdicts) - awaiting}" if len(verdicts) > awaiting else ""
+    return ", ".join(filter(None, (text, f"{awaiting} await" if awaiting else "")))
