@@ -268,8 +268,8 @@ def check_scales(
         m = int(np.argmax(np.maximum(own[:, j], means[:, j])))
         text = (
             f"the standard deviation of {printable(str(names[j]))} over all sites is {scales[j]:.3g}, at most of them "
-            f"up to {usual[j]:.3g}: {sites[m]} says a mean of {moments[m][1][j]:.3g} and a deviation of {own[m, j]:.3g}. "
-            "Its penalty is that of such a feature; check the unit at this site"
+            f"up to {usual[j]:.3g}: {sites[m]} says a mean of {moments[m][1][j]:.3g} and a deviation of "
+            f"{own[m, j]:.3g}. Its penalty is that of such a feature; check the unit at this site"
         )
         if not np.isfinite(scales[j]):
             raise ConfigurationError(text)
