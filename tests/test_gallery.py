@@ -11,8 +11,8 @@ GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("path", sorted(GALLERY.glob("paper_*.py")), ids=lambda path: path.stem)
-def test_a_papers_comparison_in_small(path):
+@pytest.mark.parametrize("path", sorted(GALLERY.glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_finds_what_its_title_says(path):
     pytest.importorskip("matplotlib")
     backend = {**os.environ, "MPLBACKEND": "agg"}
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=backend)
