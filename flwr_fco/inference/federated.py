@@ -151,13 +151,20 @@ class OwnEstimates:
     strategy: FedNewton
 
     def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Told:
-        """Ask the sites."""
+        """Ask the sites; one whose rows have unequal weights is an error."""
         run = run_of(replace(self.strategy))
         run.prepare(initial_arrays)
         size = run.plan.layout.size
         question = run.inquiry.question(ESTIMATES, np.zeros(size))
         shapes = {"estimate": (size,), "error": (size,)}
-        answers = run.inquiry.ask(grid, question, wanted=("told", "events", "others"), shapes=shapes)
+        answers = run.inquiry.ask(grid, question, wanted=("told", "events", "others", "weighted"), shapes=shapes)
+        weighted = [f"partition {answer.partition}" for answer in answers if answer.numbers["weighted"]]
+        if weighted:
+            raise ConfigurationError(
+                f"intervals: rows of {', '.join(weighted[:_SITES])}{', ...' * (len(weighted) > _SITES)} have unequal "
+                "weights, and rows that weigh twice have other standard errors than rows that are there twice. Give "
+                "copies as rows, or fit without intervals"
+            )
         return Told(answers, [f"partition {row.partition_id}: {row.reason}" for row in run.left_out])
 
 

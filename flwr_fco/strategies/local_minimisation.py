@@ -16,6 +16,7 @@ from flwr_fco.server.convergence import Exact, ShiftedBy
 from flwr_fco.server.options import (
     AUTO,
     AUTOMATIC,
+    ClientOptions,
     EveryoneOptions,
     MemoryOptions,
     MinimiseOptions,
@@ -26,6 +27,7 @@ from flwr_fco.server.strategy import CompositeStrategy
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedProx(
+    ClientOptions,
     MinimiseOptions,
     CompositeStrategy,
     algorithm=ProximalPoint,
@@ -44,6 +46,9 @@ class FedProx(
     ----------
     penalty : float, default 0.1
         mu of the paper; a larger value gives a smaller bias and smaller steps.
+    client : {"composite", "unmodified"}, default "composite"
+        ``"unmodified"``: any ClientApp that returns its new model, and adds the proximal term to its own training; it
+        gets the penalty as ``proximal-mu`` in its config, as from Flower's ``FedProx``.
 
     References
     ----------

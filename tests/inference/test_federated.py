@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from scipy import stats
 from sklearn.base import clone
 
-from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.client_apps.own_estimates import own_estimates
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
@@ -53,6 +53,32 @@ def over(model, parts, targets, disclosure=None, grid_type=InProcessGrid, **opti
 
 def rows_of(model):
     return model.summary().rows
+
+
+@pytest.mark.parametrize("kind", ["lasso", "logistic"])
+@pytest.mark.parametrize("unequal", [True, False])
+def test_a_sites_own_app_whose_rows_have_unequal_weights_is_refused(kind, unequal):
+    """Its standard errors would be those of other rows."""
+    parts, targets = federation(kind, sites=3)
+    made = LeastSquares if kind == "lasso" else Logistic
+
+    def load(context):
+        m = context.node_config["partition-id"]
+        weights = np.full(len(targets[m]), 2.0)
+        weights[0] += unequal and m == 1
+        objective = made(parts[m], targets[m], sample_weight=weights)
+        objective.feature_names, objective.class_names = NAMES, None
+        return objective
+
+    grid, model = InProcessGrid(client_app(load), 3, raise_errors=False), model_of(kind, 3)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        if unequal:
+            with pytest.raises(ConfigurationError, match="rows of partition 1 have unequal weights, and rows that"):
+                model.fit(grid, features=NAMES, intervals=True)
+        else:
+            model.fit(grid, features=NAMES, intervals=True)
+            _, error = by_hand(kind, np.vstack(parts), np.concatenate(targets))
+            np.testing.assert_allclose([row["standard error"] for row in rows_of(model)], error[:3], rtol=1e-6)
 
 
 # --- what the numbers are -------------------------------------------------------------------------------------------
