@@ -15,8 +15,9 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, HardSparsity, L1Ball, PerParameter, Zero
-from flwr_fco.simulation import simulate
+from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import Density, FedDualAvg, Steps, run_of
+from flwr_fco.wire import flower
 
 SHAPES = {"conv": (4, 2, 3, 3), "hidden": (20, 36), "bias": (20,), "head": (5, 20)}
 WEIGHTS = ("conv", "hidden", "head")
@@ -178,9 +179,9 @@ def test_statistics_of_batchnorm_are_told_to_be_those_of_clients_that_train_all_
     for extra, told in (({"norm.running_var": np.ones(4)}, 1), ({}, 0)):
         caplog.clear()
         arrays = ArrayRecord({name: Array(array) for name, array in (start() | extra).items()})
-        with caplog.at_level("INFO"):
-            strategy = FedDualAvg(client="unmodified", density=0.1, fraction_evaluate=0.0)
-            simulate(strategy, walking_app(), num_nodes=2, num_rounds=1, initial_arrays=arrays, progress=False)
+        grid = InProcessGrid(walking_app(), 2)
+        with caplog.at_level("INFO", "flwr"), flower.identity(grid.run_id):
+            FedDualAvg(client="unmodified", density=0.1, fraction_evaluate=0.0).start(grid, arrays, 1)
         assert caplog.text.count("norm.running_var and others are statistics of clients that train all weights") == told
 
 
