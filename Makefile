@@ -7,22 +7,32 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-torch run test test-servers test-others test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures clean
+.PHONY: help install install-torch run test test-servers test-others test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures docs docs-quick clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv and install the package in it, with everything for development
 
+SUPPORTED := $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+  echo "flwr-fco needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.12" >&2; exit 1; }
+
 $(INSTALLED): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-	  echo "flwr-fco needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(SUPPORTED)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-run: $(INSTALLED) ## Train on real data: FedDualAvg beside FedAvg and scikit-learn, a table and a picture; then through Flower
+# `make run` needs what a user installs, and matplotlib.
+PLAIN := $(VENV)/.plain
+$(PLAIN): pyproject.toml
+	@$(SUPPORTED)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[plot]'
+	@touch $@
+
+run: $(PLAIN) ## Train on real data: FedDualAvg beside FedAvg and scikit-learn, a table and a picture; with Ray, also through Flower
 	$(BIN)/python -m main_job.compare
 
 test: $(INSTALLED) ## Run the tests, without those marked slow, nightly or flower
@@ -137,5 +147,16 @@ pictures: $(INSTALLED) ## Draw the pictures of the README again
 	$(BIN)/python -m main_job.compare --flower-rounds 0 --picture docs/images/main-job.png
 	@set -e; for script in docs/make_*.py; do $(BIN)/python $$script; done
 
+$(VENV)/.docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
+BUILD_SITE := $(BIN)/python -m sphinx -W --keep-going -q -j auto
+docs: $(VENV)/.docs ## Build the documentation site in docs/_build/html, gallery included; nothing is fetched
+	$(BUILD_SITE) docs docs/_build/html
+
+docs-quick: $(VENV)/.docs ## Build it without running the gallery's scripts
+	$(BUILD_SITE) -D plot_gallery=0 docs docs/_build/html
+
 clean: ## Remove .venv and what runs and tests have written
-	rm -rf $(VENV) $(LOWEST) $(BESIDE) .run .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) $(LOWEST) $(BESIDE) docs/_build docs/auto_gallery docs/reference/api .run .mypy_cache .pytest_cache .ruff_cache build dist

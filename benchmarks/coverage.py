@@ -1,7 +1,7 @@
 """Intervals of simulated federations: how often they cover the truth, and how often Q rejects what is true.
 
     python benchmarks/coverage.py           500 federations of each setting, about 20 minutes of one core; writes
-                                            benchmarks/coverage.json, and prints the table of docs/inference.md
+                                            benchmarks/coverage.json, and prints docs/benchmarks/intervals.md
     python benchmarks/coverage.py --quick   5 of each, without bars: some seconds
     python benchmarks/coverage.py --only Cox    settings that begin so; the others stay as they are stored
 

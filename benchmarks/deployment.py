@@ -2,7 +2,7 @@
 
     python benchmarks/deployment.py                       Flower's FedAvg and FedDualAvg by turns (five minutes)
     python benchmarks/deployment.py --size 1000000 --strategies FedDualAvg FedDAGT FeDualEx DualFL
-                                                          the table of docs/deployment.md
+                                                          the table of docs/tutorials/deployment.md
     python benchmarks/deployment.py --exact               breast cancer at 4 sites, from `flwr run` to a certified gap
     python benchmarks/deployment.py --quick               two rounds of both
 

@@ -32,7 +32,6 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Epochs, run_of
 from flwr_fco.wire import flower
-from flwr_fco.wire.downlink import forget_downlink
 from flwr_fco.wire.protocol import Downlink
 
 NON_ZEROS = 100
@@ -107,7 +106,6 @@ class Client:
 
     def step(self, which: int) -> None:
         """Read a message, take an epoch, answer."""
-        forget_downlink()
         with flower.identity(self.grid.run_id):
             list(self.grid.send_and_receive(self.messages[which]))
 

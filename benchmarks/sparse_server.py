@@ -29,7 +29,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from threadpoolctl import threadpool_limits
 
 from flwr_fco import FedDualAvg
-from flwr_fco.algorithms.contract.means import mean_increment
+from flwr_fco.algorithms.contract.replies import mean_increment
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.regularizers import L1

@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord
 from matplotlib.figure import Figure
 
 from flwr_fco.algorithms import Replies
-from flwr_fco.client_apps.table import find_solver
+from flwr_fco.client_apps.training import find_solver
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import digits
 from flwr_fco.pooled import density

@@ -1,4 +1,4 @@
-"""Draw docs/images/robustness.png and write the tables of docs/robustness.md. Run: python docs/make_robustness.py.
+"""Draw images/robustness.png and write the tables of benchmarks/robustness.md: `python docs/make_robustness.py`.
 
 Ten of 64 clients lie in every round. FedDualAvg under each rule of aggregation, beside Flower's own robust strategies
 on FedAvg clients that take subgradient steps, on LASSO I and on scikit-learn's digits. It takes some nine minutes of
@@ -28,7 +28,7 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, Steps, Trimmed
 
-PAGE = Path(__file__).parent / "robustness.md"
+PAGE = Path(__file__).parent / "benchmarks" / "robustness.md"
 CLIENTS, LIARS, STEPS, BATCH = 64, 10, 5, 16
 RULES = ("mean", "trimmed", "median", "geometric-median")
 FLOWERS = {"FedAvg": FedAvg, "FedTrimmedAvg": FedTrimmedAvg, "FedMedian": FedMedian, "Krum": Krum}
@@ -220,7 +220,7 @@ def main() -> None:
         axis.set(title=name, ylim=(-0.25, 1.1), ylabel="share of the way to the minimum (-0.2: or worse)")
         axis.set_xticks(range(len(LIES)), LIES)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    figure.savefig(PAGE.parent / "images" / "robustness.png", dpi=120)
+    figure.savefig(PAGE.parents[1] / "images" / "robustness.png", dpi=120)
     begin, end = "<!-- measured: begin (python docs/make_robustness.py) -->", "<!-- measured: end -->"
     before, rest = PAGE.read_text(encoding="utf-8").split(begin)
     text = before + begin + "\n\n" + "\n\n".join(tables) + "\n\n" + end + rest.split(end)[1]

@@ -1,10 +1,10 @@
 """Write the generated tables of strategies: what each says of itself, and which mirror map and psi it takes.
 
-    python docs/make_strategy_table.py            # rewrite docs/strategies.md, and the rivals' page, between markers
+    python docs/make_strategy_table.py            # rewrite reference/strategies.md and the rivals' page between markers
     python docs/make_strategy_table.py --check    # exit with 1 if a committed table is not the generated one
 
 What a strategy says of itself are attributes of its class (`source`, `sends`, `remembers`, `traffic`, `limit`). Every
-cell of the other table is tried: the strategy is built and prepared with each psi of docs/geometries.md.
+cell of the other table is tried: the strategy is built and prepared with each psi of docs/how-to/geometries.md.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import write_file
-from flwr_fco.regularizers import Adapter, AffineSubspace, FusedLasso, TotalVariation
+from flwr_fco.regularizers import Adapter, AffineSubspace, FusedLasso, Monotone, TotalVariation
 from flwr_fco.strategies import STRATEGIES as LIBRARY
 from flwr_fco.strategies import CompositeStrategy, method_of, run_of
 
@@ -41,14 +41,14 @@ Strategies = dict[str, type[CompositeStrategy]]
 STRATEGIES: Strategies = {**LIBRARY, **RIVALS}
 #: The strategies of each page, in the order of the table.
 PAGES: dict[Path, Strategies] = {
-    Path(__file__).parent / "strategies.md": LIBRARY,
+    Path(__file__).parent / "reference" / "strategies.md": LIBRARY,
     Path(__file__).parent / "reproduction" / "rivals.md": RIVALS,
 }
 
 
 def start_arrays(row: str) -> ArrayRecord:
     """Return a start point inside the domain of every map, of the shape that a psi takes."""
-    vector = isinstance(REGULARIZERS[row], TotalVariation | FusedLasso | AffineSubspace)
+    vector = isinstance(REGULARIZERS[row], TotalVariation | FusedLasso | Monotone | AffineSubspace)
     return ArrayRecord({"w": Array(np.full(6 if vector else (2, 3), 1.0 / 6.0))})
 
 

@@ -1,6 +1,6 @@
 """Write the generated tables of the documentation.
 
-    python docs/make_tables.py            # rewrite docs/geometries.md between its markers
+    python docs/make_tables.py            # rewrite docs/how-to/geometries.md between its markers
     python docs/make_tables.py --check    # exit with 1 if the committed table is not the generated one
 
 The rows and columns are the classes that ``flwr_fco.regularizers`` and ``flwr_fco.mirror_maps`` export; the cells are
@@ -36,6 +36,8 @@ from flwr_fco.regularizers import (
     L2Squared,
     LInfinity,
     LInfinityBall,
+    LpNorm,
+    Monotone,
     NonNegative,
     Nuclear,
     NuclearBall,
@@ -47,7 +49,7 @@ from flwr_fco.regularizers import (
     Zero,
 )
 
-PAGE = Path(__file__).parent / "geometries.md"
+PAGE = Path(__file__).parent / "how-to" / "geometries.md"
 BEGIN = "<!-- table: begin (python docs/make_tables.py) -->"
 END = "<!-- table: end -->"
 #: The arrays that the examples act on: a matrix of six elements, so that every psi has something to act on.
@@ -83,10 +85,12 @@ REGULARIZERS: dict[str, Regularizer] = {
     "L2Ball": L2Ball(0.9),
     "L2": L2(0.3),
     "LInfinity": LInfinity(0.3),
+    "LpNorm": LpNorm(0.3, p=1.5),
     "GroupLasso": GroupLasso(0.3, groups=np.arange(2)[:, None]),
     "SparseGroupLasso": SparseGroupLasso(0.3, groups=np.arange(2)[:, None]),
     "TotalVariation": TotalVariation(0.3),
     "FusedLasso": FusedLasso(0.1, 0.3),
+    "Monotone": Monotone(),
     "Nuclear": Nuclear(0.3),
     "NuclearBall": NuclearBall(0.7),
     "SpectralBall": SpectralBall(0.4),
@@ -126,7 +130,7 @@ def missing() -> set[str]:
 
 def bound(psi: Regularizer) -> BoundRegularizer | Regularizer:
     """Return a row's psi on the flat vector of the example array, of the shape that it takes."""
-    if isinstance(psi, TotalVariation | FusedLasso | AffineSubspace):
+    if isinstance(psi, TotalVariation | FusedLasso | Monotone | AffineSubspace):
         return psi
     return psi.bind(LAYOUT)
 
@@ -153,5 +157,5 @@ def rendered() -> str:
 if __name__ == "__main__":
     text = rendered()
     if "--check" in sys.argv[1:]:
-        sys.exit(0 if text == PAGE.read_text(encoding="utf-8") else "docs/geometries.md is out of date")
+        sys.exit(0 if text == PAGE.read_text(encoding="utf-8") else "docs/how-to/geometries.md is out of date")
     write_file(PAGE, text)

@@ -1,4 +1,4 @@
-"""Measure what rates that are left to theory cost, on every named problem: the table of docs/rates.md.
+"""Measure what rates that are left to theory cost, on every named problem: the table of docs/benchmarks/rates.md.
 
     python docs/measure_auto_rates.py table.json                 # some minutes; goes on where stopped
     python docs/measure_auto_rates.py table.json --problems lasso-I digits     # the others: as the file has them
@@ -26,7 +26,7 @@ from reproduction.problems.named import PROBLEMS
 from reproduction.runs.run import RunResult, run
 from reproduction.runs.settings import RunSettings
 
-PAGE = Path(__file__).parent / "rates.md"
+PAGE = Path(__file__).parent / "benchmarks" / "rates.md"
 BEGIN = "<!-- auto: begin (python docs/measure_auto_rates.py table.json) -->"
 END = "<!-- auto: end -->"
 #: Rounds of the runs at fixed rates; those at rates from theory have four times as many.

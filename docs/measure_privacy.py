@@ -1,4 +1,4 @@
-"""The numbers of docs/privacy.md: LASSO, each client in one of 256 rounds, four kinds of noise at the same epsilon.
+"""The numbers of docs/benchmarks/privacy.md: LASSO, each client in one of 256 rounds, four noises at one epsilon.
 
 ``python docs/measure_privacy.py`` takes some minutes of one core.
 """

@@ -1,4 +1,4 @@
-"""MNIST with privacy, for docs/privacy.md: FedDualAvg with l1 beside FedAvg under Flower's central privacy.
+"""MNIST with privacy, for docs/benchmarks/privacy.md: FedDualAvg with l1 beside FedAvg under Flower's central privacy.
 
     python docs/measure_private_images.py --data ~/data/mnist --clients 1000   (about an hour of one core)
     python docs/measure_private_images.py --tables                             tables and picture of what is stored
@@ -28,7 +28,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 
 from flwr_fco import L1, FedDualAvg, GaussianDP, MultinomialLogistic, client_app, simulate
 from flwr_fco.datasets import mnist
-from flwr_fco.privacy.accounting import Accountant
+from flwr_fco.privacy.noise import Accountant
 from flwr_fco.strategies import Steps
 
 STORED, PICTURE = (
@@ -222,7 +222,7 @@ def chosen(runs: Runs, clients: int, epsilon: float):
 
 
 def tables() -> None:
-    """Print the tables of docs/privacy.md from what is stored, and draw the README's picture."""
+    """Print the tables of docs/benchmarks/privacy.md from what is stored, and draw the README's picture."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -1,4 +1,4 @@
-"""The table of docs/sparse.md: the problem `text` by FedDualAvg, and pooled by liblinear and SGDClassifier.
+"""The table of docs/how-to/sparse.md: the problem `text` by FedDualAvg, and pooled by liblinear and SGDClassifier.
 
     python docs/measure_text.py            a million words, 300 rounds (half a minute)
     python docs/measure_text.py --quick    20,000 words, 30 rounds

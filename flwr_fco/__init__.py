@@ -64,6 +64,8 @@ if TYPE_CHECKING:
         L2Squared as L2Squared,
         LInfinity as LInfinity,
         LInfinityBall as LInfinityBall,
+        LpNorm as LpNorm,
+        Monotone as Monotone,
         NonNegative as NonNegative,
         Nuclear as Nuclear,
         NuclearBall as NuclearBall,

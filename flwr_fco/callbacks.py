@@ -652,4 +652,4 @@ def _library(module: str, owner: str, package: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ConfigurationError(f"{owner} needs {module}: pip install {package}") from error
+        raise ConfigurationError(f"{owner} needs {module}: pip install {package} (the extra [tracking])") from error

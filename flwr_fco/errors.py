@@ -28,14 +28,16 @@ __all__ = [
 #: Advice when the ClientApp of a FedAvg project meets a strategy that sends duals.
 FOR_A_MODEL = (
     "This is what a ClientApp of FedAvg does with a message that holds no model but a dual: give the strategy "
-    'client="unmodified" (FedDualAvg), or train with flwr_fco.torch.local_training (docs/pytorch.md, about ten lines)'
+    'client="unmodified" (FedDualAvg), or train with flwr_fco.torch.local_training (docs/tutorials/pytorch.md, about '
+    "ten lines)"
 )
 
 
 #: Advice when a NumPyClient (`client_fn`), whose messages had other records, meets Flower's present messages.
 OLD_CLIENT = (
     "This is a client of Flower's earlier interface (NumPyClient, client_fn): make its ClientApp with "
-    'flwr_fco.client_apps.numpy_client_app(client_fn) and give the strategy client="unmodified" (docs/subclasses.md)'
+    'flwr_fco.client_apps.numpy_client_app(client_fn) and give the strategy client="unmodified" '
+    "(docs/how-to/subclasses.md)"
 )
 
 #: Begins the error of a client whose model has other arrays than the server's.

@@ -31,7 +31,7 @@ from flwr_fco.core.files import (
     write_npy,
     write_npz,
 )
-from flwr_fco.core.texts import printable
+from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError
 
 __all__ = [
@@ -215,7 +215,7 @@ def state_dict(source: FlowerResult | ArrayRecord | Mapping[str, ArrayLike]) -> 
     try:
         torch = import_module("torch")
     except ImportError as error:
-        raise ConfigurationError("state_dict needs PyTorch: pip install torch") from error
+        raise ConfigurationError("state_dict needs PyTorch: pip install torch (the extra [torch])") from error
     native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in _arrays_of(source).items()}
     return {name: torch.from_numpy(array) for name, array in native.items()}
 

@@ -111,6 +111,21 @@ class Topology:
         """Rounds of averaging until the disagreement is divided by e; see :func:`mixing_time`."""
         return mixing_time(self.mixing)
 
+    def theorem_time(self, factor: int) -> float:
+        """Return max(1, log(factor M) / (2 log(1/sigma_2))), the tau of Liang, Peng, Zhang's theorems.
+
+        Parameters
+        ----------
+        factor : int
+            4 in theorem B.1 (DFedDA), 8 in theorem B.2 (DFedDA-GT).
+
+        Examples
+        --------
+        >>> complete(4).theorem_time(8)
+        1.0
+        """
+        return max(1.0, 0.5 * math.log(factor * self.num_nodes) * self.mixing_time)
+
     def __str__(self) -> str:
         gap, time = self.spectral_gap, self.mixing_time
         return f"{self.name} of {self.num_nodes} nodes (spectral gap {gap:.3g}, mixing time {time:.3g} rounds)"

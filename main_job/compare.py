@@ -1,8 +1,9 @@
 """`make run`: three strategies on the same data, compared with scikit-learn; then through Flower.
 
-It first runs in this process and shows a table and a picture within seconds. Then its own SuperLink runs the root
-Flower App for fewer rounds, and the model must be bit-identical to that of this process. All files are written below
-one directory (``.run`` in the clone). No process is left running at the end, even after an error, Ctrl-C or SIGTERM.
+It first runs in this process and shows a table and a picture within seconds. Then, if Ray is installed, its own
+SuperLink runs the root Flower App for fewer rounds, and the model must be bit-identical to that of this process. All
+files are written below one directory (``.run`` in the clone). No process is left running at the end, even after an
+error, Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -121,34 +123,50 @@ def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping
     """
     # Not at the top: matplotlib is an extra, and only pictures need it.
     from matplotlib.figure import Figure
+    from matplotlib.ticker import PercentFormatter
 
-    # Of Okabe and Ito, whom people with the common kinds of colour blindness can tell apart.
-    colors = dict(zip(runs, ("#0072b2", "#7f7f7f", "#d55e00"), strict=False))
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    blue, grey = "#0072b2", "#7f7f7f"
+    figure = Figure(figsize=(8.8, 3.3), layout="constrained")
     panels = figure.subplots(1, 3)
     titles = {
-        "objective": "objective above scikit-learn's (relative)",
+        "density": "coefficients that are not 0",
         "accuracy": "test accuracy",
-        "density": "density (share of coefficients that are not 0)",
+        "objective": "objective above scikit-learn's",
     }
+    names = dict(zip(runs, ("FedDualAvg", "FedAvg, subgradients", "FedNewton"), strict=False))
+    looks = dict(zip(runs, ({"color": blue}, {"color": grey}, {"color": blue, "linestyle": "dotted"}), strict=False))
+    longest = max(map(len, runs.values()))
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         relative = key == "objective"
         for name, rounds in runs.items():
             values = np.array([metrics[key] for metrics in rounds.values()])
             shown = values / reference[key] - 1 if relative else values
-            axes.plot(list(rounds), shown, label=name, linewidth=1.4, color=colors[name])
+            axes.plot(
+                list(rounds), shown, linewidth=1.0 if key == "accuracy" else 1.8, label=names[name], **looks[name]
+            )
+            if key == "density" and len(rounds) == longest:
+                axes.annotate(
+                    f"{shown[-1]:.0%}", (list(rounds)[-1], shown[-1]), (0, 4), textcoords="offset points", ha="right"
+                )
         if relative:
             axes.set_yscale("log")
+            axes.set_ylim(bottom=1e-4)
         else:
-            look = {"color": "#222222", "linestyle": "dashed", "linewidth": 1}
-            axes.axhline(reference[key], label="scikit-learn, centralised", **look)
-            axes.set_ylim(0, 1)
-        axes.set_title(title, fontsize=9.5)
+            axes.axhline(reference[key], color="black", linestyle="dashed", linewidth=1.2, label="scikit-learn, pooled")
+            axes.set_ylim(*((0, 1.05) if key == "density" else (0.85, 1)))
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.set_title(title, fontsize=10, loc="left")
         axes.set_xlabel("round")
         axes.grid(alpha=0.25)
-    panels[1].legend(fontsize=8.5, loc="lower right")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[1].legend(fontsize=8.5, loc="lower right", frameon=False)
+    last = [list(rounds.values())[-1] for rounds in runs.values()]
+    if len(last) > 1 and last[0]["density"] < last[1]["density"] and last[0]["accuracy"] >= last[1]["accuracy"]:
+        kept = [f"{100 * metrics['density']:.0f} %" for metrics in last]
+        title = f"As accurate with {kept[0]} of the coefficients as FedAvg by subgradients with {kept[1]}"
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, lambda file: figure.savefig(file, dpi=110, format=path.suffix[1:] or "png"))
+    write_file(path, lambda file: figure.savefig(file, dpi=200, format=path.suffix[1:] or "png"))
 
 
 def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, console: Console) -> list[Row]:
@@ -171,6 +189,9 @@ def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, con
         layout = task.clients[0].layout
         solution = layout.unflatten(sklearn_solution(task.clients, task.regularizer, tol=1e-6))
         reference = Row("scikit-learn, centralised", task.scores(solution), 1.0, time.monotonic() - began)
+    with console.status("Numba compiles what the strategies need"):
+        for own in RUNS:
+            train(read_task(root, {**own, **overrides, "num-server-rounds": 1}))
     rows, histories = list[Row](), {}
     for own in RUNS:
         task = read_task(root, {**own, **overrides})
@@ -249,7 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--picture", type=Path, help="the PNG (default: main-job.png in that directory)")
     parser.add_argument("--num-server-rounds", type=int, help="rounds in this process (default: pyproject.toml's)")
     parser.add_argument(
-        "--flower-rounds", type=int, default=10, help="rounds through Flower; 0: not at all (default: 10)"
+        "--flower-rounds", type=int, default=10, help="rounds through Flower, which needs Ray; 0: none (default: 10)"
     )
     options = parser.parse_args(arguments)
     root = options.root.resolve()
@@ -267,7 +288,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console = Console(width=120, soft_wrap=True)
     try:
         compare(root, overrides, options.picture or directory / "main-job.png", console)
-        if options.flower_rounds:
+        if options.flower_rounds and find_spec("ray") is None:
+            console.print("Flower's simulation needs Ray: `make install`, then `make run` repeats this through Flower")
+        elif options.flower_rounds:
             through_flower(root, directory, overrides, options.flower_rounds, console)
     except FlwrFcoError as error:
         print(f"make run: {error}", file=sys.stderr)

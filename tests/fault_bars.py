@@ -1,4 +1,4 @@
-"""Every strategy under faults, beside a run in which the same replies are missing; the table of docs/faults.md.
+"""Every strategy under faults, beside a run in which the same replies are missing; the table of docs/how-to/faults.md.
 
 python tests/fault_bars.py            all strategies, 200 rounds each: some four minutes of one core
 python tests/fault_bars.py FedDAGT    these only; the page stays as it is
@@ -6,7 +6,7 @@ python tests/fault_bars.py rivals     those of reproduction/rivals; the table of
 python tests/fault_bars.py soak       six harsher kinds, 6 and 12 clients: some fourteen minutes of one core
 python tests/fault_bars.py soak 6 FedDAGT ...    with 6 clients, these strategies only
 python tests/fault_bars.py liar       one liar of ten in every round, or two that collude; the table of
-                                      docs/robustness.md: some two minutes of one core; `liar rivals` too
+                                      docs/benchmarks/robustness.md: some two minutes of one core; `liar rivals` too
 """
 
 import sys
@@ -28,8 +28,8 @@ from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import STRATEGIES, Everyone, Steps, Trimmed, method_of, run_of
 from flwr_fco.wire import flower as _flower
 
-PAGE = Path(__file__).parents[1] / "docs" / "faults.md"
-RIVALS_PAGE = PAGE.parent / "reproduction" / "rivals.md"
+PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "faults.md"
+RIVALS_PAGE = PAGE.parents[1] / "reproduction" / "rivals.md"
 CLIENTS, FEATURES, ROUNDS = 8, 6, 200
 #: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
 REMEMBER = ("FastFedDA", "CFedDA", "MCFedDA")
@@ -299,7 +299,7 @@ def persistent(kind):
 
 LIES = ("none", "sign flip", "10 times", "replay", "random direction", "collusion")
 ROBUST = {"mean": "mean", "trimmed": Trimmed(), "median": "median", "geometric-median": "geometric-median"}
-OTHER_PAGE = PAGE.with_name("robustness.md")
+OTHER_PAGE = PAGE.parents[1] / "benchmarks" / "robustness.md"
 
 
 def under_a_liar(name, kind, aggregation):

@@ -1,4 +1,4 @@
-"""What one liar of ten can do to each family of strategies; the table of docs/robustness.md.
+"""What one liar of ten can do to each family of strategies; the table of docs/benchmarks/robustness.md.
 
 python tests/liar_table.py             all families, 200 rounds each: some three minutes of one core
 python tests/liar_table.py FedDAGT     these only; the page stays as it is
@@ -18,7 +18,7 @@ from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import Zero
 from flwr_fco.simulation import InProcessGrid
 
-PAGE = Path(__file__).parents[1] / "docs" / "robustness.md"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "robustness.md"
 ROUNDS, OBJECTIVES = 200, regressions()
 #: Name of the row, strategy, options.
 FAMILIES = (

@@ -96,7 +96,7 @@ AREAS = {
     ),
     "certificates": Area(
         7,
-        ("flwr_fco/certificates/*.py", "flwr_fco/server/questions/certifying.py"),
+        ("flwr_fco/certificates/*.py", "flwr_fco/server/certifying.py"),
         r".*",
         ("tests/certificates", "tests/server/questions"),
     ),

@@ -9,10 +9,10 @@ from quadratics import optimum, quadratics
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.algorithms import fed_dr as fed_dr_rule
 from flwr_fco.algorithms import fed_dyn as fed_dyn_rule
-from flwr_fco.algorithms.mean_of_memories import MeanState
+from flwr_fco.algorithms.primal_averaging import MeanState
 from flwr_fco.algorithms.scaffnew import steps_until_heads
 from flwr_fco.client_apps import find_solver
-from flwr_fco.engines.minimising import minimised
+from flwr_fco.engines.run import minimised
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
 from flwr_fco.wire.protocol import Downlink, Plan

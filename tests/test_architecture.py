@@ -1,6 +1,7 @@
-"""The table of docs/architecture.md is what the modules import: neither can drift."""
+"""The table of docs/contribute/architecture.md is what the modules import: neither can drift."""
 
 import ast
+import importlib.util
 import re
 from collections import Counter
 from functools import cache
@@ -20,7 +21,7 @@ MODULES = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py") if 
 
 
 def _rules():
-    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \|(.*)\|(.*)\|$", page, flags=re.MULTILINE)
     parts = [part for part, _, _ in rows]
     rules = {}
@@ -188,3 +189,13 @@ def test_a_strategy_derives_from_few_classes(strategy):
     ours = [cls for cls in strategy.__mro__ if cls.__module__.startswith("flwr_fco")]
     behaviour = [cls for cls in ours if cls.__module__ != options.__name__]
     assert len(behaviour) <= 4, behaviour
+
+
+def test_the_picture_shows_the_imports():
+    image = pytest.importorskip("PIL.Image", reason="pip install pillow")
+    script = ROOT / "docs" / "make_architecture.py"
+    spec = importlib.util.spec_from_file_location("make_architecture", script)
+    drawn = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawn)
+    with image.open(ROOT / "docs" / "images" / "architecture.png") as picture:
+        assert picture.text["Description"] == drawn.written(drawn.read_imports()), f"run: python {script}"

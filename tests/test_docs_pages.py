@@ -13,19 +13,22 @@ from flwr_fco import callbacks
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
-    "objectives",
-    "saddle-points",
-    "sparse",
-    "callbacks",
-    "rates",
-    "strength",
-    "scikit-learn",
-    "inference",
-    "own-strategy",
-    "subclasses",
-    "taking-away",
-    "faults",
-    "robustness",
+    "how-to/objectives",
+    "how-to/own-loss",
+    "how-to/resume",
+    "how-to/survival",
+    "how-to/saddle-points",
+    "how-to/sparse",
+    "how-to/callbacks",
+    "choose/rates",
+    "choose/strength",
+    "how-to/scikit-learn",
+    "how-to/inference",
+    "tutorials/own-strategy",
+    "how-to/subclasses",
+    "how-to/taking-away",
+    "how-to/faults",
+    "how-to/robustness",
 )
 
 
@@ -55,8 +58,8 @@ def test_every_block_runs_by_itself(page, number):
 
 
 def test_the_reason_for_a_rate_is_as_its_comment_says():
-    stated = re.search(r'reasons\["client_lr"\]\)  # (.*)', blocks("rates")[0])[1]
-    assert run_block("rates", 0).stdout.strip() == stated
+    stated = re.search(r'reasons\["client_lr"\]\)  # (.*)', blocks("choose/rates")[0])[1]
+    assert run_block("choose/rates", 0).stdout.strip() == stated
 
 
 def test_there_is_code_to_run():
@@ -64,13 +67,13 @@ def test_there_is_code_to_run():
 
 
 def test_an_objective_takes_fifteen_lines():
-    code = blocks("objectives")[0]
+    code = blocks("how-to/own-loss")[0]
     body = code[code.index("class Huber") : code.index("def load")]
     assert len([line for line in body.splitlines() if line.strip()]) <= 15
 
 
 def test_an_own_strategy_is_imported_from_another_folder_and_keeps_the_contract(tmp_path):
-    (tmp_path / "my_strategy.py").write_text(blocks("own-strategy")[0], encoding="utf-8")
+    (tmp_path / "my_strategy.py").write_text(blocks("tutorials/own-strategy")[0], encoding="utf-8")
     path = tmp_path / "check.py"
     path.write_text(
         "from flwr_fco.testing import check_strategy\nfrom my_strategy import FedTracking\n"
@@ -82,13 +85,13 @@ def test_an_own_strategy_is_imported_from_another_folder_and_keeps_the_contract(
 
 
 def test_an_own_method_takes_forty_lines_both_halves_and_the_strategy_included():
-    code = blocks("own-strategy")[0]
+    code = blocks("tutorials/own-strategy")[0]
     body = code[code.index("class State") : code.index("def load")]
     assert len([line for line in body.splitlines() if line.strip()]) <= 40
 
 
 def test_an_own_strategy_finds_the_coefficients():
-    done = run_block("own-strategy", 0)
+    done = run_block("tutorials/own-strategy", 0)
     assert done.returncode == 0, done.stderr
     coefficients = [float(number) for number in re.search(r"\[(.*?)\]", done.stdout)[1].split()]
     assert all(abs(a - b) <= 0.2 for a, b in zip(coefficients, [2, -1, 1, 0, 0, 0, 0, 0], strict=True))
@@ -96,17 +99,18 @@ def test_an_own_strategy_finds_the_coefficients():
 
 @together("name", callbacks.__all__)
 def test_every_callback_is_on_the_page(name):
-    assert name in text_of("callbacks")
+    assert name in text_of("how-to/callbacks")
 
 
 @together("page", PAGES)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([\w-]+\.md)", text_of(page)):
-        assert (ROOT / "docs" / target).exists()
+    for target in re.findall(r"\]\(([\w./-]+\.md)", text_of(page)):
+        assert (ROOT / "docs" / page).parent.joinpath(target).exists()
 
 
 def test_an_estimator_says_of_its_fit_what_the_page_shows():
-    done, shown = run_block("scikit-learn", 0), text_of("scikit-learn").split("```text\n")[1].split("```")[0]
+    page = "how-to/scikit-learn"
+    done, shown = run_block(page, 0), text_of(page).split("```text\n")[1].split("```")[0]
     assert done.returncode == 0, done.stderr
     # The gap is rounding.
     gap = r"(?m)^(├── Duality gap: )(\S+),"

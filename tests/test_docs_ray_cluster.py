@@ -1,11 +1,11 @@
-"""The sizes that docs/ray-cluster.md states are those that its block of code prints."""
+"""The sizes that docs/tutorials/ray-cluster.md states are those that its block of code prints."""
 
 import re
 from pathlib import Path
 
 from fresh import run_file
 
-PAGE = Path(__file__).parents[1] / "docs" / "ray-cluster.md"
+PAGE = Path(__file__).parents[1] / "docs" / "tutorials" / "ray-cluster.md"
 
 
 def test_the_table_of_sizes_is_what_the_block_prints(tmp_path):

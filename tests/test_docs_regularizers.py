@@ -1,4 +1,4 @@
-"""The code of docs/regularizers.md runs, and its table names every regularizer."""
+"""The code of docs/choose/regularizers.md runs, and its table names every regularizer."""
 
 import inspect
 import re
@@ -11,7 +11,7 @@ import flwr_fco.regularizers as package
 from flwr_fco.core.spec import Specified
 from flwr_fco.regularizers import Regularizer
 
-PAGE = Path(__file__).parents[1] / "docs" / "regularizers.md"
+PAGE = Path(__file__).parents[1] / "docs" / "choose" / "regularizers.md"
 
 
 @pytest.fixture
@@ -42,5 +42,5 @@ def test_every_regularizer_is_on_the_page(name):
 
 
 def test_the_picture_is_there_and_small():
-    picture = PAGE.parent / "images" / "prox.png"
+    picture = PAGE.parent.parent / "images" / "prox.png"
     assert picture.stat().st_size < 200_000

@@ -1,4 +1,4 @@
-"""docs/tables.md: its blocks run one after the other, and print what the page shows; its recipes work."""
+"""docs/tutorials/tables.md: its blocks run one after the other, and print what the page shows; its recipes work."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from fresh import run_file
 
 from flwr_fco.sklearn import FederatedLasso
 
-PAGE = (Path(__file__).parents[1] / "docs" / "tables.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "tutorials" / "tables.md").read_text(encoding="utf-8")
 STORY, RECIPES = PAGE.split("## Recipes")
 BLOCKS = [re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL) for part in (STORY, RECIPES)]
 

@@ -57,7 +57,7 @@ OTHERS = {
     # A device, for a worker's standard input.
     "flwr_fco/simulation/worker.py": 1,
     # A folder, for its lock.
-    "flwr_fco/server/rounds/claims.py": 1,
+    "flwr_fco/server/rounds/saving.py": 1,
     # `run_of(strategy).save(path)`, which writes by the one writer.
     "flwr_fco/callbacks.py": 1,
     "flwr_fco/testing/strategies.py": 1,

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from functools import cache
 from io import BytesIO
@@ -14,17 +15,58 @@ from flwr.cli.build import build_fab_from_disk
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_wheel_has_one_top_level_name(tmp_path):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Build wheel and sdist, and return their folder."""
+    folder = tmp_path_factory.mktemp("dist")
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        [
+            sys.executable,
+            "-m",
+            "hatchling",
+            "build",
+            "--target",
+            "wheel",
+            "--target",
+            "sdist",
+            "--directory",
+            str(folder),
+        ],
         cwd=ROOT,
         check=True,
         capture_output=True,
     )
-    (wheel,) = tmp_path.glob("*.whl")
+    return folder
+
+
+def test_the_wheel_has_one_top_level_name(built):
+    (wheel,) = built.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"flwr_fco"}
     assert "flwr_fco/py.typed" in names
+
+
+def test_the_sdist_is_small_and_holds_all_that_a_build_needs(built):
+    (sdist,) = built.glob("*.tar.gz")
+    assert sdist.stat().st_size <= 1_500_000
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "flwr_fco/py.typed"} <= names
+
+
+def test_the_readme_on_an_index_has_absolute_links_to_files_that_exist(built):
+    (wheel,) = built.glob("*.whl")
+    archive = zipfile.ZipFile(wheel)
+    (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    metadata = archive.read(name).decode()
+    assert metadata.startswith("Metadata-Version: 2.4\n")
+    source = re.search(r"^Project-URL: Source, (\S+)$", metadata, flags=re.MULTILINE)[1]
+    links = re.findall(r"\]\(([^)]+)\)", metadata.partition("\n\n")[2])
+    assert len(links) > 20
+    assert all(link.startswith("https://") for link in links)
+    for link in links:
+        if source.partition("//github.com")[2] in link:
+            assert (ROOT / link.partition("/main/")[2].partition("#")[0]).exists(), link
 
 
 @cache
@@ -64,6 +106,6 @@ def test_pictures_are_small_and_made_by_a_script_that_the_readme_names():
 
 
 def test_every_path_that_the_documentation_links_exists():
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/README.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*/README.md")]:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / target).exists(), f"{page.name} links {target}"

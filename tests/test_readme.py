@@ -9,14 +9,15 @@ from flwr.app import Context, RecordDict
 
 from flwr_fco import strategies as exported
 from flwr_fco.core.threads import single_threaded_blas
-from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import run_of
 from flwr_fco.wire import flower as _flower
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-STRATEGIES, WHEN = ((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("strategies.md", "when-it-pays.md"))
+STRATEGIES = (ROOT / "docs" / "reference" / "strategies.md").read_text(encoding="utf-8")
+INTO_FLOWER = (ROOT / "docs" / "get-started" / "into-flower.md").read_text(encoding="utf-8")
+WHEN = (ROOT / "docs" / "choose" / "when-it-pays.md").read_text(encoding="utf-8")
 QUICKSTART = README[README.index("## Quickstart") :]
 
 
@@ -34,8 +35,8 @@ def quickstart():
     return names
 
 
-def test_the_quickstart_has_twelve_lines_and_does_what_its_comment_says(quickstart, capsys):
-    assert len([line for line in BLOCKS[0].splitlines() if line.strip()]) == 12
+def test_the_quickstart_has_at_most_twelve_lines_and_does_what_its_comment_says(quickstart, capsys):
+    assert len([line for line in BLOCKS[0].splitlines() if line.strip()]) <= 12
     printed = float(re.search(r"# ([\d.]+):", BLOCKS[0])[1])
     coefficients = quickstart["result"].arrays["coefficients"].numpy()
     # A few of 640 may differ with another BLAS.
@@ -56,7 +57,8 @@ def test_the_graph_agrees_as_its_comment_says(quickstart):
 
 def test_the_server_app_runs_the_same_objects_to_the_same_bits(quickstart, capsys):
     names = dict(quickstart)
-    exec(BLOCKS[1], names)
+    (block,) = blocks_of(INTO_FLOWER)
+    exec(block, names)
     grid = InProcessGrid(names["clients"], 10)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config={})
     # As `simulate` does: each message would look for the BLAS libraries again, which takes longer than the round.
@@ -74,23 +76,34 @@ def test_every_strategy_is_in_the_table():
 
 
 def test_the_layout_names_the_places_that_people_look_for():
-    layout = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Layout")[2]
+    layout = (ROOT / "docs" / "contribute" / "architecture.md").read_text(encoding="utf-8").partition("## Layout")[2]
     for place in ("strategies", "client_apps", "tests", "examples"):
         assert f"{place}](" in layout
 
 
 def test_it_is_short_and_leads_to_everything():
-    assert len(README.splitlines()) <= 160
+    assert len(README.splitlines()) <= 120
     assert README.index("make run ") < README.index("## Quickstart")
     pages = set(re.findall(r"\]\((docs/[\w/-]+\.md)", README))
     assert {f"docs/reproduction/{name}.md" for name in ("fco", "gradient-tracking", "saddle", "dualfl")} <= pages
-    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= pages
+    assert {"docs/index.md", "docs/how-to/index.md", "docs/understand/faq.md"} <= pages
 
 
-def test_the_server_lines_are_of_strategies_that_can_be_built():
-    (lines,) = blocks_of(README[: README.index("## Two commands")])
-    for line in lines.splitlines():
-        exec(line, {"FedDualAvg": exported.FedDualAvg, "L1": L1})
+def test_the_line_that_changes_builds_a_strategy():
+    changed = re.search(r"```diff\n- +strategy = FedAvg\(\)\n\+ +(strategy = .*)\n```", README)[1]
+    names = {"FedDualAvg": exported.FedDualAvg}
+    exec(changed, names)
+    assert names["strategy"].density == 0.1
+    assert changed in (ROOT / "docs" / "index.md").read_text(encoding="utf-8").replace("   #", "  #")
+
+
+def test_every_page_is_on_the_site():
+    """A page that no table of contents names is found by nobody."""
+    docs = ROOT / "docs"
+    for page in docs.glob("*/*.md"):
+        index = page.parent / "index.md"
+        if page != index and index.is_file():
+            assert page.stem in index.read_text(encoding="utf-8").split(), page
 
 
 def gaps_of_the_full_run():

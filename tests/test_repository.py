@@ -85,7 +85,7 @@ def test_the_citation_is_of_this_package():
         assert {"type", "title", "authors"} <= reference.keys()
         assert all("family-names" in author for author in reference["authors"])
     # The papers that the algorithms are said to be from.
-    sources = read(ROOT / "README.md") + read(ROOT / "docs" / "strategies.md")
+    sources = read(ROOT / "README.md") + read(ROOT / "docs" / "reference" / "strategies.md")
     for reference in citation["references"]:
         assert reference["authors"][0]["family-names"] in sources, reference["title"]
 
@@ -138,7 +138,7 @@ def test_hooks_for_text_find_what_they_are_for(name, good, bad):
 
 def test_the_repository_itself_passes_the_hooks_for_text():
     """Hooks are optional: text that they refuse would stop the next contributor who has installed them."""
-    pages = [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.cff"), *(ROOT / "docs").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.cff"), *(ROOT / "docs").rglob("*.md")]
     for path in [*pages, WORKFLOW, *(ROOT / "flwr_fco").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
         for name in ("trailing-whitespace", "end-of-file"):
             text = path.read_bytes()

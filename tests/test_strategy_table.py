@@ -1,4 +1,4 @@
-"""The table strategy x mirror map x psi of docs/strategies.md is what the code does."""
+"""The table strategy x mirror map x psi of docs/reference/strategies.md is what the code does."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The table psi x h of docs/geometries.md is what the code answers, and what the code answers is true."""
+"""The table psi x h of docs/how-to/geometries.md is what the code answers, and what the code answers is true."""
 
 import importlib.util
 from pathlib import Path

@@ -14,7 +14,7 @@ from problems import changed, flat
 from quadratics import Quadratic
 
 from flwr_fco.algorithms import GradientTracking
-from flwr_fco.algorithms.contract.means import Mean, mean_increment
+from flwr_fco.algorithms.contract.replies import Mean, mean_increment
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ClientError

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="python -m tools.deploy",
     help="A SuperLink and SuperNodes with TLS and authentication on this machine, started by the commands that it "
-    "prints. Several machines: docs/deployment.md.",
+    "prints. Several machines: docs/tutorials/deployment.md.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -68,7 +68,7 @@ def local(
     if tuple(map(int, re.findall(r"\d+", installed)[:2])) < _FLOWER:
         raise ConfigurationError(
             f"flwr {installed} is installed, whose commands are others; `python -m tools.deploy` speaks those of flwr "
-            "1.41: pip install 'flwr>=1.41', or see 'Older releases of Flower' in docs/deployment.md"
+            "1.41: pip install 'flwr>=1.41', or see 'Older releases of Flower' in docs/tutorials/deployment.md"
         )
     deployment = LocalDeployment.create(home, nodes, node_config=node_config, tell=_tell)
     deployment.start_superlink()
@@ -127,7 +127,7 @@ def stop(home: Home, name: Name = None) -> None:
 def restart(home: Home, name: Name = None) -> None:
     """Restart dead processes, or NAME; wait while a killed SuperNode's key is refused (412, about a minute).
 
-    A run in progress ends with the SuperLink: run the app again with `resume` (docs/deployment.md).
+    A run in progress ends with the SuperLink: run the app again with `resume` (docs/tutorials/deployment.md).
     """
     deployment = _opened(home)
     chosen = _chosen(deployment, name)

@@ -1,7 +1,7 @@
 """Accuracy and density of the ways to a sparse network, in one process: the table of README.md.
 
     python compare.py FOLDER-OF-MNIST --out compare.jsonl
-    python compare.py --out compare.jsonl --write ../../docs/pytorch.md ../../docs/when-it-pays.md
+    python compare.py --out compare.jsonl --write ../../docs/benchmarks/networks.md ../../docs/choose/when-it-pays.md
     python compare.py FOLDER-OF-MNIST --out density.jsonl --only density=    some of the ways
 
 Every way has the same nodes, images, network, local epochs, rate and number of rounds, also those that prune and train

@@ -7,6 +7,7 @@ from flwr_fco.algorithms.contract import (
     Client,
     ClientHalf,
     Downlink,
+    Implied,
     LossFacts,
     Memory,
     Moved,
@@ -30,10 +31,17 @@ from flwr_fco.algorithms.fast_dual_averaging import FastDualAveraging
 from flwr_fco.algorithms.fed_dr import DouglasRachford
 from flwr_fco.algorithms.fed_dyn import DynamicRegularization
 from flwr_fco.algorithms.gradient_tracking import GradientTracking, trackers
-from flwr_fco.algorithms.mean_of_memories import MeanOfMemories, MeanState, rescaled
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.newton import ProximalNewton
-from flwr_fco.algorithms.primal_averaging import GradientSteps, PrimalAveraging, PrimalState, SubgradientSteps
+from flwr_fco.algorithms.primal_averaging import (
+    GradientSteps,
+    MeanOfMemories,
+    MeanState,
+    PrimalAveraging,
+    PrimalState,
+    SubgradientSteps,
+    rescaled,
+)
 from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, RestrictedGradientTracking
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
@@ -58,6 +66,7 @@ __all__ = [
     "FastDualAveraging",
     "GradientSteps",
     "GradientTracking",
+    "Implied",
     "LossFacts",
     "MeanOfMemories",
     "MeanState",

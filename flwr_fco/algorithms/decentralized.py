@@ -51,6 +51,7 @@ from flwr_fco.algorithms.contract import (
     Algorithm,
     Change,
     Downlink,
+    Implied,
     LossFacts,
     Memory,
     Option,
@@ -120,16 +121,16 @@ class OnGraph(Algorithm):
     """
 
     reads: ClassVar[Any] = "rows"
-    #: Power of the mixing time in the theory's rate.
-    _power: ClassVar[int] = 1
+    #: Whether the relay keeps trackers.
+    _tracking: ClassVar[bool] = False
 
     normalize_local_work: bool = True
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return 1/(tau L K), or 1/(tau^2 L K) with tracking; tau is the graph's mixing time, at least 1."""
-        time = _graph(problem).mixing_time(len(problem.asked))
-        formula = f"1/(tau{'^2' if self._power == 2 else ''} L K), tau = {time:.4g}"
-        return {"client_lr": (1.0 / (time**self._power * facts.curvature * facts.steps), formula)}
+        """Return 1/(tau L K), or 1/(tau^2 L K) with tracking, of theorems B.1 and B.2."""
+        time = _graph(problem).theorem_time(len(problem.asked), 8 if self._tracking else 4)
+        formula = f"1/(tau{'^2' if self._tracking else ''} L K), tau = {time:.4g}"
+        return {"client_lr": (1.0 / (time ** (1 + self._tracking) * facts.curvature * facts.steps), formula)}
 
     def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
         """Return the nodes' disagreement."""
@@ -157,9 +158,6 @@ class DecentralizedDualAveraging(OnGraph):
     name: ClassVar[str] = "decentralized_dual_averaging"
     sparse: ClassVar[bool] = True
     begin = staticmethod(DualAveraging.begin)
-
-    #: Whether the relay keeps trackers.
-    _tracking: ClassVar[bool] = False
 
     def init(self, problem: Problem, primal: Vector) -> GraphState:
         """Return the state before round 1: every dual = grad h(primal), trackers 0."""
@@ -267,7 +265,6 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     name: ClassVar[str] = "tracked_dual_averaging"
     sparse: ClassVar[bool] = False
     _tracking: ClassVar[bool] = True
-    _power: ClassVar[int] = 2
 
     tracker_start: str = "zero"
 
@@ -275,6 +272,15 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     def begin(downlink: Downlink, memory: Memory) -> Start:
         """Begin at the node's dual; a tracker that is 0 is not in the message."""
         return Start(downlink.vectors["dual"], downlink.vectors.get("tracker"))
+
+    @staticmethod
+    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
+        """Return the mean of the node's gradients in this round, which is its move without its tracker."""
+        if "gradient" in downlink.numbers:
+            return Implied(sent["increment"])
+        assert elapsed is not None
+        gradient = sent["increment"] / -elapsed
+        return Implied(gradient - downlink.vectors["tracker"] if "tracker" in downlink.vectors else gradient)
 
     def describe(self, state: GraphState | None) -> list[tuple[str, str]]:
         """Return the line about the trackers."""

@@ -36,6 +36,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from flwr_fco.algorithms.contract import (
     Change,
     Downlink,
+    Implied,
     LossFacts,
     Memory,
     Minimise,
@@ -247,6 +248,11 @@ class DualAcceleration(PrimalAveraging):
         return {"control": control, "anchor": anchor, "local": downlink.vectors["primal"] + sent["increment"]}
 
     # --- the server -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
+        """Return zeta, which is grad f(theta) / nu."""
+        return Implied(memory["control"], memory["local"])
 
     def init(self, problem: Problem, primal: Vector) -> DualFLState:
         """Return the state before round 1."""

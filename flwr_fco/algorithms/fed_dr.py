@@ -21,6 +21,7 @@ from flwr_fco.algorithms.contract import (
     ORIGIN,
     Client,
     Downlink,
+    Implied,
     Memory,
     Moved,
     Problem,
@@ -29,7 +30,7 @@ from flwr_fco.algorithms.contract import (
     Vector,
     zeros_like,
 )
-from flwr_fco.algorithms.mean_of_memories import MeanOfMemories, MeanState, rescaled
+from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, rescaled
 from flwr_fco.regularizers.base import BoundRegularizer
 
 
@@ -104,6 +105,11 @@ class DouglasRachford(MeanOfMemories):
         """Return y and x, from the change that was sent."""
         center = _center(downlink, memory)
         return {"center": center, "local": 0.5 * (_last(memory) + sent["increment"] + center)}
+
+    @staticmethod
+    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
+        """Return y - x, which is eta grad f(x)."""
+        return Implied(memory["center"] - memory["local"], memory["local"])
 
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return 2 x_i - y_i."""

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar
 
-from flwr_fco.algorithms.contract import Downlink, Memory, Problem, Replies, Start, Vector, zeros_like
-from flwr_fco.algorithms.mean_of_memories import MeanOfMemories, MeanState, rescaled
+from flwr_fco.algorithms.contract import Downlink, Implied, Memory, Problem, Replies, Start, Vector, zeros_like
+from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, rescaled
 
 
 def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) -> MeanState:
@@ -79,6 +79,11 @@ class DynamicRegularization(MeanOfMemories):
         """Return the gradient of f at the new point, and the point."""
         gradient = memory["own"] - downlink.numbers["penalty"] * sent["increment"]
         return {"own": gradient, "local": downlink.vectors["primal"] + sent["increment"]}
+
+    @staticmethod
+    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
+        """Return g, the gradient of f at the last point."""
+        return Implied(memory["own"], memory["local"])
 
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return g_i: the mean is the dual h."""

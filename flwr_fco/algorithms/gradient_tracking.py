@@ -51,6 +51,7 @@ from flwr_fco.algorithms.contract import (
     Change,
     Client,
     Downlink,
+    Implied,
     LossFacts,
     Memory,
     Moved,
@@ -202,6 +203,11 @@ class GradientTracking(Algorithm):
         return {"dual": downlink.vectors["dual"]} if downlink.plan.options.get("remember", False) else {}
 
     # --- the server -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
+        """Return the client's variate."""
+        return Implied(memory["own"])
 
     @property
     def _remembers_dual(self) -> bool:

@@ -39,6 +39,7 @@ import numpy as np
 
 from flwr_fco.algorithms.contract import Problem, Replies, Setting, Vector
 from flwr_fco.algorithms.contract.choices import Average, Reference
+from flwr_fco.algorithms.contract.theorems import theorem_rate
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.core.layout import largest_entries
 from flwr_fco.errors import ConfigurationError
@@ -208,10 +209,16 @@ def theorem_stages(
         tail = 2.0 * math.log(2 * n * dimension / failure) / (rounds * num_clients)
         steps = math.ceil(scale * (log_d**4 + tail))
         radius = radius_squared / 2 ** (n - 1)
-        rate = min(
-            1.0 / (48.0 * smoothness * steps),
-            math.sqrt(2.0 * radius / (rounds * steps * noise**2 * log_d)),
-            math.sqrt(2.0 * radius * num_clients * log_d / (steps * noise**2 * math.log(2 * dimension / failure))),
+        rate = theorem_rate(
+            "gt-C.1",
+            smoothness=smoothness,
+            distance=radius,
+            rounds=rounds,
+            steps=steps,
+            clients=num_clients,
+            noise=noise,
+            dimension=dimension,
+            failure=failure,
         )
         stages.append(Stage(rounds, steps, rate, 1.0, radius))
     return stages

@@ -29,6 +29,7 @@ from flwr_fco.algorithms.contract import (
     Client,
     Downlink,
     FirstOrder,
+    Implied,
     LossFacts,
     Memory,
     Option,
@@ -163,6 +164,12 @@ class ShiftedSteps(PrimalAveraging):
         return {"shift": shift, "local": downlink.vectors["primal"] + sent["increment"]}
 
     # --- the server -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
+        """Return the mean of the client's gradients in this round."""
+        assert elapsed is not None
+        return Implied(memory["shift"] - sent["increment"] / elapsed)
 
     def init(self, problem: Problem, primal: Vector) -> ScaffnewState:
         """Return the state before round 1."""

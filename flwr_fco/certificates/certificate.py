@@ -2,13 +2,13 @@
 
 This is the server's half of the mathematics; the clients' half is :mod:`flwr_fco.objectives.duality`. A certificate is
 a generator that yields :class:`Request` and receives the answers, so the clients may be objectives in one place
-(:mod:`flwr_fco.pooled`) or nodes of a federation (:mod:`flwr_fco.server.questions.certifying`).
+(:mod:`flwr_fco.pooled`) or nodes of a federation (:mod:`flwr_fco.server.certifying`).
 
 For Phi(w) = sum_m p_m F_m(w) + psi(w) with losses of linear predictions, Fenchel duality gives
 Phi(w) - min Phi <= Phi(w) + mean f*(u) + psi*(-X'u) for any slopes u. The slopes at w are used, corrected so that they
 sum to 0 over the examples if psi does not act on the intercept, and scaled until psi* is finite. Of other convex losses
 mixtures of gradients are dual points (:func:`flwr_fco.certificates.dual.convex_bound`), and of all losses where psi
-leaves coefficients alone (:mod:`flwr_fco.certificates.free`). psi* is known
+leaves coefficients alone (:mod:`flwr_fco.certificates.dual`). psi* is known
 
 - for any convex psi if the losses have an l2 term, through psi's proximal map;
 - for sums over coordinates (l1, squared l2, elastic net, boxes, l1 in a box), balls and the simplex
@@ -30,15 +30,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.certificates.dual import (
+    as_row,
     conjugate_at,
     convex_bound,
+    corners,
     free_intercept,
     largest_scaling,
+    mixed_bound,
     mixed_coordinates,
     only_norms,
+    surround,
     why_none,
 )
-from flwr_fco.certificates.free import as_row, corners, mixed_bound, surround
 from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import NoAnswerError

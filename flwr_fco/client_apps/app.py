@@ -15,10 +15,9 @@ from flwr.clientapp import ClientApp
 
 from flwr_fco.algorithms.contract import Disclosure
 from flwr_fco.client_apps.answers import find_answer, server_buffers
-from flwr_fco.client_apps.disclosed import count, withheld
+from flwr_fco.client_apps.disclosed import count, recorded, withheld
 from flwr_fco.client_apps.quality import as_bins_may_leave
 from flwr_fco.client_apps.quotas import Limits, clear_errors
-from flwr_fco.client_apps.recorded import recorded
 from flwr_fco.client_apps.training import (
     ClientData,
     LoadObjective,
@@ -33,9 +32,9 @@ from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.arrays import primal_vector, read_primal
 from flwr_fco.wire.envelope import names_reply, partition_reply, reply
 from flwr_fco.wire.keys import SCHEMA
-from flwr_fco.wire.model import primal_vector, read_primal
 from flwr_fco.wire.queries import answer_records, read_question
 from flwr_fco.wire.questions import BINS, ESTIMATES
 

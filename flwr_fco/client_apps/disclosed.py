@@ -1,19 +1,23 @@
-"""What has left a site in a run, counted in ``context.state``, and what may still leave."""
+"""What has left a site in a run, counted and recorded, and what may still leave."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping
 from logging import INFO
+from typing import Any
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import ArrayRecord, Context, Message
 
 from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE, ClientHalf, Disclosure
-from flwr_fco.core.logs import log
+from flwr_fco.core.logs import log, printable
 from flwr_fco.core.sparse import SparseVector
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import LinearData
 from flwr_fco.wire.client_state import read_disclosed, store_disclosed
+from flwr_fco.wire.downlink import method_of
 from flwr_fco.wire.keys import FOLDS, HALVES
 from flwr_fco.wire.protocol import Downlink, Uplink
 from flwr_fco.wire.questions import Answer
@@ -161,3 +165,90 @@ def check_folds(downlink: Downlink, disclosure: Disclosure, context: Context) ->
 def _outputs(objective: Objective) -> int:
     data = objective.dual_terms()
     return data.num_outputs if isinstance(data, LinearData) else int(getattr(objective, "num_outputs", 1))
+
+
+#: Below Flower's logger, which prints it, so that an owner can send the record to a file. It has a level of its own,
+#: because a simulation silences Flower's.
+record = logging.getLogger("flwr.disclosure")
+record.setLevel(logging.INFO)
+
+#: Letters of a text from the server, of an error, and names of what was sent, at most.
+_LETTERS, _LONGEST, _MOST = 60, 400, 32
+_KINDS = {
+    "evaluate": "an evaluation",
+    "query.names": "the names of its columns and classes",
+    "query.partition": "its partition",
+}
+
+
+def recorded(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+    """Answer a message, as a mod of a ClientApp that sees what leaves, and write a line of the log about it."""
+    try:
+        answer = call_next(message, context)
+    except FlwrFcoError as error:
+        _write(message, context, f"refused: {plain(str(error), _LONGEST)}")
+        raise
+    except Exception as error:
+        _write(message, context, f"failed: {plain(f'{type(error).__name__}: {error}', _LONGEST)}")
+        raise
+    _write(message, context, f"sent {_sent(answer)}")
+    return answer
+
+
+def plain(text: str, most: int) -> str:
+    """Return a text, up to so many letters of it, with escapes in place of what a terminal would not print as it is.
+
+    Examples
+    --------
+    >>> plain("x" * 99, 5), len(plain(chr(27), 5))
+    ('xxxxx...', 4)
+    """
+    return printable(text[:most].replace("\\", "\\\\")) + "..." * (len(text) > most)
+
+
+def _write(message: Message, context: Context, what: str) -> None:
+    who = f"run {context.run_id}, partition {context.node_config.get('partition-id', '-')}"
+    number = plain(message.metadata.group_id or "-", 12)
+    record.info("Disclosure: %s, round %s: asked for %s; %s", who, number, _asked(message), what)
+
+
+def _asked(message: Message) -> str:
+    """Return what a message asks for; texts of the server's choice are in quotes."""
+    kind = message.metadata.message_type
+    if kind == "train":
+        method = method_of(message.content)
+        return "training" if method is None else f"training by {_quoted(method)}"
+    if kind == "query.question":
+        question: Any = message.content.get("fco-question")
+        asked = question.get("kind") if isinstance(question, Mapping) else None
+        return f"an answer to the question {_quoted(asked)}"
+    return _KINDS.get(kind, f"an answer to {_quoted(kind)}")
+
+
+def _quoted(text: object) -> str:
+    return "'" + plain(f"{text}", _LETTERS).replace("'", "\\'") + "'"
+
+
+def _sent(answer: Message) -> str:
+    """Return the names of what an answer holds: arrays with their shapes, and numbers."""
+    nothing: Any = answer
+    if nothing is None:
+        return "nothing"
+    if answer.has_error():
+        return f"an error: {plain(answer.error.reason or '', _LONGEST)}"
+    arrays, numbers = [], []
+    for part in answer.content.values():
+        if isinstance(part, ArrayRecord):
+            arrays += [f"{plain(n, _LETTERS)}[{', '.join(map(str, array.shape))}]" for n, array in part.items()]
+        else:
+            numbers += [plain(n, _LETTERS) + _count(value) for n, value in part.items()]
+    return f"arrays: {_listed(arrays)}; numbers: {_listed(numbers)}"
+
+
+def _count(value: object) -> str:
+    return f"[{len(value)}]" if isinstance(value, list) else ""
+
+
+def _listed(names: list[str]) -> str:
+    more = f", and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    return (", ".join(names[:_MOST]) or "none") + more

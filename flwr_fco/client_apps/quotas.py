@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -19,11 +19,8 @@ from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.wire.questions import Question
 from flwr_fco.work import FirstOrder
 
-if TYPE_CHECKING:
-    from flwr_fco.client_apps.table import LocalSolver
-
-_Item = TypeVar("_Item")
-_NESTED = nullcontext()
+#: ``(downlink, objective, state, rng) -> answer, next state``: a client's work in a round.
+LocalSolver = Callable[..., tuple[Uplink, Any]]
 
 
 @dataclass(frozen=True)
@@ -188,18 +185,11 @@ class Limits:
         Parameters
         ----------
         solver, downlink, objective, state, rng
-            As for :class:`~flwr_fco.client_apps.table.LocalSolver`.
+            As for :func:`~flwr_fco.client_apps.find_solver`.
         """
         self.check_downlink(downlink, objective.num_examples)
-        # Does the same as `clock`, which is slower because it is a generator.
-        before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
-        try:
-            if threads.depth:
-                return solver(downlink, objective, state, rng)
-            with threads.single_threaded_blas():
-                return solver(downlink, objective, state, rng)
-        finally:
-            deadline.at = before
+        with self.clock(single_threaded=True):
+            return solver(downlink, objective, state, rng)
 
     @contextmanager
     def clock(self, *, single_threaded: bool = False) -> Iterator[None]:
@@ -212,7 +202,7 @@ class Limits:
         """
         before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:
-            with threads.single_threaded_blas() if single_threaded else _NESTED:
+            with threads.single_threaded_blas() if single_threaded else nullcontext():
                 yield
         finally:
             deadline.at = before
@@ -248,21 +238,8 @@ def clear_errors(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         # Catch every type: a server can send anything, and none of the client owner's code runs in these blocks.
-        raise cannot_read(what, error) from error
-
-
-def cannot_read(what: str, error: Exception) -> ProtocolError:
-    """Return the error that :class:`clear_errors` raises.
-
-    Parameters
-    ----------
-    what : str
-        The failure, used as the start of the error message.
-    error : Exception
-        Its cause.
-    """
-    text = f"{type(error).__name__}: {error}"
-    return ProtocolError(f"{what}: {text if len(text) <= 500 else text[:500] + ' ...'}")
+        text = f"{type(error).__name__}: {error}"
+        raise ProtocolError(f"{what}: {text if len(text) <= 500 else text[:500] + ' ...'}") from error
 
 
 def _short(number: int) -> str:

@@ -1,8 +1,9 @@
-"""Handling of training messages, with a local solver or a custom training loop."""
+"""Handling of training messages: the objective, the local solver that the server names, or a loop of one's own."""
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,25 +12,95 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from flwr.app import Context, Message
 
+import flwr_fco.algorithms  # noqa: F401 (a message names one of its methods)
 from flwr_fco.algorithms.contract import Disclosure, halves
 from flwr_fco.client_apps.disclosed import as_may_leave, check_folds
-from flwr_fco.client_apps.kept import KeptObjectives
-from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
-from flwr_fco.client_apps.table import find_solver
+from flwr_fco.client_apps.quotas import Limits, LocalSolver, clear_errors
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.randomness import random_generator, random_generators
 from flwr_fco.core.schema import Names, grades_of, names_of, schema_number
 from flwr_fco.core.spec import Spec
-from flwr_fco.errors import OTHER_MODEL, ConfigurationError, FlwrFcoError
+from flwr_fco.engines.run import ENGINES, answer
+from flwr_fco.errors import OTHER_MODEL, ConfigurationError
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.wire.client_state import read_state, store_pending, uplink_digest, vectors_digest
-from flwr_fco.wire.downlink import forget_downlink, read_downlink, store_plan
+from flwr_fco.wire.downlink import read_downlink, store_plan
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply
 from flwr_fco.wire.keys import SCHEMA, UNITS
 from flwr_fco.wire.protocol import ClientState, Downlink, Plan, ReceivedState, Uplink
 from flwr_fco.wire.uplink import Sent, as_records, sent, uplink_answer
+
+
+def find_solver(name: str) -> LocalSolver:
+    """Return the local solver of the method called `name`.
+
+    It takes a downlink, whose vectors are read-only, the client's objective and state (None for a method without one),
+    the generator of this (seed, round, partition), and what the client's owner allows to leave (`disclosure`, by
+    default all), and returns the client's answer and its next state.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none, because the server uses an algorithm that this client does not have.
+    """
+    half: Any = halves().get(name)
+    if half is None:
+        raise ConfigurationError(
+            f"the server asks for the method {name!r}; this client knows {', '.join(sorted(halves()))}. Import the "
+            "module of the algorithm in the ClientApp, or install the server's version of flwr-fco"
+        )
+    if half.engine is not None and half.engine not in ENGINES:
+        raise ConfigurationError(
+            f"{half.__module__}.{half.__name__} says engine={half.engine!r}; expected one of {', '.join(ENGINES)}, or "
+            "None for a method with a `local` of its own"
+        )
+    return partial(answer, half)
+
+
+#: App, role, run, partition.
+Key = tuple[str, str, int, int]
+
+
+class KeptObjectives:
+    """Objectives by key; the least recently used is evicted first.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> kept = KeptObjectives()
+    >>> for partition in range(3):
+    ...     kept.keep(("app", "train", 1, partition), LeastSquares(np.ones((10, 2)), np.ones(10)), limit=2)
+    >>> [kept.find(("app", "train", 1, partition)) is not None for partition in range(3)]
+    [False, True, True]
+    """
+
+    def __init__(self) -> None:
+        self._all: OrderedDict[Key, Objective] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of objectives."""
+        return len(self._all)
+
+    def find(self, key: Key) -> Objective | None:
+        """Return the objective for a key, or None."""
+        if key in self._all:
+            self._all.move_to_end(key)
+        return self._all.get(key)
+
+    def keep(self, key: Key, objective: Objective, limit: int | None) -> None:
+        """Store an objective and evict others until there are at most `limit`; None for no limit."""
+        self._all[key] = objective
+        while limit is not None and len(self._all) > limit:
+            self._all.popitem(last=False)
+
+    def forget(self, run_id: int) -> None:
+        """Drop the objectives of a run."""
+        for key in [key for key in self._all if key[2] == run_id]:
+            del self._all[key]
+
 
 LoadObjective = Callable[[Context], Objective]
 _UNREADABLE = "the server's message cannot be read"
@@ -97,19 +168,14 @@ def begin(message: Message, context: Context, limits: Limits, *, as_sent: bool =
     FlwrFcoError
         If the message cannot be read or exceeds the limits.
     """
-    try:
+    with clear_errors(_UNREADABLE):
         downlink = read_downlink(message, context, limits.check_header, as_sent=as_sent)
         plan, stamp = downlink.plan, downlink.stamp
         _check_plan(plan, limits)
         number = int(message.metadata.group_id)
         rng = random_generator(plan.seed, number, partition_of(context))
         state = None if stamp is None else read_state(context, stamp, plan.layout.size)
-        return Task(message, context, downlink, None if state is None else ReceivedState(state), number, rng)
-    except FlwrFcoError:
-        raise
-    except Exception as error:
-        # Does the same as `with clear_errors(...)`, without its cost for every message.
-        raise cannot_read(_UNREADABLE, error) from error
+    return Task(message, context, downlink, None if state is None else ReceivedState(state), number, rng)
 
 
 def _check_plan(plan: Plan, limits: Limits) -> None:
@@ -268,8 +334,7 @@ def names_of_objective(objective: Objective) -> tuple[Names, Names]:
 
 
 def forget_objectives(run_id: int) -> None:
-    """Drop the objectives of a run, and the last message, from this process's memory."""
-    forget_downlink()
+    """Drop the objectives of a run from this process's memory."""
     _objectives.forget(run_id)
 
 

@@ -23,11 +23,6 @@ def single_threaded_blas() -> AbstractContextManager[None]:
     return _NESTED if depth else _limited()
 
 
-def is_single_threaded() -> bool:
-    """Whether the code runs inside a :func:`single_threaded_blas` block."""
-    return depth > 0
-
-
 def _libraries() -> ThreadpoolController:
     """Return the BLAS libraries; the search takes milliseconds and is repeated only after new imports."""
     global _searched

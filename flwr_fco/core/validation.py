@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections.abc
 import math
 import types
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from functools import cache
 from inspect import signature
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -15,6 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
+
+#: Ranges, as the metadata of a field: a check of the number, and its description.
+AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
+NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
+POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
+FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
 
 
 def checked(name: str, value: Any, kind: Any) -> Any:
@@ -60,6 +66,23 @@ def checked(name: str, value: Any, kind: Any) -> Any:
 def kinds_of(kind: Any) -> Mapping[str, Any]:
     """Return the annotations of a class, cached because Python evaluates their text on each call."""
     return get_type_hints(kind)
+
+
+class Choice:
+    """A dataclass of values that are kept as the types that they are declared with, and are in their ranges."""
+
+    def __post_init__(self) -> None:
+        choice: Any = self
+        kinds, who = kinds_of(choice.__class__), type(choice).__name__
+        for option in fields(choice):
+            name = f"{who}.{option.name}"
+            value = checked(name, getattr(self, option.name), kinds[option.name])
+            if value is not None and "range" in option.metadata:
+                allowed, text = option.metadata["range"]
+                if not allowed(value):
+                    none = ", or None" if type(None) in get_args(kinds[option.name]) else ""
+                    raise ConfigurationError(f"{name}={value!r}; expected {text}{none}")
+            object.__setattr__(self, option.name, value)
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
@@ -114,23 +137,6 @@ def _count_of(kind: Any) -> int:
     """Return the number of arguments of a ``Callable[...]``; 0 if it is not specified."""
     arguments = next(iter(get_args(kind)), None)
     return len(arguments) if isinstance(arguments, list) else 0
-
-
-def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name: the nearest of `names`, or "" if none is near.
-
-    Case, and underscores instead of hyphens, are ignored.
-
-    Examples
-    --------
-    >>> suggestion("feddualav", ["FedMid", "FedDualAvg"])
-    '. Did you mean FedDualAvg?'
-    >>> suggestion("luck", ["f1", "objective"])
-    ''
-    """
-    plain = {entry.lower().replace("_", "-"): entry for entry in names}
-    near = get_close_matches(name.lower().replace("_", "-"), plain, n=1, cutoff=0.7)
-    return f". Did you mean {plain[near[0]]}?" if near else ""
 
 
 def _match(value: Any, kind: Any) -> tuple[bool, Any]:

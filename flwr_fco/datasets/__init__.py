@@ -1,13 +1,11 @@
 """Seeded data sets and methods to split them over clients."""
 
-from flwr_fco.datasets.base import FederatedDataset, Samples
+from flwr_fco.datasets.base import FederatedDataset, Samples, dirichlet_partition, iid_partition, label_partition
 from flwr_fco.datasets.bundled import PartitionedClassification, breast_cancer, digits
 from flwr_fco.datasets.cifar import cifar10
 from flwr_fco.datasets.mnist import PartitionedImages, femnist, mnist, read_idx
-from flwr_fco.datasets.partition import dirichlet_partition, iid_partition, label_partition
 from flwr_fco.datasets.shards import memmap
-from flwr_fco.datasets.synthetic import EqualRegression, SyntheticRegression, Variant, lasso, low_rank
-from flwr_fco.datasets.text import ZipfDocuments
+from flwr_fco.datasets.synthetic import EqualRegression, SyntheticRegression, Variant, ZipfDocuments, lasso, low_rank
 
 __all__ = [
     "EqualRegression",

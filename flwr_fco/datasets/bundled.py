@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.datasets.base import FederatedDataset, Samples, stream
-from flwr_fco.datasets.partition import random_partition
+from flwr_fco.datasets.base import FederatedDataset, Samples, random_partition, stream
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Logistic, MultinomialLogistic
 

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.files import read_npz
-from flwr_fco.datasets.base import Samples, stream
+from flwr_fco.datasets.base import Samples, random_partition, stream
 from flwr_fco.datasets.mnist import SPLIT, PartitionedImages, random_subset
-from flwr_fco.datasets.partition import random_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 
 #: Record layout: a label, then the red, green and blue planes of 32 x 32 pixels.

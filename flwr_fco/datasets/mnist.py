@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.files import read_unpacked
-from flwr_fco.datasets.base import Samples, stream, together
+from flwr_fco.datasets.base import Samples, label_partition, random_partition, stream, together
 from flwr_fco.datasets.bundled import PartitionedClassification
-from flwr_fco.datasets.partition import label_partition, random_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 
 _PARTS = {"train": "train", "test": "t10k"}

@@ -11,14 +11,79 @@ import numpy as np
 from flwr_fco.algorithms.contract import ClientHalf, Disclosure, Memory, Moved, Start, without_common
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.engines.client import LocalClient, as_sent
-from flwr_fco.engines.dual_steps import dual_steps
-from flwr_fco.engines.extragradient import extragradient
-from flwr_fco.engines.minimising import minimised
-from flwr_fco.engines.primal_steps import gradient_steps, primal_steps, proximal_steps
+from flwr_fco.engines.dual_steps import dual_steps, extragradient
+from flwr_fco.engines.minimisers import minimise
 from flwr_fco.engines.sparse_steps import Shard, shard_of
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, ReceivedState, Uplink
+from flwr_fco.work import Minimise
+
+
+def minimised(client: LocalClient, start: Start) -> Moved:
+    """Minimise f(x) - <shift, x> + penalty/2 ||x - center||^2.
+
+    The message's number ``duality`` is DualFL's nu, on which the certified gap depends.
+
+    Raises
+    ------
+    ConfigurationError
+        If the server requests gradient steps.
+    """
+    downlink = client.downlink
+    work = downlink.local_work
+    if not isinstance(work, Minimise):
+        raise ConfigurationError(
+            f"the local solver {downlink.plan.solver!r} minimises, it cannot take {work}. The strategy takes "
+            "MinimiseOptions in the place of WorkOptions"
+        )
+    minimum = minimise(
+        client.objective,
+        work,
+        shift=start.shift,
+        center=start.center,
+        penalty=start.penalty,
+        start=start.point,
+        duality=downlink.numbers.get("duality", 0.0),
+    )
+    metrics = {name: value for name, value in minimum.metrics.items() if np.isfinite(value)}
+    moved = minimum.point - (start.point if start.base is None else start.base)
+    # A sufficiently good warm start needs no iteration, but 0 steps in a reply would mean that the client did no work.
+    return Moved(moved, None, max(minimum.iterations, 1), metrics)
+
+
+def primal_steps(client: LocalClient, start: Start) -> Moved:
+    """Take the method's own steps."""
+    return client.take_steps(start.point, client.half.local_step(client, client.downlink, start))
+
+
+def proximal_steps(client: LocalClient, start: Start) -> Moved:
+    """Take the method's own steps, which are proximal ones; with sparse features only where these are."""
+    shard = client.features
+    if shard is not None:
+        point = start.point.copy()
+        steps = shard.proximal_steps(client.downlink, point, client.rng)
+        if steps is not None:
+            return Moved(point - start.point, client.rate * steps, steps)
+    return primal_steps(client, start)
+
+
+def gradient_steps(client: LocalClient, start: Start) -> Moved:
+    """Take the method's own steps, x <- x - client_lr scale g(x) - shift; with sparse features only where these are.
+
+    Parameters
+    ----------
+    start : Start
+        Gradients are multiplied by `scale`, and `shift` is subtracted in each step.
+    """
+    shard = client.features
+    if shard is None or shard.coordinates.without_psi().restricted is not None:
+        return primal_steps(client, start)
+    point, rate = start.point.copy(), client.rate
+    here = client.downlink._replace(client_lr=rate * start.scale)
+    steps = shard.dual_steps(here, point, client.rng, start.shift, psi=False)
+    return Moved(point - start.point, rate * steps, steps)
+
 
 Engine = Callable[[LocalClient, Start], Moved]
 

@@ -322,7 +322,7 @@ def tell_dense(plan: Plan, reason: str) -> None:
         _logged[:] = [plan]
         log(
             logging.WARNING,
-            "sparse features, but each local step of %s reads all %s coordinates: %s (docs/sparse.md)",
+            "sparse features, but each local step of %s reads all %s coordinates: %s (docs/how-to/sparse.md)",
             plan.solver,
             f"{plan.layout.size:,}",
             reason,

@@ -30,7 +30,7 @@ Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
 #: Strengths of the lasso, times the noise, and of the nodewise lassos, relative to sqrt(log d / n), for columns of
-#: variance 1. Large ones leave a bias that intervals do not know of (docs/inference.md).
+#: variance 1. Large ones leave a bias that intervals do not know of (docs/how-to/inference.md).
 _LASSO, _NODEWISE = 0.65, 0.1
 #: Rows for each parameter from which on the Hessian of squares is inverted.
 _ROWS = 2

@@ -64,7 +64,7 @@ def forest(rows: Sequence[Mapping[str, Any]], sites: Sequence[str], level: float
     try:
         figures: Any = import_module("matplotlib.figure")
     except ImportError as error:
-        raise ConfigurationError("the picture needs matplotlib: pip install matplotlib") from error
+        raise ConfigurationError("the picture needs matplotlib: pip install matplotlib (the extra [plot])") from error
     known = [row for row in rows if math.isfinite(row.get("estimate", math.nan))]
     if not known:
         raise ConfigurationError("no row of this table has an estimate, so there is nothing to draw")

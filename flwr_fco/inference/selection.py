@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract.choices import POSITIVE, Choice, Strengths
-from flwr_fco.algorithms.newton.halves import NewtonHalves, models_of_halves
+from flwr_fco.algorithms.contract.choices import Strengths
+from flwr_fco.algorithms.newton.path import NewtonHalves, models_of_halves
+from flwr_fco.core.validation import POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.between import Vector
 from flwr_fco.strategies import Exact, FedNewton, run_of

@@ -1,4 +1,4 @@
-"""The proximal map of the total variation of a 1-D array; its conventions are those of the other proximal kernels."""
+"""Proximal maps of 1-D arrays as sequences; their conventions are those of the other proximal kernels."""
 
 import math
 from typing import Any
@@ -177,3 +177,28 @@ def total_variation(y: Array, strength: float, out: Array) -> None:
         for i in range(start, stop):
             out[i] = level + 0.0
         start = stop
+
+
+@njit(cache=True, error_model="numpy")
+def pool_adjacent_violators(y: Array, out: Array, increasing: bool) -> None:
+    """Write the projection of y onto the sequences that do not decrease, or do not increase."""
+    n = y.size
+    levels = np.empty(n)
+    ends = np.empty(n, np.int64)
+    pieces = 0
+    for i in range(n):
+        level = np.float64(y[i])
+        begin = i
+        while pieces > 0 and (level < levels[pieces - 1] if increasing else level > levels[pieces - 1]):
+            pieces -= 1
+            start = ends[pieces - 1] if pieces > 0 else 0
+            level += (levels[pieces] - level) * ((begin - start) / (i + 1 - start))
+            begin = start
+        levels[pieces] = level
+        ends[pieces] = i + 1
+        pieces += 1
+    start = 0
+    for piece in range(pieces):
+        for i in range(start, ends[piece]):
+            out[i] = levels[piece] + 0.0
+        start = ends[piece]

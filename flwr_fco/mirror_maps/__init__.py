@@ -7,10 +7,8 @@ a dual back, and ``retrieve`` maps a dual to the primal point that takes psi int
 """
 
 from flwr_fco.mirror_maps.base import Euclidean, MirrorMap, RetrievalMethod, Terms, TermwiseMap
-from flwr_fco.mirror_maps.diagonal import DiagonalMetric
-from flwr_fco.mirror_maps.entropy import OrthantEntropy, SimplexEntropy
-from flwr_fco.mirror_maps.p_norm import PNorm
 from flwr_fco.mirror_maps.product import Product
+from flwr_fco.mirror_maps.termwise import DiagonalMetric, OrthantEntropy, PNorm, SimplexEntropy
 
 __all__ = [
     "DiagonalMetric",

@@ -18,8 +18,8 @@ from flwr_fco.core.spec import Specified
 from flwr_fco.errors import ConfigurationError, MagnitudeError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.kernels.mirror import diagonal_terms
-from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms
+from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
 
 #: The method by which retrieve computes its minimiser.
 RetrievalMethod = Literal["closed form", "root find", "refused"]

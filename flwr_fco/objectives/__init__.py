@@ -2,13 +2,10 @@
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
-from flwr_fco.objectives.cox import CoxRegression
 from flwr_fco.objectives.design import Design, LinearData
 from flwr_fco.objectives.hinge import Hinge
-from flwr_fco.objectives.huber import Huber
-from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
 from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
-from flwr_fco.objectives.poisson import Poisson
+from flwr_fco.objectives.regression import Huber, LeastSquares, Poisson, TraceRegression
 from flwr_fco.objectives.saddle import (
     BilinearSaddle,
     FunctionSaddle,
@@ -18,6 +15,7 @@ from flwr_fco.objectives.saddle import (
     UniversalAdversarialLogistic,
 )
 from flwr_fco.objectives.site_intercept import SiteIntercept
+from flwr_fco.objectives.survival import CoxRegression
 
 __all__ = [
     "Batch",

@@ -18,8 +18,8 @@ import math
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
 from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
+from flwr_fco.objectives.regression import LeastSquares, TraceRegression
 
 
 def sklearn_strength(strength: float, objective: Objective, num_examples: int | None = None) -> float:

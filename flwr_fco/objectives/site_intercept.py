@@ -16,9 +16,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import LinearModel, Scores, Strata, as_strata
 from flwr_fco.objectives.base import Batch, DualTerms
 from flwr_fco.objectives.design import Design
-from flwr_fco.objectives.least_squares import LeastSquares
 from flwr_fco.objectives.logistic import Logistic
-from flwr_fco.objectives.poisson import Poisson
+from flwr_fco.objectives.regression import LeastSquares, Poisson
 
 #: Rows of a logistic client: refused below the first number, with a warning below the second.
 FEWEST_ROWS, FEW_ROWS = 10, 25

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal, get_type_hints
+from dataclasses import dataclass, field
+from typing import Literal
 
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianDP:
+class GaussianDP(Choice):
     """User-level differential privacy: clipped increments, a fixed denominator, Gaussian noise in the server's dual.
 
     Each client's increment is scaled down to the norm `clip`; their sum gets noise and is divided by the expected
     number of clients, however many reply. The model is the proximal map of the noisy dual, so it is as sparse
-    (low-rank, feasible) as psi makes it, at no further privacy cost. For the exact guarantees see ``docs/privacy.md``.
+    (low-rank, feasible) as psi makes it, at no further privacy cost. For the exact guarantees see
+    ``docs/tutorials/privacy.md``.
 
     Parameters
     ----------
@@ -66,18 +67,24 @@ class GaussianDP:
 
     # NaN: not given. One error then names all that is missing.
     clip: float | Mapping[str, float] = math.nan
-    delta: float = math.nan
-    noise_multiplier: float | None = None
-    target_epsilon: float | None = None
+    delta: float = field(
+        default=math.nan,
+        metadata={
+            "range": (lambda delta: not (delta <= 0.0 or delta >= 1.0), "a number between 0 and 1, such as 1e-5")
+        },
+    )
+    noise_multiplier: float | None = field(
+        default=None, metadata={"range": (lambda sigma: 0.0 <= sigma < math.inf, "a finite number >= 0")}
+    )
+    target_epsilon: float | None = field(default=None, metadata=POSITIVE)
     noise: Literal["banded", "tree", "independent"] = "banded"
-    bands: int | None = None
-    rounds: int | None = None
-    clients: int | None = None
-    noise_seed: int | None = None
+    bands: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    rounds: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    clients: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    noise_seed: int | None = field(default=None, metadata=NATURAL)
 
     def __post_init__(self) -> None:
-        for name, kind in get_type_hints(type(self)).items():
-            object.__setattr__(self, name, checked(name, getattr(self, name), kind))
+        super().__post_init__()
         missing = [name for name in ("clip", "delta") if getattr(self, name) != getattr(self, name)]
         if self.noise_multiplier is None and self.target_epsilon is None:
             missing.append("noise_multiplier or target_epsilon")
@@ -91,23 +98,11 @@ class GaussianDP:
             raise ConfigurationError(f"clip={self.clip!r}; expected a finite number > 0, or one for each array")
         if isinstance(self.clip, Mapping):
             object.__setattr__(self, "clip", clips)
-        if not 0.0 < self.delta < 1.0:
-            raise ConfigurationError(f"delta={self.delta!r}; expected a number between 0 and 1, such as 1e-5")
         if self.noise_multiplier is not None and self.target_epsilon is not None:
             raise ConfigurationError(
                 f"noise_multiplier={self.noise_multiplier!r}, target_epsilon={self.target_epsilon!r}; expected one of "
                 "the two"
             )
-        if self.noise_multiplier is not None and not 0.0 <= self.noise_multiplier < math.inf:
-            raise ConfigurationError(f"noise_multiplier={self.noise_multiplier!r}; expected a finite number >= 0")
-        if self.target_epsilon is not None and not 0.0 < self.target_epsilon < math.inf:
-            raise ConfigurationError(f"target_epsilon={self.target_epsilon!r}; expected a finite number > 0")
-        for name in ("bands", "rounds", "clients"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1, or None")
-        if self.noise_seed is not None and self.noise_seed < 0:
-            raise ConfigurationError(f"noise_seed={self.noise_seed!r}; expected a whole number >= 0, or None")
         if self.bands is not None and self.noise != "banded":
             raise ConfigurationError(f'bands={self.bands!r}: noise={self.noise!r} has none; leave it out, or "banded"')
 

@@ -1,17 +1,22 @@
 """Regularizers psi: value, exact proximal map, and how they act on a model's arrays."""
 
 from flwr_fco.regularizers.adapter import Adapter
-from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
-from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer, SeparableTerms
-from flwr_fco.regularizers.boxes import Box, LInfinityBall, NonNegative
-from flwr_fco.regularizers.flat import FlatRegularizer
+from flwr_fco.regularizers.base import BoundRegularizer, FlatRegularizer, Proximable, Regularizer, SeparableTerms
+from flwr_fco.regularizers.constraints import (
+    AffineSubspace,
+    Box,
+    HardSparsity,
+    L1Ball,
+    L2Ball,
+    LInfinityBall,
+    NonNegative,
+    Simplex,
+)
 from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
-from flwr_fco.regularizers.norms import L2, LInfinity
+from flwr_fco.regularizers.norms import L2, FusedLasso, LInfinity, LpNorm, Monotone, TotalVariation
 from flwr_fco.regularizers.per_parameter import PerParameter
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
-from flwr_fco.regularizers.sets import AffineSubspace, HardSparsity
 from flwr_fco.regularizers.spectral import Nuclear, NuclearBall, SpectralBall
-from flwr_fco.regularizers.variation import FusedLasso, TotalVariation
 
 __all__ = [
     "L1",
@@ -30,6 +35,8 @@ __all__ = [
     "L2Squared",
     "LInfinity",
     "LInfinityBall",
+    "LpNorm",
+    "Monotone",
     "NonNegative",
     "Nuclear",
     "NuclearBall",

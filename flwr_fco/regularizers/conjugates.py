@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, SeparableTerms
+from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.spectral import MatrixRegularizer, Nuclear, NuclearBall, SpectralBall
 
 Array = NDArray[np.float64]

@@ -11,8 +11,7 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
-from flwr_fco.regularizers.base import Array
-from flwr_fco.regularizers.flat import FlatRegularizer
+from flwr_fco.regularizers.base import Array, FlatRegularizer
 from flwr_fco.regularizers.separable import flat_weights
 from flwr_fco.regularizers.validation import (
     NON_NEGATIVE,

@@ -10,8 +10,7 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
-from flwr_fco.regularizers.base import Array, SeparableTerms
-from flwr_fco.regularizers.flat import FlatRegularizer
+from flwr_fco.regularizers.base import Array, FlatRegularizer, SeparableTerms
 from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, RATIO, WEIGHTS, amount, broadcastable, outside
 
 

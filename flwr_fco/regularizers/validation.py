@@ -7,10 +7,11 @@ import sys
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers.base import Array
+
+Array = NDArray[Any]
 
 
 def number(owner: object, name: str, value: Any) -> float:

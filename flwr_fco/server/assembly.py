@@ -7,17 +7,17 @@ from typing import NamedTuple
 from flwr_fco.algorithms.contract import Algorithm, choices
 from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
-from flwr_fco.algorithms.contract.means import Mean
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton.exchange import CertifiedMethod
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.clients.capped import CappedMinimisations
+from flwr_fco.server.certifying import Certifier
 from flwr_fco.server.clients.first_gradients import FirstGradients
-from flwr_fco.server.clients.kept_back import KeptBack, OtherLosses
+from flwr_fco.server.clients.kept_back import CappedMinimisations, KeptBack, OtherLosses
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.participation import Attendance, Everyone
 from flwr_fco.server.clients.remembering import Gossip, Remembering
-from flwr_fco.server.clients.unmodified import UnmodifiedClients, check_unmodified
-from flwr_fco.server.clients.untrained import Untrained
+from flwr_fco.server.clients.unmodified import UnmodifiedClients, Untrained, check_unmodified
+from flwr_fco.server.inquiry import Inquiry
 from flwr_fco.server.options import (
     ClientOptions,
     CommonOptions,
@@ -32,12 +32,9 @@ from flwr_fco.server.options import (
     serves_unmodified,
 )
 from flwr_fco.server.parts import Host, Part
-from flwr_fco.server.questions.certifying import Certifier
-from flwr_fco.server.questions.inquiry import Inquiry
 from flwr_fco.server.replies.mail import Mail
-from flwr_fco.server.replies.momentum import Momentum
 from flwr_fco.server.replies.private import PrivateMean
-from flwr_fco.server.rounds.averaging import PointAverage
+from flwr_fco.server.rounds.output import Momentum, PointAverage
 
 
 class Assembly(NamedTuple):

@@ -20,11 +20,7 @@ from weakref import WeakKeyDictionary
 from flwr.app import MetricRecord, RecordDict
 
 from flwr_fco.algorithms.contract.choices import (
-    AT_LEAST_ONE,
-    FRACTION,
     LARGEST_WEIGHT,
-    NATURAL,
-    POSITIVE,
     Arrays,
     Average,
     Bounds,
@@ -37,7 +33,7 @@ from flwr_fco.algorithms.contract.choices import (
     Unmodified,
     Wire,
 )
-from flwr_fco.core.validation import checked, kinds_of
+from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, POSITIVE, checked, kinds_of
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.privacy import GaussianDP
@@ -101,7 +97,7 @@ class CommonOptions:
         and ``Last(nonzeros=16)`` keep only the largest entries.
     aggregation : {"mean", "median", "geometric-median"} or Trimmed, default "mean"
         How the server combines the clients' increments. All choices but the mean bound the influence of a minority; see
-        :mod:`flwr_fco.algorithms.contract.means`. Methods that need the mean refuse them.
+        :mod:`flwr_fco.algorithms.contract.replies`. Methods that need the mean refuse them.
     bounds : Bounds, default Bounds()
         What the server accepts of a reply: :class:`flwr_fco.strategies.Bounds`.
     arrays : Arrays, default Arrays()

@@ -31,14 +31,14 @@ from flwr_fco.server.options import (
     weights_of,
 )
 from flwr_fco.server.replies.checks import Round
-from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
+from flwr_fco.server.replies.private import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.server.rounds.subclass import check_configured, has_own_hooks, take
 from flwr_fco.server.run import Run
+from flwr_fco.wire.arrays import config_of_round, primal_request
 from flwr_fco.wire.envelope import addressed
 from flwr_fco.wire.keys import SCHEMA
-from flwr_fco.wire.model import config_of_round, primal_request
 from flwr_fco.work import FirstOrder, Work
 
 _EVALUATE_SAMPLE = 3
@@ -104,7 +104,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
             raise AttributeError(
                 f"{type(self).__name__} has no {name!r}, which Flower's earlier interface calls (flwr.server.Server, "
                 "start_server, start_simulation): run it in a ServerApp, `strategy.start(grid, initial_arrays, "
-                "num_rounds)`, or in one process with flwr_fco.simulate (docs/subclasses.md)"
+                "num_rounds)`, or in one process with flwr_fco.simulate (docs/how-to/subclasses.md)"
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 

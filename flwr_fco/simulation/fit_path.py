@@ -1,24 +1,474 @@
-"""A path of regularization strengths in this process, and its plot."""
+"""A data-driven strength of psi: the strength at which all entries are 0, a path down from it, and the best point.
+
+    start: strength_max = the dual norm of the clients' averaged gradient at 0, the arrays that psi leaves alone optimal
+    strengths = strength_max * (1, ..., ratio), in equal steps of the logarithm
+    for each strength, from the largest: a run that begins with the model of the last one; the loss on held-out data of
+    every client, their mean by numbers of examples, and its standard error over the clients
+    with FedNewton: one run for all strengths, and for the folds of a cross-validation
+
+The clients answer by questions (:mod:`flwr_fco.wire.questions`), so this is the same in process, over Ray and over a
+SuperLink.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
+from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
+from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
+from flwr_fco.algorithms.contract.replies import Mean
+from flwr_fco.algorithms.newton.dealing import errors_of
+from flwr_fco.algorithms.newton.path import models_of
 from flwr_fco.core.files import write_file
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
+from flwr_fco.core.validation import checked
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.regularizers.base import with_strength
+from flwr_fco.results import Number, Result, columns_of, write_csv
+from flwr_fco.server.replies.metrics import centre_of
 from flwr_fco.simulation.simulate import simulate
-from flwr_fco.simulation.strength_path import PathPoint, PathResult, StrengthPath
-from flwr_fco.strategies import CompositeStrategy
+from flwr_fco.strategies import CompositeStrategy, FedNewton, Strengths, run_of
+from flwr_fco.wire.arrays import primal_record, primal_vector
+from flwr_fco.wire.questions import Answer
+
+Matrix = NDArray[np.float64]
+
+#: Maximum number of points at which the unregularized arrays are evaluated, and the tolerance on their gradient.
+_QUESTIONS, _TOLERANCE = 100, 1e-11
+#: Relative excess of the path's largest strength over `strength_max`.
+_ABOVE = 1e-6
+
+
+def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector]:
+    """Return the smallest strength at which the solution is 0 wherever psi acts, from the clients' gradients.
+
+    Arrays without psi, such as an intercept, are optimised first, with one question for each step of L-BFGS. The
+    strength is at most ten times the median of the clients' own, so that no client sets the path's range alone.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        A strategy that is prepared with a model.
+
+    Returns
+    -------
+    float
+    ndarray of float64, shape (d,)
+        That solution, with the optimised arrays without psi.
+
+    Raises
+    ------
+    ConfigurationError
+        If psi has no such strength, no client answers, or the gradient at 0 is 0 (as in a deep network).
+    """
+    run = run_of(strategy)
+    psi, layout, inquiry = run.problem.psi, run.plan.layout, run.inquiry
+    acts = ~psi.free_coordinates()
+    w = np.where(acts, 0.0, run.algorithm.retrieve(run.problem, run.state))
+
+    def loss_and_gradient(free: Vector) -> tuple[float, Vector]:
+        w[~acts] = free
+        shapes = {"gradient": (layout.size,)}
+        answers = inquiry.ask(grid, inquiry.question("gradient", w), wanted=("loss",), shapes=shapes)
+        if not answers:
+            raise ConfigurationError("no client has answered, so no strength follows; the reasons are in `left_out`")
+        told[:] = answers
+        weights = [answer.weight for answer in answers]
+        losses = [answer.numbers["loss"] for answer in answers]
+        if run.mean.aggregation == "mean":
+            gradient[:] = sum(answer.weight * answer.vectors["gradient"] for answer in answers)
+            return sum(weight * loss for weight, loss in zip(weights, losses, strict=True)), gradient[~acts]
+        gradient[:] = run.mean.of([answer.vectors["gradient"] for answer in answers], weights)
+        return centre_of(run.mean)(losses, weights), gradient[~acts]
+
+    gradient, told = np.zeros(layout.size), list[Answer]()
+    if acts.all():
+        loss_and_gradient(np.zeros(0))
+    else:
+        # "ftol" 0: the gradient decides. The last point that was asked about need not be the best one.
+        options = {"maxfun": _QUESTIONS, "gtol": _TOLERANCE, "ftol": 0.0}
+        minimum = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options)
+        loss_and_gradient(minimum.x)
+    # 0 in what psi leaves alone, up to rounding, which a weight of 0 divides.
+    largest, *others = (
+        psi.strength_max(np.where(acts, own, 0.0)) for own in (gradient, *(a.vectors["gradient"] for a in told))
+    )
+    own = sorted((strength, str(answer.partition)) for strength, answer in zip(others, told, strict=True))
+    limit = LARGEST_CLAIM * own[(len(own) - 1) // 2][0]
+    if strategy.bounds.max_ratio is not None and 0.0 < limit < largest:
+        text = "The path begins at %.4g, ten times the clients' median, not at %.4g: that of partition %s is %.4g"
+        log(WARNING, text, limit, largest, own[-1][1], own[-1][0])
+        largest = limit
+    if not 0.0 < largest < math.inf:
+        raise ConfigurationError(
+            f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "
+            "strengths=[...] by hand"
+        )
+    return largest, w
+
+
+def held_out_losses(strategy: CompositeStrategy, grid: Grid, w: Vector) -> dict[int | None, tuple[float, float]]:
+    """Return each node's number of held-out examples, and the loss on them.
+
+    Where most clients have data apart from their training data, those that have none are left out.
+
+    Raises
+    ------
+    ConfigurationError
+        If no client answers, or most clients have no data apart from their training data.
+    """
+    inquiry = run_of(strategy).inquiry
+    names, question = ("loss", "held-out"), inquiry.question("validation", w)
+    answers = inquiry.ask(grid, question, wanted=names, agreed=("held-out",), check=_check_held_out)
+    if not answers:
+        raise ConfigurationError("no client has answered, so nothing is validated; the reasons are in `left_out`")
+    without = [f"partition {answer.partition}" for answer in answers if not answer.numbers["held-out"]]
+    if without:
+        raise ConfigurationError(
+            f"{len(without)} of {len(answers)} clients would validate on the data that they train on, which always "
+            f"favours the smallest strength: {', '.join(without[:20])}. Give them "
+            "client_app(load_objective, load_evaluation_objective=...)"
+        )
+    return {answer.node_id: (answer.weight, answer.numbers["loss"]) for answer in answers}
+
+
+def _check_held_out(answer: Answer) -> None:
+    """Reject what is neither yes nor no."""
+    if answer.numbers["held-out"] not in (0.0, 1.0):
+        raise ProtocolError(f"its held-out is {answer.numbers['held-out']:g}; expected 1 or 0")
+
+
+def _errors_of(losses: Sequence[Mapping[int | None, tuple[float, float]]], mean: Mean) -> Matrix:
+    """Return mean, standard error and that of the difference to the smallest mean, of clients that always answered.
+
+    With a robust centre all means are that centre, those of the squares in the standard errors too.
+    """
+    nodes = sorted(set.intersection(*(set(own) for own in losses)), key=str)
+    if not nodes:
+        raise ConfigurationError("no client has answered at every strength, so nothing is compared")
+    weights = np.array([losses[0][node][0] for node in nodes])
+    rows = np.array([[own[node][1] for own in losses] for node in nodes])
+    if mean.aggregation == "mean":
+        return np.array(errors_of(rows, weights))
+    shares = (weights / weights.sum()).tolist()
+    level = mean.of(list(rows), shares)
+    apart = rows - rows[:, [int(np.argmin(level))]]
+    scale = math.fsum(share**2 for share in shares) * len(nodes) / max(1, len(nodes) - 1) * (len(nodes) > 1)
+    errors = [np.sqrt(scale * mean.of(list((own - mean.of(list(own), shares)) ** 2), shares)) for own in (rows, apart)]
+    return np.array([level, *errors])
+
+
+class PathPoint(NamedTuple):
+    """A point of a path.
+
+    Parameters
+    ----------
+    result : Result
+        Result of the run at this strength.
+    nonzero : int
+        Number of non-zero entries among those that psi acts on.
+    held_out, standard_error : float
+        Loss on held-out data and its standard error; NaN without validation.
+    difference_error : float, default NaN
+        Standard error of the difference of the loss to the path's smallest one, in which levels of sites cancel.
+    gap : float, default NaN
+        Duality gap of the model, if the method has one.
+    """
+
+    strength: float
+    result: Result
+    nonzero: int
+    held_out: float
+    standard_error: float
+    difference_error: float = math.nan
+    gap: float = math.nan
+
+
+@dataclass
+class PathResult:
+    """A path of models, from the largest strength to the smallest.
+
+    Parameters
+    ----------
+    points : list of PathPoint
+        The models with their strengths and losses.
+    acted_on : tuple of str
+        Names of the arrays that psi acts on.
+    """
+
+    points: list[PathPoint]
+    acted_on: tuple[str, ...] = field(default=())
+
+    @property
+    def best(self) -> PathPoint:
+        """The point with the smallest loss on held-out data; ties go to the largest strength.
+
+        Raises
+        ------
+        ConfigurationError
+            If the path was not validated.
+        """
+        return min(self._validated(), key=lambda point: point.held_out)
+
+    @property
+    def one_standard_error(self) -> PathPoint:
+        """The point of largest strength whose loss on held-out data is above the smallest by at most a standard error.
+
+        It is that of the difference of both losses, if it is known.
+        """
+        best = self.best
+        errors = [best.standard_error if math.isnan(p.difference_error) else p.difference_error for p in self.points]
+        pairs = zip(self.points, errors, strict=True)
+        return next(point for point, error in pairs if point.held_out - best.held_out <= error)
+
+    def _validated(self) -> list[PathPoint]:
+        if not self.points or math.isnan(self.points[0].held_out):
+            raise ConfigurationError(
+                "this path was not validated (validate=False), so no point is better than another; take one of `points`"
+            )
+        return self.points
+
+    def rows(self) -> list[dict[str, Number]]:
+        """Return a mapping of names to numbers for each point."""
+        rows = []
+        for point in self.points:
+            row: dict[str, Number] = {"strength": point.strength, "nonzero": point.nonzero}
+            if not math.isnan(point.held_out):
+                row.update({"held-out": point.held_out, "standard-error": point.standard_error})
+            if not math.isnan(point.gap):
+                row["duality-gap"] = point.gap
+            history = point.result.train_metrics_clientapp
+            row["rounds"] = max(history, default=0)
+            certified = [metrics["certificate"] for metrics in history.values() if "certificate" in metrics]
+            if certified:
+                row["certificate"] = certified[-1]  # type: ignore[assignment]
+            rows.append(row)
+        return rows
+
+    def table(self) -> Any:
+        """Return the points as a pandas ``DataFrame``, without pandas as a dict of lists."""
+        return columns_of(self.rows())
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the points to a CSV file."""
+        write_csv(self.rows(), path)
+
+    def __repr__(self) -> str:
+        shown = f"PathResult: {len(self.points)} strengths"
+        if self.points:
+            shown += f" from {self.points[0].strength:.4g} to {self.points[-1].strength:.4g}"
+        if self.points and not math.isnan(self.points[0].held_out):
+            best, simple = self.best, self.one_standard_error
+            edge = best is self.points[-1] and len(self.points) > 1
+            where = f"{best.strength:.4g}{', the smallest of the path' if edge else ''}"
+            shown += (
+                f"\n  smallest held-out loss {best.held_out:.4g} at {where} ({best.nonzero} not zero)"
+                f"\n  one standard error: {simple.strength:.4g} ({simple.nonzero} not zero)"
+            )
+        return shown
+
+
+@dataclass(eq=False)
+class StrengthPath:
+    """A strategy run at a path of strengths; ``start`` takes the arguments of the strategy's own ``start``.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        Strategy whose regularizer has a strength; the value of that strength is ignored.
+    num_strengths : int, default 20
+        Number of strengths, in equal steps of the logarithm.
+    ratio : float, default 0.01
+        Ratio of the smallest to the largest strength.
+    strengths : sequence of float, optional
+        Strengths to use instead of `num_strengths` and `ratio`; sorted from the largest.
+    validate : bool, default True
+        Whether every model is evaluated on the clients' held-out data.
+    cv : int, optional
+        Number of folds of a cross-validation, into which each client deals its own rows, instead of held-out data; for
+        ``FedNewton``, whose messages carry all strengths and folds.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is out of range, or the regularizer has no strength.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> from flwr_fco.strategies import FedDualAvg
+    >>> path = StrengthPath(FedDualAvg(regularizer=L1(1.0), client_lr="auto"), num_strengths=3, ratio=0.01)
+    >>> [round(strength, 6) for strength in path.strengths_below(2.0)]
+    [2.0, 0.2, 0.02]
+    """
+
+    strategy: CompositeStrategy
+    num_strengths: int = 20
+    ratio: float = 0.01
+    strengths: Sequence[float] | None = None
+    validate: bool = True
+    cv: int | None = None
+
+    def __post_init__(self) -> None:
+        with_strength(self.strategy.regularizer, 1.0)
+        checked("num_strengths", self.num_strengths, int)
+        checked("ratio", self.ratio, float)
+        checked("validate", self.validate, bool)
+        strengths: Any = self.strengths
+        if strengths is not None and (isinstance(strengths, str) or not isinstance(strengths, Iterable)):
+            raise ConfigurationError(
+                f"strengths={self.strengths!r}; expected a list of numbers >= 0, such as [1.0, 0.1]"
+            )
+        if self.num_strengths < 2 or not 0.0 < self.ratio < 1.0:
+            raise ConfigurationError(
+                f"num_strengths={self.num_strengths!r}, ratio={self.ratio!r}; expected at least 2 and a number "
+                "between 0 and 1"
+            )
+        if strengths is not None:
+            numbers = [checked(f"strengths[{i}]", strength, float) for i, strength in enumerate(strengths)]
+            self.strengths = sorted(numbers, reverse=True)
+            if not self.strengths or not all(0.0 <= strength < math.inf for strength in self.strengths):
+                raise ConfigurationError(f"strengths={self.strengths!r}; expected finite numbers >= 0")
+        if self.cv is not None:
+            checked("cv", self.cv, int)
+            if not self._in_one_run:
+                raise ConfigurationError(
+                    f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run; take it, or "
+                    "give client_app(load_objective, load_evaluation_objective=...) and no cv"
+                )
+            if not self.validate:
+                raise ConfigurationError(
+                    f"cv={self.cv!r} validates, and validate=False does not; leave one of them out"
+                )
+
+    @property
+    def _in_one_run(self) -> bool:
+        return isinstance(self.strategy, FedNewton) and self.strategy.hessian == "block"
+
+    def __getattr__(self, name: str) -> Any:
+        # Attributes that `simulate` reads before it starts a strategy: fractions and numbers of nodes.
+        if name.startswith(("fraction_", "min_")):
+            return getattr(self.strategy, name)
+        raise AttributeError(name)
+
+    def strengths_below(self, largest: float) -> list[float]:
+        """Return the strengths from the largest one down, in equal steps of the logarithm."""
+        return [largest * self.ratio ** (i / (self.num_strengths - 1)) for i in range(self.num_strengths)]
+
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, timeout: float = 3600, **options: Any
+    ) -> PathResult:
+        """Run the strategy at each strength.
+
+        Parameters
+        ----------
+        initial_arrays : ArrayRecord
+            The start point for the largest strength.
+        num_rounds : int, default 3
+            Number of rounds for each strength; callbacks such as ``EarlyStopping`` may end a run earlier. Of FedNewton,
+            which runs once for all strengths, the largest number of all rounds.
+        timeout : float, default 3600
+            Seconds to wait for the replies of a round.
+        **options
+            As for the strategy's own ``start``.
+
+        Raises
+        ------
+        ConfigurationError
+            See :func:`strength_max` and :func:`held_out_losses`; or if FedNewton has not solved all problems.
+        """
+        if self._in_one_run:
+            return self._all_at_once(grid, initial_arrays, num_rounds, timeout, options)
+        if options.get("resume") is not None:
+            raise ConfigurationError(f"resume={options['resume']!r} goes on with one run, and a path has many")
+        strategy, before = self.strategy, self.strategy.regularizer
+        results, models, losses = [], [], []
+        try:
+            run = run_of(strategy)
+            run.prepare(initial_arrays)
+            strengths, arrays = self.strengths, initial_arrays
+            if strengths is None:
+                largest, w = strength_max(strategy, grid)
+                # At exactly this strength an entry is on the edge: rounding would let it in.
+                strengths = self.strengths_below(largest * (1.0 + _ABOVE))
+                arrays = primal_record(run.plan.layout, w, run.pass_through_arrays)
+            for strength in strengths:
+                strategy.regularizer = with_strength(before, strength)
+                results.append(strategy.start(grid, arrays, num_rounds, timeout, **options))
+                arrays = results[-1].arrays
+                models.append(primal_vector(run.plan.layout, arrays)[0])
+                if self.validate:
+                    losses.append(held_out_losses(strategy, grid, models[-1]))
+                log(INFO, "Strength %.4g: %s not zero", strength, np.count_nonzero(models[-1]))
+            return self._path(strengths, results, models, _errors_of(losses, run.mean) if losses else None)
+        finally:
+            strategy.regularizer = before
+
+    def _all_at_once(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, options: Mapping[str, Any]
+    ) -> PathResult:
+        """Run FedNewton for all strengths, and folds, in the same messages."""
+        strategy: Any = self.strategy
+        before = strategy.strengths
+        try:
+            own = {"num": self.num_strengths, "ratio": self.ratio, "values": self.strengths, "folds": self.cv}
+            strategy.strengths = replace(before or Strengths(), **own)
+            run = run_of(strategy)
+            if self.validate and self.cv is None:
+                # Before the run: clients may have no data to validate on.
+                run.prepare(initial_arrays)
+                held_out_losses(strategy, grid, run.algorithm.retrieve(run.problem, run.state))
+            result = strategy.start(grid, initial_arrays, num_rounds, timeout, **options)
+            state, layout = run.state, run.plan.layout
+            models, gaps = models_of(state)
+            if not run.finished():
+                raise ConfigurationError(
+                    f"{len(models)} of {strategy.strengths.count} strengths are begun and not all problems are solved "
+                    f"after num_rounds={num_rounds}; give more rounds, a larger tolerance (now {strategy.tolerance:g}) "
+                    f"or a larger ratio (now {self.ratio:g})"
+                )
+            errors = state.held_out if self.cv is not None else None
+            if self.validate and self.cv is None:
+                errors = _errors_of([held_out_losses(strategy, grid, w) for w in models], run.mean)
+            records = [primal_record(layout, w, run.pass_through_arrays) for w in models]
+            results = [replace(result, arrays=record) for record in records]
+            return self._path(state.strengths.tolist(), results, models, errors, gaps)
+        finally:
+            strategy.strengths = before
+
+    def _path(
+        self,
+        strengths: Sequence[float],
+        results: Sequence[Result],
+        models: Sequence[Vector],
+        errors: Matrix | None,
+        gaps: Sequence[float] | None = None,
+    ) -> PathResult:
+        layout = run_of(self.strategy).plan.layout
+        held_out = np.full((3, len(models)), math.nan) if errors is None else errors
+        counts = [int(np.count_nonzero(w[layout.regularized_mask()])) for w in models]
+        points = [
+            PathPoint(strength, result, count, mean, error, difference, gap)
+            for strength, result, count, (mean, error, difference), gap in zip(
+                strengths, results, counts, held_out.T.tolist(), gaps or [math.nan] * len(models), strict=True
+            )
+        ]
+        return PathResult(points, tuple(layout.regularized_names))
+
 
 __all__ = ["PathPoint", "PathResult", "StrengthPath", "fit_path", "plot_path"]
 
@@ -124,7 +574,7 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     try:
         figures = import_module("matplotlib.figure")
     except ImportError as error:
-        raise ConfigurationError("the picture needs matplotlib: pip install matplotlib") from error
+        raise ConfigurationError("the picture needs matplotlib: pip install matplotlib (the extra [plot])") from error
     points = [point for point in path.points if point.strength > 0.0]
     if not points:
         raise ConfigurationError("no strength of this path is above 0, so there is no axis for it")

@@ -95,10 +95,10 @@ def simulate(
         What Ctrl-C does if the strategy is from this package: return the result so far, with a warning, or raise
         :class:`flwr_fco.errors.RunInterrupted` with that ``result``, for scripts that must not continue.
     engine : {"in-process", "processes", "ray"} or Workers, default "in-process"
-        Where the clients run (docs/performance.md compares the engines). ``"processes"``: in worker processes, each of
-        which loads the data of its own clients once. ``"ray"``: likewise in Ray actors. Or workers shared by several
-        runs: :class:`flwr_fco.simulation.Processes`, :class:`flwr_fco.simulation.RayActors`. Results are bit-identical
-        on every engine.
+        Where the clients run (docs/how-to/performance.md compares the engines). ``"processes"``: in worker processes,
+        each of which loads the data of its own clients once. ``"ray"``: likewise in Ray actors. Or workers shared by
+        several runs: :class:`flwr_fco.simulation.Processes`, :class:`flwr_fco.simulation.RayActors`. Results are
+        bit-identical on every engine.
     workers : int, optional
         Number of workers; by default the number of cores.
     address : str, optional

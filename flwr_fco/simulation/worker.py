@@ -1,11 +1,13 @@
-"""A worker: clients in another process, which answer once a round for all of them that live there."""
+"""A worker: clients in another process, which answer once a round for all of them, and end with their starter."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import struct
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -23,10 +25,40 @@ from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.spec import Spec, Specified
 from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.simulation.grid import InProcessGrid
-from flwr_fco.simulation.lifeline import end_with
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent
+
+
+def end_with(descriptor: int) -> None:
+    """End this process, busy or hung, as soon as nobody can write to a pipe any more.
+
+    The system closes a killed process's end of it. A parent that dies also sends a signal (PR_SET_PDEATHSIG), but the
+    thread that started a worker may end long before its process does.
+
+    Parameters
+    ----------
+    descriptor : int
+        The pipe's end for reading; nothing is ever written to it.
+    """
+
+    def wait() -> None:
+        poll = select.poll()
+        # No events are asked for, and a hang-up is always one.
+        poll.register(descriptor, 0)
+        while not poll.poll():
+            continue
+        os._exit(1)
+
+    with suppress(ImportError, AttributeError, OSError):
+        import fcntl
+
+        # The kernel's signal on Linux: compiled code may never let a thread of Python's run.
+        fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
+    threading.Thread(target=wait, name="flwr-fco-lifeline", daemon=True).start()
+
 
 #: Where the arrays of a call lie in the shared memory: offset and length in bytes.
 Spans = list[tuple[int, int]]

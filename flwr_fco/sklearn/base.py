@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
+from flwr_fco.client_apps.balance import numbers_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
 from flwr_fco.core.validation import checked
@@ -30,7 +31,6 @@ from flwr_fco.objectives.design import Design, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.simulation import simulate
-from flwr_fco.sklearn.balance import numbers_of
 from flwr_fco.sklearn.penalties import broadcast, check_scales, factors_of, penalty_of, scales_of, warn_of_units
 from flwr_fco.sklearn.quality import Judges
 from flwr_fco.sklearn.reading import (
@@ -120,7 +120,7 @@ class Federated(Judges, Solves):
             then, are asked for them in one more message.
         intervals : bool or Intervals, default False
             Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
-            take one more round, of survival times some, and a question before the fit (docs/inference.md).
+            take one more round, of survival times some, and a question before the fit (docs/how-to/inference.md).
         selection : bool or Selection, default False
             Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
             selected ones are chance at most; in some tens of rounds before the fit.

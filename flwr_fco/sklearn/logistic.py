@@ -12,6 +12,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps.balance import balance_in, with_balance
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names
 from flwr_fco.errors import ConfigurationError
@@ -20,7 +21,6 @@ from flwr_fco.inference.federated import CLASSES
 from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
-from flwr_fco.sklearn.balance import balance_in, with_balance
 from flwr_fco.sklearn.base import Federated
 from flwr_fco.sklearn.reading import Parts, is_grid
 from flwr_fco.sklearn.texts import class_names
@@ -137,7 +137,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             With a grid, as for :meth:`client_app`.
         intervals : bool or Intervals, default False
             Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
-            whether the sites agree; they take some more rounds, and a question before the fit (docs/inference.md).
+            whether the sites agree; they take some more rounds, and a question before the fit
+            (docs/how-to/inference.md).
         selection : bool or Selection, default False
             Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
             selected ones are chance at most; in some tens of rounds before the fit.

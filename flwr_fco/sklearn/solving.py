@@ -14,13 +14,12 @@ from sklearn.exceptions import ConvergenceWarning
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference.federated import TIMES, Exchanges, OwnEstimates, Table, check_events
+from flwr_fco.inference.federated import TIMES, Exchanges, OwnEstimates, Table, Trends, check_events
 from flwr_fco.inference.federated import table as table_of
-from flwr_fco.inference.proportional import Trends
 from flwr_fco.inference.selection import Halves, Selection
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
-from flwr_fco.simulation.strength_path import StrengthPath
+from flwr_fco.simulation.fit_path import StrengthPath
 from flwr_fco.sklearn.penalties import broadcast, penalty_of
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
 

@@ -1,8 +1,6 @@
 """Strategies: the server half of every algorithm, subclasses of Flower's ``FedAvg``."""
 
 from flwr_fco.algorithms.contract.choices import (
-    AT_LEAST_ONE,
-    POSITIVE,
     Arrays,
     Average,
     Bounds,
@@ -17,10 +15,11 @@ from flwr_fco.algorithms.contract.choices import (
     Unmodified,
     Wire,
 )
+from flwr_fco.algorithms.contract.theorems import theorem_rate
 from flwr_fco.algorithms.fast_dual_averaging import ModelStage
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stages
-from flwr_fco.server.convergence import Biased, Exact, Limit, ShiftedBy, Subgradient
-from flwr_fco.server.method import method_of
+from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE
+from flwr_fco.server.method import Biased, Exact, Limit, ShiftedBy, Subgradient, method_of
 from flwr_fco.server.options import (
     EveryoneOptions,
     GraphOptions,
@@ -114,6 +113,7 @@ __all__ = [
     "method_of",
     "proved_zero",
     "run_of",
+    "theorem_rate",
     "theorem_stages",
 ]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr_fco.algorithms.contract.choices import POSITIVE, Average, Last
+from flwr_fco.algorithms.contract.choices import Average, Last
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.fast_dual_averaging import (
     ConstrainedFastDualAveraging,
@@ -14,8 +14,9 @@ from flwr_fco.algorithms.fast_dual_averaging import (
     ModelStage,
     StagedFastDualAveraging,
 )
+from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.convergence import Biased, Shifted, ToZero, Vanishing
+from flwr_fco.server.method import Biased, Shifted, ToZero, Vanishing
 from flwr_fco.server.options import (
     GraphOptions,
     MomentumOptions,

@@ -23,14 +23,8 @@ from flwr_fco.algorithms.restricted_gradient_tracking import (
     restricted_map,
 )
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.convergence import Biased, DoubledStrength, Exact
-from flwr_fco.server.options import (
-    GraphOptions,
-    MemoryOptions,
-    RateOptions,
-    TrackerOptions,
-    WorkOptions,
-)
+from flwr_fco.server.method import Biased, DoubledStrength, Exact
+from flwr_fco.server.options import GraphOptions, MemoryOptions, RateOptions, TrackerOptions, WorkOptions
 from flwr_fco.server.strategy import CompositeStrategy
 
 

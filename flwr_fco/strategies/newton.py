@@ -8,10 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract.choices import POSITIVE, Strengths
+from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.newton import NewtonPath
+from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.convergence import Exact
+from flwr_fco.server.method import Exact
 from flwr_fco.server.options import EveryoneOptions
 from flwr_fco.server.strategy import CompositeStrategy, run_of
 

@@ -10,9 +10,8 @@ import numpy as np
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps.base import MirrorMap
-from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
-from flwr_fco.regularizers.boxes import Box, LInfinityBall, NonNegative
+from flwr_fco.regularizers.constraints import Box, L1Ball, L2Ball, LInfinityBall, NonNegative, Simplex
 from flwr_fco.regularizers.norms import L2
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
 from flwr_fco.testing.regularizers import check_map, points_of

@@ -6,4 +6,4 @@ try:
     # Not `import torch`, which also succeeds for any folder of that name on the path.
     import torch.optim  # noqa: F401
 except ImportError as error:
-    raise NotInstalledError("flwr_fco.torch needs PyTorch: pip install torch") from error
+    raise NotInstalledError("flwr_fco.torch needs PyTorch: pip install torch (the extra [torch])") from error

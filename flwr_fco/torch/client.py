@@ -35,8 +35,8 @@ from torch import nn
 from flwr_fco.algorithms import dual_averaging
 from flwr_fco.algorithms.contract import ClientHalf, Disclosure, Memory, halves
 from flwr_fco.client_apps.app import Mod, checked_mods
+from flwr_fco.client_apps.disclosed import recorded
 from flwr_fco.client_apps.quotas import Limits
-from flwr_fco.client_apps.recorded import recorded
 from flwr_fco.client_apps.training import begin
 from flwr_fco.core.clock import check_time
 from flwr_fco.core.validation import checked

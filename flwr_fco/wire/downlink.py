@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -16,10 +16,10 @@ from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.arrays import arrays_of, from_array, labelled, read_pass_through, sparse_vector
+from flwr_fco.wire.arrays import arrays_of, from_array, labelled, read_pass_through, sparse_vector, vectors_of
 from flwr_fco.wire.client_state import read_state, state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
-from flwr_fco.wire.keys import FCO, INDICES, NO_ARRAYS, NONZEROS, NUMBER, OWN_ARRAYS, PASS, PLAN, POINTS, RESTORED
+from flwr_fco.wire.keys import FCO, INDICES, NONZEROS, NUMBER, PASS, PLAN, POINTS, RESTORED
 from flwr_fco.wire.metrics import is_number
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors
 from flwr_fco.work import work_from_header
@@ -187,17 +187,7 @@ def read_downlink(
     if check_header is not None and "plan-header" in fco:
         check_header(fco["plan-header"])
     plan = _plan_of(content, fco, context)
-    # As in `vectors_of`; in a round with many small clients, calls dominate the cost of a message.
-    records = [
-        record
-        for key, record in content.items()
-        if type(record) not in NO_ARRAYS and isinstance(record, ArrayRecord) and key not in OWN_ARRAYS
-    ]
-    if len(records) != 1:
-        raise ProtocolError(f"expected exactly one ArrayRecord, got {len(records)}")
-    arrays = dict(records[0].items())
-    if not as_sent and _latest and _latest[0].says(plan, fco, arrays):
-        return _own_copy(_latest[0].downlink)
+    arrays = vectors_of(content)
     # These name the missing value, in any local solver that asks for it.
     size = _size_of(plan, fco.get(NUMBER + POINTS, 1.0))
     vectors, numbers = _vectors_in(arrays, plan, size, as_sent=as_sent), ReceivedNumbers()
@@ -221,14 +211,7 @@ def read_downlink(
     for name, number in numbers.items():
         if not is_number(number):
             raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
-    downlink = Downlink(plan, vectors, client_lr, elapsed, numbers, stamp, work, passed)
-    if stamp is None and not as_sent:
-        if _last_arrays and _same_bytes(_last_arrays[0], arrays):
-            # The second message with these bytes: it is a broadcast, and more will follow.
-            _latest[:] = [_Latest(plan, fco, arrays, downlink)]
-            return _own_copy(downlink)
-        _last_arrays[:] = [arrays]
-    return downlink
+    return Downlink(plan, vectors, client_lr, elapsed, numbers, stamp, work, passed)
 
 
 def _vectors_in(arrays: Mapping[str, Array], plan: Plan, size: int, *, as_sent: bool) -> ReceivedVectors:
@@ -264,19 +247,6 @@ def _rate_and_elapsed(fco: Mapping[str, Any]) -> tuple[float, float]:
     return client_lr, float(elapsed)  # type: ignore[arg-type]
 
 
-class _Latest(NamedTuple):
-    """The last broadcast that was read: in most rounds all clients in a process get the same bytes."""
-
-    plan: Plan
-    fco: Mapping[str, Any]
-    arrays: Mapping[str, Array]
-    downlink: Downlink
-
-    def says(self, plan: Plan, fco: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
-        """Whether another message has the same content and shares the bytes of its arrays with this one."""
-        return self.plan is plan and _same_bytes(self.arrays, arrays) and self.fco == fco
-
-
 def _size_of(plan: Plan, points: Any) -> int:
     """Return the length of a message's vectors, which may hold several points, one after the other.
 
@@ -291,23 +261,6 @@ def _size_of(plan: Plan, points: Any) -> int:
             f"the server tells {points!r} points of {size} numbers; expected 1 or more, below 2**31 numbers"
         )
     return size * int(points)
-
-
-def _own_copy(shared: Downlink) -> Downlink:
-    """Return a downlink with its own mappings, so that no client can modify another client's data."""
-    assert isinstance(shared.vectors, ReceivedVectors)
-    vectors = ReceivedVectors.to_look_at(shared.vectors, shared.vectors.unseen)
-    numbers = ReceivedNumbers(shared.numbers)
-    return Downlink(
-        shared.plan,
-        vectors,
-        shared.client_lr,
-        shared.elapsed,
-        numbers,
-        shared.stamp,
-        shared.work,
-        {**shared.pass_through},
-    )
 
 
 def received(
@@ -387,30 +340,6 @@ def _view(vector: Any, size: int) -> Any:
     view = vector.view()
     view.flags.writeable = False
     return view
-
-
-_latest: list[_Latest] = []
-#: The arrays of the last message.
-_last_arrays: list[Mapping[str, Array]] = []
-
-
-def _same_bytes(earlier: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
-    """Whether the arrays of two messages are the same bytes in memory, under the same labels."""
-    if earlier.keys() != arrays.keys():
-        return False
-    for name, array in arrays.items():
-        other = earlier[name]
-        if array.data is not other.data or array.dtype != other.dtype or array.shape != other.shape:
-            return False
-        if array.stype != other.stype:
-            return False
-    return True
-
-
-def forget_downlink() -> None:
-    """Forget the last message that this process read."""
-    _latest.clear()
-    _last_arrays.clear()
 
 
 #: Maximum length of a plan's JSON; its arrays are sent separately.

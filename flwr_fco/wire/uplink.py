@@ -16,11 +16,10 @@ from flwr_fco.core.schema import grades_in
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.arrays import arrays_of, read_pass_through, read_vectors, vectors_of
+from flwr_fco.wire.arrays import arrays_of, primal_increment, read_pass_through, read_vectors, vectors_of
 from flwr_fco.wire.envelope import OWN_METRICS
 from flwr_fco.wire.keys import ARRAYS, INDICES, METRICS, OWN_ARRAYS, PASS, UNITS
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
-from flwr_fco.wire.model import primal_increment
 from flwr_fco.wire.protocol import Uplink
 
 _NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})

@@ -255,7 +255,7 @@ def sweep(
         str,
         typer.Option(
             help="`processes`, `in-process`: one after the other, or `ray` (RAY_ADDRESS: that cluster), which listens "
-            "on the network: docs/ray-cluster.md."
+            "on the network: docs/tutorials/ray-cluster.md."
         ),
     ] = "processes",
     workers: Annotated[int, typer.Option(min=0, help="Trials at a time on this machine; 0: one a core.")] = 0,

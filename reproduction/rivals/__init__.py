@@ -7,6 +7,7 @@ imported there.
 from flwr_fco import strategies
 from flwr_fco.strategies import CompositeStrategy
 from reproduction.rivals.apda_inexact import APDAInexact
+from reproduction.rivals.decoupled_prox import DecoupledProx
 from reproduction.rivals.fed_cm import FedCM
 from reproduction.rivals.fed_pd import FedPD
 from reproduction.rivals.fed_sam import FedSAM
@@ -15,6 +16,7 @@ from reproduction.rivals.saddle_points import DistributedPGDA, ExtraStepLocalSGD
 
 __all__ = [
     "APDAInexact",
+    "DecoupledProx",
     "DistributedPGDA",
     "ExtraStepLocalSGD",
     "FedAvgS",

@@ -13,7 +13,7 @@ from flwr_fco.algorithms.newton.method import ProximalNewton
 from flwr_fco.algorithms.newton.mixing import check_corners, corner_answers, corners_of
 from flwr_fco.algorithms.newton.terms import evaluation_terms
 from flwr_fco.callbacks import EarlyStopping
-from flwr_fco.certificates.free import corners, mixed_bound, surround
+from flwr_fco.certificates.dual import corners, mixed_bound, surround
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ProtocolError
 from flwr_fco.objectives import CoxRegression, DualTerms, LeastSquares, Logistic, MultinomialLogistic, Poisson

@@ -1,4 +1,4 @@
-"""Flower's mods and wrappers with unmodified clients and with ours: `docs/mods.md` holds what is tested here."""
+"""Flower's mods and wrappers with unmodified clients and with ours: `docs/how-to/mods.md` holds what is tested here."""
 
 import numpy as np
 import pytest

@@ -5,7 +5,7 @@ import pytest
 from problems import clients, start_arrays
 
 from flwr_fco.client_apps import client_app, training
-from flwr_fco.client_apps.kept import KeptObjectives
+from flwr_fco.client_apps.training import KeptObjectives
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1

@@ -10,7 +10,7 @@ from newton import sites
 from problems import app_of, clients, start_arrays
 
 from flwr_fco.client_apps import Disclosure, answers, client_app
-from flwr_fco.client_apps.recorded import plain
+from flwr_fco.client_apps.disclosed import plain
 from flwr_fco.errors import ClientError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -20,7 +20,7 @@ from flwr_fco.wire.downlink import PLAN
 from flwr_fco.wire.envelope import HANDSHAKE, NAMES, QUESTION, addressed
 from flwr_fco.wire.queries import question_records
 
-PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "disclosure.md"
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import types
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from flwr_fco.core import threads
-from flwr_fco.core.threads import is_single_threaded, single_threaded_blas
+from flwr_fco.core.threads import single_threaded_blas
 
 
 def blas_threads():
@@ -19,10 +19,10 @@ def test_blas_has_one_thread_within_the_block_and_what_it_had_after_it():
         with single_threaded_blas():
             assert set(blas_threads().values()) == {1}
             with single_threaded_blas():
-                assert is_single_threaded()
+                assert threads.depth
             assert set(blas_threads().values()) == {1}
         assert blas_threads() == before
-        assert not is_single_threaded()
+        assert not threads.depth
 
 
 def test_libraries_are_looked_for_again_once_a_module_has_come(monkeypatch):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.testing import assert_array_equal
 from together import together
 
-from flwr_fco.algorithms.contract.means import mean_increment
+from flwr_fco.algorithms.contract.replies import mean_increment
 from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
 from flwr_fco.wire.protocol import Uplink
 

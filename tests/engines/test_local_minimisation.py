@@ -26,7 +26,7 @@ from quadratics import Quadratic, optimum, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.algorithms import fed_dr as fed_dr_rule
-from flwr_fco.algorithms.mean_of_memories import MeanState
+from flwr_fco.algorithms.primal_averaging import MeanState
 from flwr_fco.client_apps import find_solver
 from flwr_fco.engines.minimisers import minimise
 from flwr_fco.errors import ConfigurationError

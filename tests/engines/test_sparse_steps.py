@@ -9,7 +9,7 @@ from scipy import sparse
 from together import together
 
 from flwr_fco.algorithms import GradientSteps, Start
-from flwr_fco.client_apps.table import find_solver
+from flwr_fco.client_apps.training import find_solver
 from flwr_fco.core.layout import Layout
 from flwr_fco.engines.sparse_steps import shard_of, shrunk
 from flwr_fco.errors import UnsupportedPairError

@@ -15,9 +15,9 @@ from problems import FEATURES, app_of
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, L2Ball
-from flwr_fco.server.questions.certifying import Certifier
+from flwr_fco.server.certifying import Certifier
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.simulation.strength_path import held_out_losses, strength_max
+from flwr_fco.simulation.fit_path import held_out_losses, strength_max
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.envelope import QUESTION, addressed

@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.base import clone
 
 from flwr_fco.client_apps import Disclosure, client_app
-from flwr_fco.client_apps.own_estimates import own_estimates
+from flwr_fco.client_apps.answers import own_estimates
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, Objective

@@ -9,7 +9,7 @@ from problems import app_of
 from sklearn.linear_model import Lasso
 
 from flwr_fco.algorithms.newton.dealing import check_what_leaves, halves_of
-from flwr_fco.algorithms.newton.halves import models_of_halves
+from flwr_fco.algorithms.newton.path import models_of_halves
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.selection import StabilitySelection, _first

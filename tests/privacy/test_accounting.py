@@ -6,8 +6,9 @@ import pytest
 from together import together
 
 from flwr_fco.errors import ConfigurationError, NotInstalledError
-from flwr_fco.privacy import GaussianDP, accounting
-from flwr_fco.privacy.accounting import Accountant
+from flwr_fco.privacy import GaussianDP
+from flwr_fco.privacy import noise as accounting
+from flwr_fco.privacy.noise import Accountant
 
 dp_accounting = pytest.importorskip("dp_accounting")
 pld = pytest.importorskip("dp_accounting.pld.pld_privacy_accountant")

@@ -1,4 +1,4 @@
-"""The code of docs/privacy.md runs as it stands."""
+"""The code of docs/tutorials/privacy.md and docs/how-to/disclosure.md runs as it stands."""
 
 import re
 from pathlib import Path
@@ -7,18 +7,20 @@ import pytest
 from fresh import run_file
 
 pytest.importorskip("dp_accounting")
-PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [(DOCS / page).read_text(encoding="utf-8") for page in ("tutorials/privacy.md", "how-to/disclosure.md")]
+PAGE = PAGES[1]
 
 
 def run_block(block, folder):
-    """Run a block of the page."""
-    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[block]
+    """Run a block of the pages."""
+    code = re.findall(r"```python\n(.*?)```", "".join(PAGES), flags=re.DOTALL)[block]
     (folder / "mine.py").write_text(code, encoding="utf-8")
     return run_file(folder / "mine.py")
 
 
 def lines_of(block, folder):
-    """Return what a block of the page prints."""
+    """Return what a block of the pages prints."""
     return run_block(block, folder).stdout.splitlines()
 
 
@@ -36,12 +38,12 @@ def test_blocks_of_as_many_columns_as_rows_give_the_rows_away_and_of_fewer_do_no
 
 
 def test_the_refusal_of_the_page_is_as_printed(tmp_path):
-    printed = re.search(r"```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[1].splitlines()
+    printed = re.search(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)[1].splitlines()
     done = run_block(2, tmp_path)
     found = done.stdout.splitlines()
     assert found[0] == printed[0]
     rounds, gap = re.fullmatch(r"(\d+) rounds, duality gap (.*)", found[1]).groups()
     assert rounds == printed[1].split()[0]
     assert float(gap) <= 1e-8
-    record = re.search(r"^(Disclosure: run )\d+(, .*)$", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    record = re.search(r"^(Disclosure: run )\d+(, .*)$", PAGE, flags=re.MULTILINE)
     assert re.search(rf"{record[1]}\d+{re.escape(record[2])}$", done.stderr, flags=re.MULTILINE)

@@ -30,7 +30,7 @@ def _run(script):
 
 
 def test_without_pytorch_everything_else_works_and_the_error_names_the_command():
-    assert _run(_WITHOUT) == "NotInstalledError flwr_fco.torch needs PyTorch: pip install torch\n"
+    assert _run(_WITHOUT) == "NotInstalledError flwr_fco.torch needs PyTorch: pip install torch (the extra [torch])\n"
 
 
 def test_commands_that_install_an_extra_work():

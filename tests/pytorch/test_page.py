@@ -1,4 +1,4 @@
-"""The code of docs/pytorch.md runs, and does what its comments say."""
+"""The code of docs/tutorials/pytorch.md runs, and does what its comments say."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
-PAGE = Path(__file__).parents[2] / "docs" / "pytorch.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "pytorch.md"
 
 
 def test_the_code_runs(capsys):

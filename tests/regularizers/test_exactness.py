@@ -5,6 +5,7 @@ from fractions import Fraction
 import cvxpy as cp
 import numpy as np
 import pytest
+from sklearn.isotonic import isotonic_regression
 from together import together
 
 from flwr_fco.regularizers import (
@@ -20,6 +21,8 @@ from flwr_fco.regularizers import (
     L2Squared,
     LInfinity,
     LInfinityBall,
+    LpNorm,
+    Monotone,
     NonNegative,
     Nuclear,
     NuclearBall,
@@ -72,6 +75,15 @@ NORMS = [
     ),
     (L2(0.7), (N,), lambda w: 0.7 * np.linalg.norm(w), lambda r: np.linalg.norm(r) / 0.7),
     (LInfinity(0.7), (N,), lambda w: 0.7 * np.abs(w).max(), lambda r: np.abs(r).sum() / 0.7),
+    *(
+        (
+            LpNorm(0.7, p=p),
+            (N,),
+            lambda w, p=p: 0.7 * np.linalg.norm(w, p),
+            lambda r, p=p: np.linalg.norm(r, p / (p - 1)) / 0.7,
+        )
+        for p in (1.02, 1.5, 1.98)
+    ),
     (
         GroupLasso(0.7, groups=GROUPS),
         (N,),
@@ -194,6 +206,7 @@ CONES = [
     (ElasticNet(0.7, 0.3), lambda x: 0.21 * cp.norm1(x) + 0.245 * cp.sum_squares(x), lambda x: []),
     (L2(0.7), lambda x: 0.7 * cp.norm2(x), lambda x: []),
     (LInfinity(0.7), lambda x: 0.7 * cp.norm_inf(x), lambda x: []),
+    (LpNorm(0.7, p=1.5), lambda x: 0.7 * cp.pnorm(x, 1.5), lambda x: []),
     (
         GroupLasso(0.3, groups=GROUPS),
         lambda x: 0.3 * sum(ROOTS[g] * cp.norm2(x[g == GROUPS]) for g in range(6) if ROOTS[g] > 0),
@@ -238,6 +251,16 @@ def test_no_worse_than_cvxpy(psi, shape, term, constraints, step):
     # Their point is infeasible by their tolerance, which can make its objective smaller by about as much.
     assert objective <= problem.value + 1e-9 * max(1.0, abs(problem.value))
     np.testing.assert_allclose(p, x.value, atol=2e-5)
+
+
+@pytest.mark.parametrize("increasing", [True, False])
+def test_monotone_is_isotonic_regression(increasing):
+    rng = np.random.default_rng(4)
+    for n in (1, 2, 17, 400):
+        for v in (rng.normal(size=n), rng.integers(0, 4, n).astype(float), np.sort(rng.normal(size=n))):
+            p = Monotone(increasing=increasing).prox(v, 1.0)
+            np.testing.assert_allclose(p, isotonic_regression(v, increasing=increasing), rtol=0, atol=1e-14)
+            assert not (np.diff(p) < 0.0 if increasing else np.diff(p) > 0.0).any()
 
 
 def rational_projection(v, radius, absolute):

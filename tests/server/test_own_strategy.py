@@ -13,13 +13,13 @@ from together import together
 
 from flwr_fco.algorithms import ClientHalf, DualAveraging, MirrorDescent, Start
 from flwr_fco.algorithms.contract import halves
-from flwr_fco.client_apps.table import find_solver
+from flwr_fco.client_apps.training import find_solver
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, run_of
 from flwr_fco.testing import check_strategy
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-strategy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own-strategy.md"
 
 
 def page():

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from flwr_fco.simulation import ray_token
+from flwr_fco.simulation import ray_actors as ray_token
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 

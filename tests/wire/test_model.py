@@ -7,7 +7,7 @@ from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ProtocolError
-from flwr_fco.wire.model import primal_record, primal_vector
+from flwr_fco.wire.arrays import primal_record, primal_vector
 
 SAMPLES = [
     np.zeros(0),

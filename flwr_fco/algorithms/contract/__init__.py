@@ -1,6 +1,6 @@
 """The contract of an algorithm: both halves of a method, and what they see of a run."""
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm
+from flwr_fco.algorithms.contract.algorithm import Algorithm, Implied
 from flwr_fco.algorithms.contract.client import (
     COLUMNS_LEFT,
     HESSIAN_SHARE,
@@ -37,6 +37,7 @@ __all__ = [
     "Downlink",
     "Evaluation",
     "FirstOrder",
+    "Implied",
     "LossFacts",
     "Memory",
     "Minimise",

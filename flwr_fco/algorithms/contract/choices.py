@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field
+from typing import Literal
 
 from flwr_fco.core.layout import PASS_THROUGH
-from flwr_fco.core.validation import checked, kinds_of
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, Choice
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.wire.protocol import Node
 
@@ -20,29 +19,7 @@ ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
 LARGEST_WEIGHT = 1e100
 
 
-#: Ranges, as the metadata of a field: a check of the number, and its description.
-AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
-NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
-POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
-FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
 _SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
-
-
-class Choice:
-    """A dataclass of values that are kept as the types that they are declared with, and are in their ranges."""
-
-    def __post_init__(self) -> None:
-        choice: Any = self
-        kinds, who = kinds_of(choice.__class__), type(choice).__name__
-        for option in fields(choice):
-            name = f"{who}.{option.name}"
-            value = checked(name, getattr(self, option.name), kinds[option.name])
-            if value is not None and "range" in option.metadata:
-                allowed, text = option.metadata["range"]
-                if not allowed(value):
-                    none = ", or None" if type(None) in get_args(kinds[option.name]) else ""
-                    raise ConfigurationError(f"{name}={value!r}; expected {text}{none}")
-            object.__setattr__(self, option.name, value)
 
 
 @dataclass(frozen=True)
@@ -410,7 +387,7 @@ class Wire(Choice):
     sparse : bool, default True
         Whether a client with sparse features sends only the coordinates that occur in its rows when that takes fewer
         bytes and the method allows it, which tells the server which features the client has. False: whole vectors,
-        whose form does not reveal this (their zeros still do; see docs/sparse.md).
+        whose form does not reveal this (their zeros still do; see docs/how-to/sparse.md).
 
     Raises
     ------

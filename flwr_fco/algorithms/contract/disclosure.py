@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract.choices import AT_LEAST_ONE, Choice
+from flwr_fco.core.validation import AT_LEAST_ONE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression, Poisson
 from flwr_fco.objectives._linear import LinearModel

@@ -69,6 +69,8 @@ class Graph:
         """Return to the state before the first round."""
         self.rows: dict[tuple[int, int], int] = {}
         self.gone: set[int] = set()
+        #: Lengths of the first gradients that the nodes' answers have implied.
+        self.firsts: dict[tuple[int, int], float] = {}
         self._topology: Topology | None = None
         self._effective: tuple[tuple[int, ...], Matrix] | None = None
 
@@ -79,13 +81,15 @@ class Graph:
         """The graph; None while only its name is known."""
         return self._topology if isinstance(self.mixing, str) else self.mixing
 
-    def mixing_time(self, num_nodes: int) -> float:
-        """Return the number of gossip rounds that divide the disagreement by e, at least 1.
+    def theorem_time(self, num_nodes: int, factor: int) -> float:
+        """Return tau of Liang, Peng, Zhang's theorems; see :meth:`flwr_fco.topology.Topology.theorem_time`.
 
         Parameters
         ----------
         num_nodes : int
             Number of connected nodes: the size of a topology that is known by its name.
+        factor : int
+            4 without trackers, 8 with them.
 
         Raises
         ------
@@ -100,7 +104,7 @@ class Graph:
                 f"{topology} is not connected: its nodes never agree, and no rate follows from its mixing time; give "
                 "client_lr by hand"
             )
-        return max(1.0, topology.mixing_time)
+        return topology.theorem_time(factor)
 
     @property
     def num_rows(self) -> int:
@@ -235,14 +239,20 @@ class Graph:
         """Return the nodes' keys in the order of their rows, and the nodes that have left."""
         keys = sorted(self.rows, key=lambda key: self.rows[key])
         # Flower's node ids use all 64 bits.
-        return {"rows": np.array(keys, dtype=np.uint64).reshape(-1, 2), "gone": np.array(sorted(self.gone), np.int64)}
+        return {
+            "rows": np.array(keys, dtype=np.uint64).reshape(-1, 2),
+            "gone": np.array(sorted(self.gone), np.int64),
+            "firsts": np.array([self.firsts.get(key, 0.0) for key in keys], dtype=np.float64),
+        }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restore what :meth:`to_arrays` returned."""
         keys, gone = saved_array(arrays, "rows", np.uint64, (None, 2)), saved_array(arrays, "gone", np.int64, (None,))
         if gone.size and not 0 <= gone.min() <= gone.max() < len(keys):
             raise ValueError(f"its gone names rows from {gone.min()} to {gone.max()} of {len(keys)}")
+        firsts = saved_array(arrays, "firsts", np.float64, (len(keys),), smallest=0)
         self.rows = {(key[0], key[1]): row for row, key in enumerate(keys.tolist())}
+        self.firsts = dict(zip(self.rows, firsts.tolist(), strict=True))
         self.gone = {int(row) for row in gone}
         if isinstance(self.mixing, str) and self.rows:
             self._topology = TOPOLOGIES[self.mixing](len(self.rows))

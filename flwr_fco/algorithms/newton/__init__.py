@@ -14,10 +14,14 @@
 ========================  ============================================================
 """
 
-from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient, AcceleratedState
+from flwr_fco.algorithms.newton.gradient_steps import (
+    AcceleratedGradient,
+    AcceleratedState,
+    QuasiNewton,
+    QuasiNewtonState,
+)
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
 from flwr_fco.algorithms.newton.path import NewtonPath, PathState
-from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton, QuasiNewtonState
 
 __all__ = [
     "AcceleratedGradient",

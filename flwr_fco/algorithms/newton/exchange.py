@@ -7,13 +7,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import WARNING
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, Evaluation, Problem, Replies, Setting, Vector
-from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated
+from flwr_fco.algorithms.contract import Algorithm, Evaluation, Problem, Replies, Setting, Uplink, Vector
+from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated, reference_size
 from flwr_fco.certificates.told import ROUNDING, check_references, link_of
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
@@ -22,52 +22,14 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.wire.questions import CONVEX, LINKS
 
+_State = TypeVar("_State")
+
 #: As large a number as a state may hold where nothing is known yet.
 UNKNOWN = 1e300
 #: By how much an objective may be below a lower bound of it, relative to their sizes, by rounding.
 _CONTRADICTION = 1e-11
 #: Bytes of a digest that a float64 holds exactly.
 _DIGEST = 6
-
-
-class Known(Protocol):
-    """What a state knows of its best point."""
-
-    @property
-    def point(self) -> Vector:
-        """The best point whose objective is known."""
-
-    @property
-    def objective(self) -> float:
-        """Phi at the point."""
-
-    @property
-    def lower(self) -> float:
-        """The largest lower bound of min Phi so far."""
-
-    @property
-    def residual(self) -> float:
-        """||w - prox(w - gradient)|| at the point."""
-
-    @property
-    def population(self) -> float:
-        """A digest of the clients; -1 before the first round."""
-
-    @property
-    def facts(self) -> Vector:
-        """What the clients' losses agree on, in the order of :data:`FACTS_OF_LOSS`; -1 each if they do not."""
-
-    @property
-    def references(self) -> Vector:
-        """Weighted mean of the clients' references, in one vector."""
-
-    @property
-    def rows(self) -> Vector:
-        """Further dual points for what psi leaves alone, in one vector; 0 as long as they are not known."""
-
-    @property
-    def stalled(self) -> float:
-        """1.0 if no step decreases the objective by more than its rounding error."""
 
 
 def population_of(replies: Replies) -> float:
@@ -290,7 +252,7 @@ def check_first(vectors: Mapping[str, Vector], w: Vector, tolerance: float) -> N
         check_references(vectors["references"].reshape(-1, w.size + 1), w, loss, tolerance)
 
 
-def check_facts(state: Known, terms: Vector) -> None:
+def check_facts(state: Any, terms: Vector) -> None:
     """Check that a client speaks of the loss that it has spoken of in the first round.
 
     Raises
@@ -300,6 +262,15 @@ def check_facts(state: Known, terms: Vector) -> None:
     """
     if state.population >= 0.0 and state.facts[0] >= 0.0 and not np.array_equal(terms[3:], state.facts):
         raise ProtocolError("its loss is another one than in the first round")
+
+
+def checked(state: Any, uplink: Uplink, tolerance: float) -> dict[str, Vector]:
+    """Return the dense vectors of a client that has told of its loss at the trial point, checked by their meaning."""
+    vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
+    check_facts(state, vectors["terms"])
+    check_terms(vectors["terms"], vectors["gradient"], state.trial, tolerance)
+    check_first(vectors, state.trial, tolerance)
+    return vectors
 
 
 def facts_of(replies: Replies) -> Vector:
@@ -355,7 +326,7 @@ def heard(
     return state, known, objective, lower
 
 
-def progress(state: Known) -> dict[str, float | int]:
+def progress(state: Any) -> dict[str, float | int]:
     """Return the metrics of a state: the objective, and the duality gap or else the residual."""
     if state.population < 0.0 or state.objective == UNKNOWN:
         return {}
@@ -365,13 +336,13 @@ def progress(state: Known) -> dict[str, float | int]:
     return known | {"residual": state.residual}
 
 
-def distance(state: Known) -> float:
+def distance(state: Any) -> float:
     """Return the duality gap of a state, or else the residual; :data:`UNKNOWN` if there is none yet."""
     told = progress(state)
     return float(told.get("duality-gap", told.get("residual", UNKNOWN)))
 
 
-def finished(state: Known, tolerance: float, whose: str = "all clients' data") -> str:
+def finished(state: Any, tolerance: float, whose: str = "all clients' data") -> str:
     """Return why a run is over, and whose data that is about; an empty string as long as it goes on."""
     told = progress(state)
     if "residual" in told and getattr(state, "asking", False):
@@ -460,6 +431,23 @@ def with_first(state: Any, known: Evaluated, replies: Replies) -> Any:
     )
 
 
+def begun_anew(state: _State, **own: Any) -> _State:
+    """Return the state at its best point with nothing known of its objective: other clients have another one."""
+    known: Any = state
+    anew: _State = known._replace(
+        trial=known.point,
+        objective=UNKNOWN,
+        lower=-UNKNOWN,
+        rows=np.zeros(known.rows.size),
+        residual=UNKNOWN,
+        population=-1.0,
+        stalled=0.0,
+        round=known.round + 1,
+        **own,
+    )
+    return anew
+
+
 def first_shapes(state: Any) -> dict[str, tuple[int, ...]]:
     """Return the shapes of :func:`~flwr_fco.algorithms.newton.terms.first_terms`."""
     shapes: dict[str, tuple[int, ...]] = {"columns": state.trial.shape}
@@ -468,7 +456,13 @@ def first_shapes(state: Any) -> dict[str, tuple[int, ...]]:
     return shapes | ({"references": state.references.shape} if state.references.size else {})
 
 
-def feasible_start(problem: Problem, primal: Vector) -> Vector:
-    """Return the user's start, or the point of psi's domain next to it, as it is handed out."""
+def beginning(problem: Problem, primal: Vector) -> tuple[Vector, Vector, Vector]:
+    """Return the user's start, or the point of psi's domain next to it, and facts and references as yet unknown."""
     feasible = math.isfinite(problem.psi.value(primal))
-    return handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
+    start = handed_out(problem.layout, primal if feasible else problem.psi.prox(primal, 0.0))
+    return start, np.full(len(FACTS_OF_LOSS), -1.0), np.zeros(reference_size(problem.layout))
+
+
+def residual_of(psi: BoundRegularizer, w: Vector, gradient: Vector) -> float:
+    """Return ||w - prox(w - gradient)||."""
+    return float(np.linalg.norm(w - psi.prox(w - gradient, 1.0)))

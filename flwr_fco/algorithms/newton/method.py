@@ -63,50 +63,11 @@ from flwr_fco.algorithms.contract import (
     Uplink,
     Vector,
 )
-from flwr_fco.algorithms.newton.accelerated import AcceleratedGradient, AcceleratedState
-from flwr_fco.algorithms.newton.exchange import (
-    UNKNOWN,
-    CertifiedMethod,
-    check_block,
-    check_facts,
-    check_first,
-    check_terms,
-    contradicts,
-    distance,
-    evaluated,
-    feasible_start,
-    first_shapes,
-    handed_out,
-    order_of,
-    population_of,
-    progress,
-    warn_of_change,
-    with_first,
-)
-from flwr_fco.algorithms.newton.mixing import (
-    asking,
-    check_corners,
-    corner_answers,
-    corner_points,
-    corner_shapes,
-    mixed,
-    mixing_sizes,
-    parted,
-    with_corners,
-)
-from flwr_fco.algorithms.newton.model import Matrix, Penalty, minimise_model
-from flwr_fco.algorithms.newton.quasi_newton import QuasiNewton
-from flwr_fco.algorithms.newton.terms import (
-    FACTS_OF_LOSS,
-    TERMS,
-    Evaluated,
-    evaluation_terms,
-    first_terms,
-    largest_square,
-    reference_size,
-    short,
-)
-from flwr_fco.algorithms.newton.working_set import LEAST, SMALL, whole_groups, working_set
+from flwr_fco.algorithms.newton import exchange, mixing
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, progress
+from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, AcceleratedState, QuasiNewton
+from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty, minimise_model, whole_groups, working_set
+from flwr_fco.algorithms.newton.terms import TERMS, Evaluated, largest_square, terms_at
 from flwr_fco.core.clock import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, dense
@@ -184,7 +145,7 @@ class NewtonState(NamedTuple):
     hessian : float
         0.0 once no blocks are asked for any more, and accelerated gradient steps go on.
     previous, asked, gradient, momentum, smoothness, largest, since
-        As in :class:`~flwr_fco.algorithms.newton.accelerated.AcceleratedState`, for these steps.
+        As in :class:`~flwr_fco.algorithms.newton.gradient_steps.AcceleratedState`, for these steps.
     round : int
         Number of successful rounds.
     """
@@ -271,11 +232,11 @@ class ProximalNewton(CertifiedMethod):
         if not downlink.numbers.get("hessian", 1.0):
             return AcceleratedGradient.local(client, downlink, memory)
         size = client.objective.layout.size
-        (w, on), *others = parted(_places(vectors, "primal"), size)
+        (w, on), *others = mixing.parted(_places(vectors, "primal"), size)
         if "working-set" in vectors:
-            on = parted(_places(vectors, "working-set"), size)[0][1]
+            on = mixing.parted(_places(vectors, "working-set"), size)[0][1]
         first = bool(downlink.numbers["first"])
-        sent = answer(client.objective, w, on, first, corner_points(w, others))
+        sent = answer(client.objective, w, on, first, mixing.corner_points(w, others))
         return sent, Moved(dense(sent["gradient"]), None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
@@ -287,12 +248,11 @@ class ProximalNewton(CertifiedMethod):
     def init(self, problem: Problem, primal: Vector) -> NewtonState:
         """Return the state before round 1."""
         penalty = Penalty.of(problem.psi)
-        start = feasible_start(problem, primal)
+        start, facts, references = exchange.beginning(problem, primal)
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
-        facts = np.full(len(FACTS_OF_LOSS), -1.0)
         on = whole_groups(mask, penalty).astype(np.float64)
-        zeros, references = np.zeros(primal.size), np.zeros(reference_size(problem.layout))
-        at, rows = map(np.zeros, mixing_sizes(problem.psi))
+        zeros = np.zeros(primal.size)
+        at, rows = map(np.zeros, mixing.mixing_sizes(problem.psi))
         return NewtonState(start, start, on, zeros, zeros, facts, zeros, zeros, zeros, zeros, references, at, rows)
 
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
@@ -307,7 +267,7 @@ class ProximalNewton(CertifiedMethod):
             vectors = {"primal": NonZeros.of(state.trial), "working-set": NonZeros(on, np.ones(on.size), size)}
         numbers = {"first": float(state.population < 0.0)}
         if state.asking:
-            free = mixed(problem.psi)
+            free = mixing.mixed(problem.psi)
             count = state.corners.size // free.size
             places = np.add.outer(size * (1 + np.arange(count)), free).reshape(-1)
             vectors = {
@@ -328,25 +288,22 @@ class ProximalNewton(CertifiedMethod):
         d, k = state.trial.size, _set_of(state).size
         shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "block": (k * (k + 1) // 2,), "terms": (len(TERMS),)}
         if state.population < 0.0:
-            shapes |= {"square": (1,), **first_shapes(state)}
-        return shapes | corner_shapes(state)
+            shapes |= {"square": (1,), **exchange.first_shapes(state)}
+        return shapes | mixing.corner_shapes(state)
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
         if not state.hessian:
             self._steps.check(problem, _accelerated(state), uplink)
             return
-        vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-        check_facts(state, vectors["terms"])
-        check_terms(vectors["terms"], vectors["gradient"], state.trial, self.tolerance)
-        check_first(vectors, state.trial, self.tolerance)
+        vectors = exchange.checked(state, uplink, self.tolerance)
         if state.asking:
-            check_corners(state, problem.psi, vectors, self.tolerance)
+            mixing.check_corners(state, problem.psi, vectors, self.tolerance)
         kept_back = COLUMNS_LEFT in uplink.metrics and not vectors["block"].any()
         if not kept_back:
             square = float(vectors["square"][0]) if "square" in vectors else math.inf
             block, on, terms = unpacked(vectors["block"]), _set_of(state), vectors["terms"]
-            check_block(block, on, terms, state.trial.size if self.bounded else None, square)
+            exchange.check_block(block, on, terms, state.trial.size if self.bounded else None, square)
 
     def aggregate(self, problem: Problem, state: NewtonState, replies: Replies) -> NewtonState:
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""
@@ -354,14 +311,14 @@ class ProximalNewton(CertifiedMethod):
             after = self._steps.aggregate(problem, _accelerated(state), replies)
             return state._replace(**after._asdict())
         state, block = _with_limits(state, replies)
-        who, first = population_of(replies), state.population < 0.0
+        who, first = exchange.population_of(replies), state.population < 0.0
         if not first and who != state.population:
-            warn_of_change()
+            exchange.warn_of_change()
             return _begun_anew(state)
-        known = evaluated(problem.psi, state.trial, replies)
+        known = exchange.evaluated(problem.psi, state.trial, replies)
         if first:
-            state = with_first(state, known, replies)._replace(square=float(replies.sum("square")[0]))
-        state = with_corners(state, problem.psi, replies)
+            state = exchange.with_first(state, known, replies)._replace(square=float(replies.sum("square")[0]))
+        state = mixing.with_corners(state, problem.psi, replies)
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
@@ -371,7 +328,7 @@ class ProximalNewton(CertifiedMethod):
             # An ascent is refused, however short the step.
             return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
         lower, proved = self._bounded(problem, state, known, objective)
-        if contradicts(objective, lower, self.tolerance):
+        if exchange.contradicts(objective, lower, self.tolerance):
             return _begun_anew(state)
         before = state
         state = state._replace(
@@ -379,7 +336,7 @@ class ProximalNewton(CertifiedMethod):
             objective=objective,
             lower=lower,
             proved=proved,
-            residual=float(np.linalg.norm(state.trial - problem.psi.prox(state.trial - known.gradient, 1.0))),
+            residual=exchange.residual_of(problem.psi, state.trial, known.gradient),
             step=1.0,
             round=state.round + 1,
         )
@@ -412,7 +369,7 @@ class ProximalNewton(CertifiedMethod):
         factor = 0.5
         if end > begin:
             factor = min(max((objective - state.objective - end) / (begin - end), _SHORTENED), 0.5)
-        trial = handed_out(problem.layout, state.point + factor * move)
+        trial = exchange.handed_out(problem.layout, state.point + factor * move)
         same = np.array_equal(trial, state.point) or np.array_equal(trial, state.trial)
         mask = whole_groups((state.mask > 0.0) | (trial != 0.0), Penalty.of(psi))
         if mask.sum() > state.columns_left:
@@ -434,14 +391,14 @@ class ProximalNewton(CertifiedMethod):
             own = minimise_model(block, gradient[on], x[on], penalty.at(on))
             gradient[on] += block @ (own - x[on])
             x[on] = own
-        x = handed_out(problem.layout, x)
+        x = exchange.handed_out(problem.layout, x)
         most = state.columns_left
         mask = working_set(x, gradient, penalty, *self.sizes, outputs=known.outputs, most=most).astype(np.float64)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
         state = state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
-        return self._continued(problem, asking(problem, state, known, gradient, block, on))
+        return self._continued(problem, mixing.asking(problem, state, known, gradient, block, on))
 
     def _continued(self, problem: Problem, state: NewtonState) -> NewtonState:
         """Return the state, or that of gradient steps where clients allow too few columns of a block."""
@@ -549,9 +506,8 @@ def answer(
     """
     _, gradient = objective.value_and_gradient(w)
     check_time(1, "of two passes over the data")
-    sent = short(objective, {"gradient": gradient}) | (first_terms(objective, w) if first else {})
-    sent |= {"block": objective.newton_block(w, on), "terms": evaluation_terms(objective, w)}
-    sent |= {"corners": corner_answers(objective, corners)} if corners else {}
+    sent = terms_at(objective, w, gradient, first) | {"block": objective.newton_block(w, on)}
+    sent |= {"corners": mixing.corner_answers(objective, corners)} if corners else {}
     return sent | {"square": largest_square(objective)} if first else sent
 
 
@@ -589,7 +545,7 @@ def _with_limits(state: NewtonState, replies: Replies) -> tuple[NewtonState, Mat
 
 def unpacked(triangle: Vector) -> Matrix:
     """Return the symmetric matrix of an upper triangle by rows."""
-    order = order_of(triangle.size)
+    order = exchange.order_of(triangle.size)
     upper = np.zeros((order, order))
     upper[np.triu_indices(order)] = triangle
     return upper + np.triu(upper, 1).T
@@ -598,22 +554,15 @@ def unpacked(triangle: Vector) -> Matrix:
 def _begun_anew(state: NewtonState) -> NewtonState:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
     limited = state.columns_left < UNKNOWN
-    return state._replace(
-        trial=state.point,
+    return exchange.begun_anew(
+        state,
         mask=np.zeros(state.mask.size) if limited else np.maximum(state.mask, state.point != 0.0),
-        objective=UNKNOWN,
-        lower=-UNKNOWN,
         proved=np.zeros(state.point.size),
-        rows=np.zeros(state.rows.size),
         asking=0.0,
         tries=0.0,
-        residual=UNKNOWN,
         slope=0.0,
         step=1.0,
         curvature=0.0,
-        population=-1.0,
-        stalled=0.0,
-        round=state.round + 1,
     )
 
 

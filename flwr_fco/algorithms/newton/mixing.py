@@ -1,6 +1,6 @@
 """What an exchange asks besides where psi leaves coefficients alone: losses and gradients at some points about them.
 
-They are the corners of a simplex (:mod:`flwr_fco.certificates.free`), asked for once, in a message of the method, as
+They are the corners of a simplex (:mod:`flwr_fco.certificates.dual`), asked for once, in a message of the method, as
 soon as the optimum in the free coefficients is near. Their sums stay dual points of the same clients.
 """
 
@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Problem, Replies, Vector
 from flwr_fco.algorithms.newton.terms import TERMS, Evaluated
-from flwr_fco.certificates.dual import mixed_coordinates
-from flwr_fco.certificates.free import as_row, corners, surround
+from flwr_fco.certificates.dual import as_row, corners, mixed_coordinates, surround
 from flwr_fco.certificates.told import check_tangents
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.objectives.base import Objective

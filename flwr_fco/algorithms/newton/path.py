@@ -1,4 +1,4 @@
-"""A path of strengths, and the folds of a cross-validation, in the rounds of its hardest problem.
+"""A path of strengths, and the folds of a cross-validation or halves, in the rounds of its hardest problem.
 
 A round costs the same whether its message carries one point or a hundred. So a message carries all open problems, each
 with its own point and working set: a problem is a strength of psi and a fold that is left out, or none. Each is solved
@@ -42,21 +42,12 @@ from flwr_fco.algorithms.contract import (
     Vector,
 )
 from flwr_fco.algorithms.contract.choices import Strengths
-from flwr_fco.algorithms.newton.dealing import check_what_leaves, folds_of, halves_of
-from flwr_fco.algorithms.newton.exchange import (
-    UNKNOWN,
-    CertifiedMethod,
-    distance,
-    finished,
-    population_of,
-    progress,
-)
-from flwr_fco.algorithms.newton.held_out import chosen, errors_of
+from flwr_fco.algorithms.newton.dealing import check_what_leaves, chosen, errors_of, folds_of, halves_of
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, finished, population_of, progress
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
 from flwr_fco.algorithms.newton.mixing import corner_points, mixed, parted
-from flwr_fco.algorithms.newton.model import Penalty
+from flwr_fco.algorithms.newton.model import LEAST, SMALL, Penalty
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, reference_size
-from flwr_fco.algorithms.newton.working_set import LEAST, SMALL
 from flwr_fco.core.clock import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
@@ -82,21 +73,6 @@ WAITING, OPEN, CLOSED = 0.0, 1.0, 2.0
 _SIZES = (0, 10)
 #: The numbers of a problem's state.
 _NUMBERS = ("objective", "lower", "residual", "slope", "step", "curvature", "stalled", "asking", "tries")
-#: What an exchange writes into.
-_WRITTEN = (
-    "status",
-    "points",
-    "trials",
-    "masks",
-    "numbers",
-    "columns",
-    "targets",
-    "facts",
-    "references",
-    "corners",
-    "rows",
-    "populations",
-)
 
 
 class PathState(NamedTuple):
@@ -148,6 +124,10 @@ class PathState(NamedTuple):
     held_out: Matrix
     stage: float = NULL
     round: int = 0
+
+
+#: What an exchange writes into.
+_WRITTEN = tuple(name for name in PathState._fields if name not in ("strengths", "held_out", "stage", "round"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -600,3 +580,29 @@ def _bytes_of(state: PathState, row: int) -> int:
     """Return the size of an answer about a problem."""
     size = int(state.masks[row].sum())
     return 8 * (int(state.masks.shape[1]) + size * (size + 1) // 2 + len(TERMS))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewtonHalves(NewtonPath):
+    """The method of a path; the folds of its strengths are halves."""
+
+    _after: ClassVar[float] = DONE
+
+    def downlink(self, problem: Problem, state: PathState, to: To | None) -> Downlink:
+        """Return the points of all open problems, and that the folds are halves."""
+        told = super().downlink(problem, state, to)
+        return told._replace(numbers={**told.numbers, HALVES: 1.0})
+
+    def _check_shares(self, shares: Vector) -> None:
+        apart = np.abs(shares[::2] + shares[1::2] - 1.0).max()
+        if apart > 1e-6:
+            raise ProtocolError(
+                f"its rows in two complementary halves are {1.0 + apart:.6g} or {1.0 - apart:.6g} times all; expected 1"
+            )
+
+
+def models_of_halves(state: PathState) -> NDArray[np.float64]:
+    """Return the models of each half, shape (halves, strengths, d), from the largest strength."""
+    folds = len(state.populations)
+    points = np.array(state.points).reshape(-1, folds, state.points.shape[1])
+    return points[1:, 1:].transpose(1, 0, 2)

@@ -41,15 +41,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.certificates.dual import (
+    as_row,
     conjugate_at,
     convex_bound,
     free_intercept,
     largest_scaling,
+    mixed_bound,
     mixed_coordinates,
     only_norms,
     why_none,
 )
-from flwr_fco.certificates.free import as_row, mixed_bound
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.errors import ConfigurationError
@@ -149,6 +150,12 @@ def first_terms(objective: Objective, w: Vector) -> dict[str, Any]:
         nothing = SparseVector(np.zeros(0, np.int32), np.zeros(0), rows.size)
         found["references"] = rows if rows.any() else nothing
     return found
+
+
+def terms_at(objective: Objective, w: Vector, gradient: Vector, first: bool) -> dict[str, Any]:
+    """Return what a client sends of its loss at a point: gradient and terms; at first also what never changes."""
+    sent = short(objective, {"gradient": gradient}) | (first_terms(objective, w) if first else {})
+    return sent | {"terms": evaluation_terms(objective, w)}
 
 
 def reference_size(layout: Layout) -> int:
@@ -271,7 +278,7 @@ class Evaluated(NamedTuple):
         references : ndarray of float64, shape (:func:`reference_size`,), optional
             Weighted mean of those of :func:`first_terms`.
         rows : ndarray of float64, shape (k (d + 2),), optional
-            Further dual points, for what psi leaves alone (:mod:`flwr_fco.certificates.free`). Without them there is no
+            Further dual points, for what psi leaves alone (:mod:`flwr_fco.certificates.dual`). Without them there is no
             bound there: minus infinity.
         """
         return self.dual(psi, columns, targets, references, rows)[0]

@@ -7,9 +7,8 @@ from collections import deque
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.minimisers.line_search import backtrack
 from flwr_fco.engines.minimisers.problem import LocalProblem
-from flwr_fco.engines.minimisers.result import Minimum, StoppingRule
+from flwr_fco.engines.minimisers.result import Minimum, StoppingRule, backtrack
 
 #: Number of pairs that the preconditioned method stores.
 MEMORY = 30

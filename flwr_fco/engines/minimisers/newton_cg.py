@@ -8,9 +8,8 @@ from collections import deque
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.minimisers.line_search import backtrack
 from flwr_fco.engines.minimisers.problem import Curvature, LocalProblem
-from flwr_fco.engines.minimisers.result import Minimum, StoppingRule
+from flwr_fco.engines.minimisers.result import Minimum, StoppingRule, backtrack
 from flwr_fco.errors import ConfigurationError
 
 #: Largest and smallest relative residual of a Newton equation (products may be in single precision).

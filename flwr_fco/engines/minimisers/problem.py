@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.clock import check_time
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import logistic_slopes, softmax_slopes
-from flwr_fco.kernels.margin_losses import logistic_curvature, softmax_curvature
+from flwr_fco.kernels.losses import logistic_curvature, logistic_slopes, softmax_curvature, softmax_slopes
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import LinearData
 

@@ -1,4 +1,4 @@
-"""The result of an engine, and its stopping rule."""
+"""The result of an engine, its stopping rule, and a line search on margins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.minimisers.problem import LocalProblem
+from flwr_fco.engines.minimisers.problem import Image, LocalProblem
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.work import Minimise
 
@@ -122,3 +122,28 @@ class StoppingRule:
         norm = float(np.linalg.norm(gradient))
         gap = norm**2 / (2.0 * self._convexity) if self._convexity > 0.0 else math.inf
         return Minimum(point, iterations, problem.evaluations, problem.products, norm, gap, reached)
+
+
+#: Fraction of the predicted decrease that a step must achieve.
+SUFFICIENT = 1e-4
+#: Smallest step size; a direction without a decrease even at this size consists of rounding errors.
+SMALLEST = 2.0**-40
+
+
+def backtrack(
+    problem: LocalProblem, theta: Vector, image: Image, value: float, direction: Vector, slope: float
+) -> tuple[Vector, Image] | None:
+    """Return the first point theta + t d, t = 1, 1/2, 1/4, ..., with a sufficient decrease of F, and its image.
+
+    None if no step size gives a sufficient decrease. The slope is the product of the direction and the gradient,
+    negative.
+    """
+    along = problem.image(direction)
+    slack = ROUNDING * (1.0 + abs(value))
+    t = 1.0
+    while t >= SMALLEST:
+        trial, image_trial = theta + t * direction, image + t * along
+        if problem.value(trial, image_trial) <= value + SUFFICIENT * t * slope + slack:
+            return trial, image_trial
+        t *= 0.5
+    return None

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from logging import INFO
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,24 @@ _PLACES, _ENDS = "-places", "-ends"
 Remembered = Callable[[ClientState, Uplink, bool], ClientState]
 
 
+class Said(NamedTuple):
+    """What an answer implies of a client's loss.
+
+    Parameters
+    ----------
+    length : float
+        Of its gradient.
+    product : float
+        Inner product of the changes of point and gradient since the last answer: of a convex loss, 0 or more.
+    most : float
+        Product of their lengths.
+    """
+
+    length: float
+    product: float = 0.0
+    most: float = 0.0
+
+
 @dataclass
 class Member:
     """A client in the server's record.
@@ -56,7 +74,9 @@ class Member:
     memory : dict of str to ndarray of float64, shape (d,), or SparseVector; or None
         The ledger's copy of its memory; None stands for zeros.
     first : float
-        Length of the first vector that it has remembered in the ledger; 0 if there is none.
+        Length of the first gradient that its answers have implied; 0 if there is none.
+    product, most : float
+        Sums of what its answers have implied; see :class:`Said`.
     left : bool
         Whether it was asked in vain so often that it counts as having left.
     """
@@ -68,11 +88,25 @@ class Member:
     altered: int = -1
     memory: dict[str, Any] | None = None
     first: float = 0.0
+    product: float = 0.0
+    most: float = 0.0
     left: bool = False
 
     def begin_anew(self) -> None:
         """Void its memory: its next answer is its first one."""
         self.accepted, self.digest, self.counted, self.memory = -1, "", 0, None
+
+    def note(self, said: Said) -> None:
+        """Note what an answer that counted implies.
+
+        Parameters
+        ----------
+        said : Said
+            What it implies.
+        """
+        self.first = self.first or said.length
+        self.product += said.product
+        self.most += said.most
 
 
 class Partitions(Set[Key]):
@@ -372,7 +406,6 @@ class ClientMemories:
             member = self.members.setdefault(key, Member())
             if self.ledger:
                 member.memory = dict(remembered(self.memory(key), uplink, member.accepted < 0))
-                member.first = member.first or length_of(member.memory[self.names[0]])
             if member.left:
                 # Its answer is already part of the state.
                 self.present, member.left = {*self.present, key}, False
@@ -453,7 +486,7 @@ class ClientMemories:
             "altered": np.array([member.altered for member in members], dtype=np.int64),
             "accepted": np.array([member.accepted for member in members], dtype=np.int64),
             "examples": np.array([np.nan if m.examples is None else m.examples for m in members]),
-            "firsts": np.array([member.first for member in members], dtype=np.float64),
+            "firsts": np.array([[m.first, m.product, m.most] for m in members], dtype=np.float64).reshape(-1, 3),
         }
         for name in self.names if self.ledger and members else ():
             arrays.update(_saved_rows(f"memory-{name}", [(m.memory or {}).get(name) for m in members], self.size))
@@ -470,7 +503,7 @@ class ClientMemories:
             for name, smallest in (("accepted", -1), ("counted", 0), ("altered", -1))
         }
         digests, examples = arrays["digests"], arrays["examples"]
-        firsts = saved_array(arrays, "firsts", np.float64, (len(keys),), smallest=0)
+        firsts = saved_array(arrays, "firsts", np.float64, (len(keys), 3))
         if digests.dtype.kind != "U" or digests.shape != (len(keys),):
             raise ValueError(f"its digests are {digests.dtype}{list(digests.shape)}")
         # NaN stands for a client that has not reported anything yet.
@@ -493,7 +526,7 @@ class ClientMemories:
                 int(counts["counted"][i]),
                 int(counts["altered"][i]),
                 {name: vectors[i] for name, vectors in rows.items()} or None,
-                float(firsts[i]),
+                *firsts[i].tolist(),
             )
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The parts of strategies whose clients remember vectors, or that run on a graph."""
+"""The parts of strategies whose clients remember vectors, or that run on a graph; bounds of what they remember."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Change, ClientHalf, without_common
+from flwr_fco.algorithms.contract import Algorithm, Change, ClientHalf, Problem, To, without_common
 from flwr_fco.algorithms.contract.graph import Graph
+from flwr_fco.core.layout import euclidean_norm
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense
-from flwr_fco.server.clients.absences import Absences
-from flwr_fco.server.clients.memory import ClientMemories
+from flwr_fco.server.clients.memory import ClientMemories, Said, length_of
+from flwr_fco.server.clients.participation import Absences
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Downlink, Node, Uplink
 
@@ -84,7 +85,11 @@ class Remembering(Part):
         message = algorithm.downlink(problem, before, None)
 
         def after(memory: Mapping[str, Any], uplink: Uplink, begins: bool) -> Mapping[str, Any]:
-            return remembered(half, message, half.fresh(message) if begins else memory, uplink, begins=begins)
+            assert uplink.node is not None
+            now, said = told(half, message, None if begins else memory, uplink)
+            if said is not None:
+                self.memories.member(uplink.node).note(said)
+            return now
 
         self.changed(host, self.memories.commit(problem.round, uplinks, after))
         if not self.everyone:
@@ -163,6 +168,57 @@ def remembered(
     return whole
 
 
+def told(
+    half: type[Algorithm], message: Downlink, before: Mapping[str, Any] | None, uplink: Uplink
+) -> tuple[Mapping[str, Any], Said | None]:
+    """Return a client's memory after a round that counted, and what its answer implies; None where nothing adds up.
+
+    Parameters
+    ----------
+    half : type of Algorithm
+        The class of the method.
+    message : Downlink
+        The whole message of the round.
+    before : mapping of str to ndarray or SparseVector, or None
+        The client's memory before it; None for a client that begins.
+    uplink : Uplink
+        What the client sent.
+    """
+    after = remembered(half, message, half.fresh(message) if before is None else before, uplink, begins=before is None)
+    implied = half.implied(message, after, uplink.vectors, uplink.elapsed)
+    if implied is None:
+        return after, None
+    length = length_of(implied.gradient)
+    if implied.point is None or before is None:
+        return after, Said(length)
+    last = half.implied(message, before, uplink.vectors, uplink.elapsed)
+    assert last is not None
+    assert last.point is not None
+    moved, bent = implied.point - last.point, implied.gradient - last.gradient
+    return after, Said(length, float(moved @ bent), euclidean_norm(moved) * euclidean_norm(bent))
+
+
+def told_on_graph(algorithm: Algorithm, problem: Problem, state: Any, node: Node, uplink: Uplink) -> Said | None:
+    """Return what a node's answer implies, where the relay keeps what adds up; None where nothing does.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        The method.
+    problem : Problem
+        Problem of the round.
+    state : NamedTuple
+        The state that the node was sent.
+    node : Node
+        The node.
+    uplink : Uplink
+        What the node sent.
+    """
+    message = algorithm.downlink(problem, state, To(node.key))
+    implied = algorithm.implied(message, {}, uplink.vectors, uplink.elapsed)
+    return None if implied is None else Said(length_of(implied.gradient))
+
+
 class Gossip(Part):
     """Assigns nodes to rows of a graph, and handles nodes that leave.
 
@@ -192,7 +248,14 @@ class Gossip(Part):
         return self.graph.members(nodes)
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
-        """Count who was asked in vain."""
+        """Note how long the nodes' first gradients are, and count who was asked in vain."""
+        problem, firsts = host.current.problem, self.graph.firsts
+        assert problem is not None
+        for uplink in uplinks:
+            if uplink.node is not None and not firsts.get(uplink.node.key):
+                said = told_on_graph(host.algorithm, problem, before, uplink.node, uplink)
+                if said is not None:
+                    firsts[uplink.node.key] = said.length
         self.absences.count(host, uplinks)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:

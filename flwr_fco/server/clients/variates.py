@@ -1,56 +1,88 @@
-"""How long a client's control variate may be: it stays in the mean of all variates while the client is silent."""
+"""How long a gradient may be that a client's answers imply, where answers add up in what is remembered.
+
+A client's variate stays in the mean of all variates while the client is silent, and a lie that is said again in every
+round makes it longer and longer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import ClientHalf
-from flwr_fco.server.clients.memory import ClientMemories, length_of
-from flwr_fco.server.clients.remembering import remembered
+from flwr_fco.algorithms.contract import Algorithm, Problem
+from flwr_fco.server.clients.memory import Member, Said
+from flwr_fco.server.clients.remembering import told, told_on_graph
 from flwr_fco.server.replies.checks import Reply
 from flwr_fco.wire.protocol import Downlink, Uplink
 
-#: Largest length of a variate, as a multiple of the median of all clients' first ones, of the client's own first one,
-#: and of the median of the round. Lies that build on each other drive the others' variates too, so that the first ones
+#: Largest length of a gradient, as a multiple of the median of all clients' first ones, of the client's own first one,
+#: and of the median of the round. Lies that build on each other drive the others' gradients too, so that the first ones
 #: say what is usual; where all of them grow, none is a lie.
 _USUAL, _OWN, _NOW = 10.0, 3.0, 3.0
+#: Inner products of changes are negative beyond what inexact minimisations leave, as a share of what they could be.
+_INEXACT = 1e-2
 
 
 def variate_objections(
-    memories: ClientMemories, half: type[ClientHalf], message: Downlink, good: Sequence[Reply[Uplink]]
+    algorithm: Algorithm, problem: Problem, state: Any, good: Sequence[Reply[Uplink]]
 ) -> dict[int, str]:
-    """Return the replies after which their clients' variates would be far too long, by position, with reasons.
+    """Return the replies that imply far too long a gradient, by position, with reasons.
+
+    One honest loss may be sharper than all others, with a minimum far from theirs. So, where a reply implies the point
+    of its gradient as well, it must have turned back too, as the gradients of no convex loss do.
 
     Parameters
     ----------
-    memories : ClientMemories
-        The ledger.
-    half : type of ClientHalf
-        The class of the method.
-    message : Downlink
-        The whole message of the round.
+    algorithm : Algorithm
+        The method.
+    problem : Problem
+        Problem of the round.
+    state : NamedTuple
+        The state that the clients were sent.
     good : sequence of Reply
         The replies that passed all other checks.
     """
-    firsts = [member.first for member in memories.members.values() if member.first > 0.0]
-    if not firsts or not good:
+    if type(algorithm).implied is Algorithm.implied or not good:
         return {}
-    usual, lengths, own = float(np.median(firsts)), list[float](), list[float]()
-    for node, uplink, _ in good:
-        member = memories.member(node)
-        begins = member.accepted < 0
-        before = half.fresh(message) if begins else memories.memory(node.key)
-        after = remembered(half, message, before, uplink, begins=begins)
-        lengths.append(length_of(after[memories.names[0]]))
-        own.append(member.first)
-    now, reasons = sorted(lengths)[(len(lengths) - 1) // 2], {}
-    for i, (length, first) in enumerate(zip(lengths, own, strict=True)):
-        most = max(_USUAL * usual, _OWN * first)
-        if first > 0.0 and length > max(most, _NOW * now):
+    memories: Any = problem.memories
+    members: dict[Any, Member]
+    if memories is None:
+        if problem.graph is None:
+            return {}
+        members = {key: Member(first=first) for key, first in problem.graph.firsts.items()}
+        found = [told_on_graph(algorithm, problem, state, node, uplink) for node, uplink, _ in good]
+    else:
+        if not memories.ledger:
+            return {}
+        members, message = memories.members, algorithm.downlink(problem, state, None)
+        found = [_of_a_member(algorithm, memories, message, reply) for reply in good]
+    firsts = [member.first for member in members.values() if member.first > 0.0]
+    lengths = [said.length for said in found if said is not None]
+    if not firsts or len(lengths) < len(good):
+        return {}
+    usual, now, reasons = float(np.median(firsts)), sorted(lengths)[(len(lengths) - 1) // 2], dict[int, str]()
+    for i, ((node, _, _), said) in enumerate(zip(good, found, strict=True)):
+        member = members.get(node.key)
+        assert said is not None
+        if member is None or not member.first:
+            continue
+        if said.length > max(_USUAL * usual, _OWN * member.first, _NOW * now) and _turned(member, said):
             reasons[i] = (
-                f"its control variate would be {length:.3g} long; expected at most {_USUAL:g} times {usual:.3g}, the "
-                f"median of the clients' first ones, or {_OWN:g} times {first:.3g}, its own first one"
+                f"its control variate would be {said.length:.3g} long; expected at most {_USUAL:g} times {usual:.3g}, "
+                f"the median of the clients' first ones, or {_OWN:g} times {member.first:.3g}, its own first one"
             )
     return reasons
+
+
+def _of_a_member(algorithm: Algorithm, memories: Any, message: Downlink, reply: Reply[Uplink]) -> Said | None:
+    begins = memories.member(reply.node).accepted < 0
+    before = None if begins else memories.memory(reply.node.key)
+    return told(type(algorithm), message, before, reply.value)[1]
+
+
+def _turned(member: Member, said: Said) -> bool:
+    """Whether a gradient has turned back, on the whole; or nothing is known of its points."""
+    product, most = member.product + said.product, member.most + said.most
+    return not most or product < -_INEXACT * most

@@ -15,9 +15,8 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Problem
-from flwr_fco.algorithms.contract.means import robust_mean
-from flwr_fco.core.logs import log
-from flwr_fco.core.texts import printable
+from flwr_fco.algorithms.contract.replies import robust_mean
+from flwr_fco.core.logs import log, printable
 from flwr_fco.errors import ProtocolError
 from flwr_fco.server.clients.schemas import Schemas
 from flwr_fco.wire.envelope import advice_on, content_of, sender_and_group, was_altered, what_is_missing

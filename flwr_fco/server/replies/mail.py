@@ -37,6 +37,7 @@ from flwr_fco.server.replies.bounds import (
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round, compared_metrics
 from flwr_fco.server.replies.metrics import evaluation_objections, metric_objections, training_metrics
 from flwr_fco.server.rounds.output import Output
+from flwr_fco.wire.arrays import config_of_round
 from flwr_fco.wire.client_state import uplink_digest
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.downlink import downlink_records
@@ -44,7 +45,6 @@ from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes
 from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.keys import SCHEMA, UNITS
 from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric, without_metric
-from flwr_fco.wire.model import config_of_round
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 from flwr_fco.wire.uplink import Sent, SentReader, as_reply, num_examples, read_uplink
 from flwr_fco.work import FirstOrder
@@ -288,15 +288,14 @@ class Mail(Part):
 
     def _exchange(self, letters: Sequence[Letter]) -> list[Reply[Uplink]]:
         assert self.grid is not None
-        informed = self.nodes.informed
         sent = self._without_messages(letters)
         if sent is not None and all(sent):
             replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
             # If all clients must take part, a client whose answer cannot count is asked again, by message.
-            everyone = self._kind.everyone
-            good = self._read_sent(replies, all_or_none=everyone)
+            good = self._read_sent(replies, all_or_none=self._kind.everyone)
             if good is not None:
-                plans = [] if self.spec is None else [self.spec.arrays for n, _ in letters if n.node_id not in informed]
+                strangers = [node for node, _ in letters if node.node_id not in self.nodes.informed]
+                plans = [] if self.spec is None else [self.spec.arrays] * len(strangers)
                 self.current.bytes_down += bytes_of([*(downlink.vectors for _, downlink in letters), *plans])
                 return self._bounded(good)
             sent = None
@@ -585,10 +584,8 @@ class Mail(Part):
         objections = metric_objections(metrics, max_ratio_of(options), self.bounds, "metric ") | objections
         if objections:
             good = current.without(good, objections)
-        memories, problem = self._memories, current.problem
-        if problem is not None and self._kind.common and memories is not None and memories.ledger and current.number:
-            message = self.algorithm.downlink(problem, current.state, None)
-            good = current.without(good, variate_objections(memories, self._kind, message, good))
+        if current.problem is not None and current.number:
+            good = current.without(good, variate_objections(self.algorithm, current.problem, current.state, good))
         self.nodes.informed.update(reply.node.node_id for reply in good)
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
@@ -623,8 +620,7 @@ class Mail(Part):
             good = current.without(good, evaluation_objections([r.value for r in good], key, ratio, self.bounds))
         if options.weighting == "examples":
             return [reply.content for reply in good]
-        weights = [self.given_weight(reply.node) for reply in good]
-        return [with_metric(r.content, key, weight) for r, weight in zip(good, weights, strict=True)]
+        return [with_metric(reply.content, key, self.given_weight(reply.node)) for reply in good]
 
     @property
     def _memories(self) -> Any:

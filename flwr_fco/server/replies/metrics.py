@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import MetricRecord, RecordDict
 
 from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE
-from flwr_fco.algorithms.contract.means import Mean
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError

@@ -29,8 +29,7 @@ from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.server.options import AUTO, serves_unmodified
 from flwr_fco.server.replies.bounds import TOO_LONG
 from flwr_fco.server.rounds.divergence import DivergenceWatch
-from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
-from flwr_fco.server.rounds.resuming import Progress
+from flwr_fco.server.rounds.hooks import Callback, Hooks, Progress, RoundHooks
 from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.server.rounds.subclass import has_own_hooks, hooked_round
 from flwr_fco.server.run import Run

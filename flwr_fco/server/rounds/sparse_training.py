@@ -89,7 +89,7 @@ class SparseTraining:
         if statistics and serves_unmodified(strategy):
             text = (
                 "%s and others are statistics of clients that train all weights, not of the model that is cut: count "
-                "them anew on some data before you evaluate or use it (docs/pytorch.md#buffers)"
+                "them anew on some data before you evaluate or use it (docs/how-to/pytorch-project.md#buffers)"
             )
             log(INFO, text, statistics[0])
 

@@ -12,11 +12,11 @@ from flwr.serverapp import Grid
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.server.clients.untrained import Untrained
+from flwr_fco.server.clients.unmodified import Untrained
 from flwr_fco.server.run import Run
+from flwr_fco.wire.arrays import primal_vector
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.metrics import as_metrics
-from flwr_fco.wire.model import primal_vector
 
 #: Largest difference between a model that a hook returns and the primal point of its state, relative to its size.
 _EQUAL = 1e-12
@@ -108,7 +108,7 @@ def hooked_round(
                 f"{name}.aggregate_train returned another model without calling super().aggregate_train: the server's "
                 "state, which the clients get, has not moved. Change what super().aggregate_train(server_round, "
                 "replies) returns; or put an aggregation of your own into an algorithm, as `aggregate(self, problem, "
-                "state, replies)` (docs/own-strategy.md)"
+                "state, replies)` (docs/tutorials/own-strategy.md)"
             )
         log(WARNING, "%s.aggregate_train left round %s out: the model stays as it is", name, server_round)
         run.outcome = {"skipped": 1, "num-replies": 0}

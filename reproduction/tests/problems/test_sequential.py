@@ -5,12 +5,13 @@ import pytest
 from scipy.optimize import linprog
 from together import together
 
+from flwr_fco import FedMiP, Steps, client_app, simulate
 from flwr_fco.errors import FlwrFcoError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle
 from flwr_fco.pooled import duality_gap
 from flwr_fco.regularizers import L1, Box, L2Ball, Nuclear, PerParameter, Simplex, SpectralBall, Zero
-from reproduction.problems.sequential import dual_extrapolation
+from reproduction.problems.sequential import dual_extrapolation, mirror_prox
 
 SIDE = 0.4
 
@@ -67,7 +68,7 @@ def mixed_game(seed):
 INSTANCES = {make.__name__: make for make in (sparse, low_rank, balls, entropy_game, euclidean_game, mixed_game)}
 
 
-def trace(objective, psi, h, start, *, steps, step_size, **options):
+def trace(objective, psi, h, start, *, steps, step_size, method=dual_extrapolation, **options):
     """Return the gaps of the ergodic and of the last points after each step."""
     gaps = []
     feasible = PerParameter({"x": Simplex(), "y": psi.for_array("y")}) if isinstance(h, Product) else psi
@@ -78,7 +79,7 @@ def trace(objective, psi, h, start, *, steps, step_size, **options):
         else:
             gaps.append([duality_gap([objective], None, feasible, w) for w in (point.ergodic, point.last)])
 
-    dual_extrapolation(
+    method(
         objective, start, steps=steps, step_size=step_size, regularizer=psi, mirror_map=h, callback=record, **options
     )
     return np.array(gaps)
@@ -95,6 +96,35 @@ def test_theorem_4_holds_after_every_number_of_steps(name, seed):
     assert (gaps[:, 0] <= bound * (1.0 + 1e-9)).all()
     # It is no empty statement: it is met within two orders of magnitude.
     assert (gaps[:, 0] >= 1e-3 * bound).any()
+
+
+@together("name", INSTANCES)
+def test_mirror_prox_has_its_bound_after_every_number_of_steps(name):
+    """Gap(ergodic point) <= beta B / T at every T (He, Juditsky, Nemirovski)."""
+    objective, psi, h, start, beta, diameter = INSTANCES[name](0)
+    gaps = trace(objective, psi, h, start, steps=100, step_size=1.0 / beta, method=mirror_prox)
+    bound = beta * diameter / np.arange(1, 101)
+    assert (gaps >= -1e-12).all()
+    assert (gaps[:, 0] <= bound * (1.0 + 1e-9)).all()
+    assert (gaps[:, 0] >= 1e-3 * bound).any()
+
+
+def test_mirror_prox_takes_the_steps_of_fedmip_with_one_client():
+    objective, psi, _, start, beta, _ = sparse(0)
+    x, y = np.split(start, [10])
+    strategy = FedMiP(
+        regularizer=psi, client_lr=0.5 / beta, server_prox=False, work=Steps(7, batch_size=None), fraction_evaluate=0.0
+    )
+    options = {"num_nodes": 1, "num_rounds": 1, "progress": False}
+    result = simulate(strategy, client_app(lambda context: objective), initial_arrays={"x": x, "y": y}, **options)
+    last = mirror_prox(objective, start, steps=7, step_size=0.5 / beta, regularizer=psi).last
+    np.testing.assert_allclose(np.concatenate([a.numpy() for a in result.arrays.values()]), last, rtol=0, atol=1e-14)
+
+
+def test_mirror_prox_says_when_it_overflows():
+    objective = QuadraticSaddle([[1.0]], [[0.0]], [[1.0]])
+    with pytest.raises(FlwrFcoError, match="not finite after step"):
+        mirror_prox(objective, np.ones(2), steps=5000, step_size=1e3)
 
 
 def test_theorem_4_is_not_about_the_last_point():

@@ -17,7 +17,7 @@ from lies_of_one import (
 from problems import app_of, changed, clients, flat, start_arrays, trackers_of
 from together import together
 
-from flwr_fco.algorithms.contract.means import mean_increment
+from flwr_fco.algorithms.contract.replies import mean_increment
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, DivergedError

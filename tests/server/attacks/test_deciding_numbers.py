@@ -7,7 +7,7 @@ from lies_of_one import CLIENTS, LIAR, below_the_seam, regressions
 from problems import flat, start_arrays
 from together import together
 
-from flwr_fco.algorithms.contract.means import Mean
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError

@@ -9,7 +9,7 @@ from flwr.app import Error
 from problems import app_of, clients, start_arrays
 
 from flwr_fco.callbacks import Csv, JsonLines
-from flwr_fco.core.texts import printable
+from flwr_fco.core.logs import printable
 from flwr_fco.errors import NothingTrainedError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDualAvg, Steps

@@ -89,7 +89,7 @@ def test_how_stable_the_structure_is():
 
 
 def test_a_changing_support_is_less_than_stable():
-    from flwr_fco.server.questions.certifying import Certifier
+    from flwr_fco.server.certifying import Certifier
 
     objectives = objectives_of(LeastSquares)
     strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.01, fraction_evaluate=0.0, certificate_every=1)

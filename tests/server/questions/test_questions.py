@@ -19,7 +19,7 @@ from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, OrthantEntropy, PNor
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.regularizers import L1
-from flwr_fco.server.questions.rates import bounded_largest, bounded_smallest, smoothness_for
+from flwr_fco.server.inquiry import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     CFedDA,
@@ -310,13 +310,17 @@ def full_batch_smoothness(objectives):
     return max(f.lipschitz() for f in objectives)
 
 
+#: The second eigenvalue of the chain of six, whose eigenvalues are 1/3 + 2/3 cos(pi k / 6).
+SIGMA = (1 + 2 * np.cos(np.pi / 6)) / 3
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "constant"),
     [
         (FedDualAvg, {}, lambda large: 1 / (4 * large)),
         (FedDAGT, {}, lambda large: 1 / (5 * large)),
-        (DFedDA, {"mixing": "chain"}, lambda large: 1 / (chain(6).mixing_time * 5 * large)),
-        (DFedDAGT, {"mixing": chain(6)}, lambda large: 1 / (chain(6).mixing_time ** 2 * 5 * large)),
+        (DFedDA, {"mixing": "chain"}, lambda large: 2 * np.log(1 / SIGMA) / np.log(4 * 6) / (5 * large)),
+        (DFedDAGT, {"mixing": chain(6)}, lambda large: (2 * np.log(1 / SIGMA) / np.log(8 * 6)) ** 2 / (5 * large)),
         (DFedDAGT, {}, lambda large: 1 / (5 * large)),
         (FeDualEx, {}, lambda large: 1 / (np.sqrt(5) * large)),
     ],

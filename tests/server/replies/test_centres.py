@@ -5,7 +5,7 @@ import pytest
 from faulty import Faulty, scaled, start_on
 from problems import app_of, clients, flat
 
-from flwr_fco.algorithms.contract.means import geometric_median, median, trimmed_mean
+from flwr_fco.algorithms.contract.replies import geometric_median, median, trimmed_mean
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, Steps, Trimmed
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flwr_fco.server.rounds.averaging import PointAverage
+from flwr_fco.server.rounds.output import PointAverage
 
 WINDOW, SIZE = 7, 20
 

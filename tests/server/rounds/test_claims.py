@@ -15,7 +15,7 @@ from flwr_fco.core.files import read_npz
 from flwr_fco.errors import ConfigurationError, TakenOverError
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.server.replies.private import PrivateMean
-from flwr_fco.server.rounds import claims
+from flwr_fco.server.rounds import saving as claims
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDualAvg, Steps, run_of
 
@@ -225,7 +225,7 @@ def test_rounds_by_hand_move_the_file_on(tmp_path):
 
 
 def test_a_copy_of_the_file_knows_nothing_of_it(tmp_path):
-    """What docs/privacy.md says plainly: nothing in a file tells of its copies."""
+    """What docs/tutorials/privacy.md says plainly: nothing in a file tells of its copies."""
     path = killed(tmp_path / "run.npz", private=True)
     shutil.copy(path, tmp_path / "copy.npz")
     for place in (path, tmp_path / "copy.npz"):

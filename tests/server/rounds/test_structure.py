@@ -23,7 +23,7 @@ from flwr_fco.regularizers import (
     SpectralBall,
     Zero,
 )
-from flwr_fco.server.rounds.structure import structure
+from flwr_fco.server.rounds.output import structure
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
 

@@ -10,7 +10,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
-from flwr_fco.server.convergence import Vanishing
+from flwr_fco.server.method import Vanishing
 from flwr_fco.strategies import CFedDA, Epochs, FastFedDA, MCFedDA, ModelStage, Steps, run_of
 from flwr_fco.testing import check_strategy
 

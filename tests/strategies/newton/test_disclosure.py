@@ -9,9 +9,8 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from newton import numbers, objective_value, point, sites, solved
 from problems import app_of
 
-from flwr_fco.algorithms.newton import working_set as sets
-from flwr_fco.algorithms.newton.model import Penalty
-from flwr_fco.algorithms.newton.working_set import working_set
+from flwr_fco.algorithms.newton import model as sets
+from flwr_fco.algorithms.newton.model import Penalty, working_set
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.core.layout import Layout

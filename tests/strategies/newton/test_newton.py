@@ -12,8 +12,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
-from flwr_fco.algorithms.newton.model import Penalty
-from flwr_fco.algorithms.newton.working_set import working_set
+from flwr_fco.algorithms.newton.model import Penalty, working_set
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import Logistic, MultinomialLogistic

@@ -1,0 +1,166 @@
+"""How the site is built: `make docs`. Nothing is fetched."""
+
+import re
+import zlib
+from pathlib import Path
+from tomllib import loads
+
+from flwr_fco.server.options import _OWN_ENTRIES, parameter_entries
+
+DOCS = Path(__file__).parent
+PROJECT = loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SOURCE = f"{PROJECT['urls']['Source']}/blob/main"
+
+project, author, release = PROJECT["name"], PROJECT["authors"][0]["name"], PROJECT["version"]
+version = release
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",
+    "numpydoc",
+    "myst_parser",
+    "sphinx_design",
+    "sphinx_copybutton",
+    "sphinx_gallery.gen_gallery",
+]
+exclude_patterns = ["_build", "gallery/*.rst", "gallery/*.py", "sg_execution_times.rst"]
+templates_path = ["_templates"]
+nitpicky = False
+
+html_theme = "pydata_sphinx_theme"
+html_title = "flwr-fco"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_theme_options = {
+    "logo": {"text": "flwr-fco"},
+    "github_url": PROJECT["urls"]["Source"],
+    "show_prev_next": False,
+    "navigation_with_keys": False,
+    "header_links_before_dropdown": 8,
+    "secondary_sidebar_items": ["page-toc"],
+    "pygments_light_style": "a11y-high-contrast-light",
+}
+html_sidebars = {"index": [], "gallery/index": []}
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+
+autosummary_imported_members = True
+autosummary_ignore_module_all = False
+autodoc_default_options = {
+    "members": True,
+    "member-order": "bysource",
+    # scikit-learn writes these, and their docstrings link its own pages.
+    "exclude-members": "set_fit_request, set_predict_request, set_score_request",
+}
+autodoc_typehints = "none"
+autodoc_mock_imports = ["ray"]
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+sphinx_gallery_conf = {
+    "examples_dirs": "gallery",
+    "gallery_dirs": "auto_gallery",
+    "filename_pattern": r"\.py$",
+    "download_all_examples": False,
+    "show_memory": False,
+    "abort_on_example_error": True,
+    "remove_config_comments": True,
+    "within_subsection_order": "FileNameSortKey",
+}
+
+# The names of other projects that our pages link, with the pattern of their addresses. Their own inventories would have
+# to be fetched, or committed (two megabytes).
+ELSEWHERE = {
+    "flwr": (
+        "https://flower.ai/docs/framework/",
+        "ref-api/$.html",
+        "flwr.app.Array flwr.app.ArrayRecord flwr.app.Context flwr.app.Message flwr.app.MetricRecord "
+        "flwr.app.RecordDict flwr.clientapp.ClientApp flwr.serverapp.Grid flwr.serverapp.ServerApp",
+    ),
+    "numpy": ("https://numpy.org/doc/stable/", "reference/generated/$.html#$", "numpy.ndarray numpy.random.Generator"),
+    "scikit-learn": (
+        "https://scikit-learn.org/stable/",
+        "modules/generated/$.html#$",
+        "sklearn.linear_model.ElasticNet sklearn.linear_model.Lasso sklearn.linear_model.LogisticRegression "
+        "sklearn.model_selection.GridSearchCV sklearn.pipeline.Pipeline sklearn.preprocessing.StandardScaler",
+    ),
+    "torch": (
+        "https://docs.pytorch.org/docs/stable/",
+        "generated/$.html#$",
+        "torch.nn.Module torch.optim.Optimizer torch.optim.SGD torch.utils.data.Dataset",
+    ),
+}
+
+
+def inventory(name: str, pattern: str, names: str) -> str:
+    """Write a Sphinx inventory of a few classes, and return its path."""
+    lines = "".join(f"{each} py:class 1 {pattern.replace('$', each)} -\n" for each in names.split())
+    path = DOCS / "_build" / f"{name}.inv"
+    path.parent.mkdir(exist_ok=True)
+    head = f"# Sphinx inventory version 2\n# Project: {name}\n# Version:\n# The remainder is compressed using zlib.\n"
+    path.write_bytes(head.encode() + zlib.compress(lines.encode()))
+    return str(path)
+
+
+intersphinx_mapping = {
+    name: (base, inventory(name, pattern, names)) for name, (base, pattern, names) in ELSEWHERE.items()
+}
+
+
+def link_the_repository(app, docname, source):
+    """Turn a page's links to files outside docs/ into addresses of the repository: the site does not hold them."""
+    folder = Path(app.env.doc2path(docname)).parent
+
+    def outside(match):
+        path = (folder / match[1]).resolve()
+        if (path.is_relative_to(DOCS) and path.suffix != ".jsonl") or not path.exists():
+            return match[0]
+        return f"]({SOURCE}/{path.relative_to(DOCS.parent)}{match[2] or ''})"
+
+    source[0] = re.sub(r"\]\(((?!https?:)[^)#\s]+)(#[^)\s]*)?\)", outside, source[0])
+
+
+def separate_inherited(app, what, name, obj, options, lines):
+    """Give the options that a class inherits a section of their own, before numpydoc reads the docstring."""
+    own = _OWN_ENTRIES.get(obj) if what == "class" else None
+    if own is None:
+        return
+    for names in parameter_entries(obj.__doc__):
+        if names not in own:
+            start = next(i for i, line in enumerate(lines) if re.match(rf"{re.escape(', '.join(names))}( :|$)", line))
+            lines[start:start] = ["", "Other Parameters", "----------------"]
+            return
+
+
+def fold_inherited(app, what, name, obj, options, lines):
+    """Put that section, as numpydoc has written it, into a box that opens: fifty options do not hide the first five."""
+    if ":Other Parameters:" not in lines:
+        return
+    start = lines.index(":Other Parameters:")
+    end = next((i for i in range(start + 1, len(lines)) if lines[i].strip() and lines[i][0] != " "), len(lines))
+    folded = [f"   {line.strip() and line[4:]}".rstrip() for line in lines[start + 1 : end]]
+    lines[start:end] = [".. dropdown:: Options of every strategy of this family", "", *folded, ""]
+
+
+def escape_bars(app, what, name, obj, options, lines):
+    """Keep |w| an absolute value: reStructuredText would look for something to put in its place."""
+    doctest = False
+    for i, line in enumerate(lines):
+        doctest = line.lstrip().startswith(">>>") or (doctest and bool(line.strip()))
+        if not doctest:
+            lines[i] = re.sub(r"(``.*?``)|\|", lambda match: match[1] or r"\|", line)
+
+
+def setup(app):
+    """Connect what is above."""
+    app.connect("source-read", link_the_repository)
+    app.connect("autodoc-process-docstring", separate_inherited, priority=400)
+    app.connect("autodoc-process-docstring", fold_inherited, priority=600)
+    app.connect("autodoc-process-docstring", escape_bars, priority=700)

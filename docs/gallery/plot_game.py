@@ -1,0 +1,43 @@
+"""
+Rock, paper, scissors and a well: five clients find the equilibrium to 0.01
+===========================================================================
+
+In this game the well beats rock and scissors, and paper beats the well: nobody should play rock. Five clients see the
+payoffs with noise. :class:`~flwr_fco.strategies.FeDualEx` averages duals with an extra step, in the geometry of
+entropy.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from flwr_fco import FeDualEx, MatrixGame, Product, SimplexEntropy, Steps, client_app, simulate
+from flwr_fco.pooled import game_solution
+
+MOVES = ["rock", "paper", "scissors", "well"]
+payoff = np.array([[0, 1, -1, 1], [-1, 0, 1, -1], [1, -1, 0, 1], [-1, 1, -1, 0]], dtype=float)
+path = []
+strategy = FeDualEx(
+    mirror_map=Product({"*": SimplexEntropy()}),
+    client_lr=0.1,
+    work=Steps(10, batch_size=1),
+    fraction_evaluate=0.0,
+)
+result = simulate(
+    strategy,
+    client_app(lambda context: MatrixGame(payoff, noise=0.1)),
+    num_nodes=5,
+    num_rounds=300,
+    initial_arrays={"x": np.full(4, 0.25), "y": np.full(4, 0.25)},
+    evaluate_fn=lambda number, arrays: path.append(arrays["x"].numpy().copy()),
+    progress=False,
+)
+
+# %%
+equilibrium = game_solution([MatrixGame(payoff)]).x
+distances = [np.abs(np.mean(path[1:end], axis=0) - equilibrium).max() for end in range(2, len(path) + 1)]
+figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
+axes.plot(distances, color="#0072B2", linewidth=2)
+axes.set(yscale="log", xlabel="round", ylabel="largest distance of a probability")
+axes.set_title("The mean strategy ends at the equilibrium", loc="left", fontweight="bold")
+axes.spines[["top", "right"]].set_visible(False)
+print(dict(zip(MOVES, equilibrium.round(3).tolist(), strict=True)), distances[-1], result.arrays["x"].numpy())

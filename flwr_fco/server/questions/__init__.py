@@ -1,1 +1,0 @@
-"""Questions that a server asks clients outside training and evaluation."""

@@ -1,0 +1,144 @@
+"""The strategies, through `simulate`, against implementations that were written from the papers alone."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+import pytest
+from quadratics import quadratics
+
+from flwr_fco import (
+    L1,
+    DFedDA,
+    DFedDAGT,
+    DReFedDAGT,
+    DualFL,
+    FedDAGT,
+    FedDualAvg,
+    FedDualAvgOSP,
+    FedMid,
+    FedMidOSP,
+    FedMiP,
+    FeDualEx,
+    PNorm,
+    QuadraticSaddle,
+    ReFedDAGT,
+    Steps,
+    client_app,
+    simulate,
+)
+from flwr_fco.strategies import Minimise
+from flwr_fco.topology import chain
+from reproduction.rivals import DecoupledProx, FedCM
+
+from . import dual_fl, fed_dual_avg, gradient_tracking, rivals, saddle_points
+
+HERE = Path(__file__).parent
+COUNT, SIZE = 4, 6
+RATES = {"client_lr": 0.02, "server_lr": 0.7}
+WORK = {"steps": 5, "rounds": 12}
+START = np.linspace(-1.0, 1.0, SIZE)
+
+
+def soft(strength):
+    return lambda v, t: np.sign(v) * np.maximum(np.abs(v) - t * strength, 0.0)
+
+
+def run(strategy, objectives, start, rounds):
+    """Return the strategy after its rounds, and the model."""
+    sizes = np.cumsum([entry.size for entry in objectives[0].layout.optimized])[:-1]
+    names = [entry.name for entry in objectives[0].layout.optimized]
+    result = simulate(
+        strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=dict(zip(names, np.split(start, sizes), strict=True)),
+        progress=False,
+    )
+    return strategy, np.concatenate([result.arrays[name].numpy() for name in names])
+
+
+def agree(ours, oracle):
+    assert np.abs(oracle).max() > 0.01
+    np.testing.assert_allclose(ours, oracle, rtol=0, atol=1e-12 * np.abs(oracle).max())
+
+
+def options(**more):
+    return {**RATES, "work": Steps(WORK["steps"], batch_size=None), "fraction_evaluate": 0.0, **more}
+
+
+@pytest.mark.parametrize(
+    ("kind", "oracle", "more"),
+    [
+        (FedDualAvg, fed_dual_avg.fed_dual_avg, {}),
+        (FedDualAvgOSP, fed_dual_avg.fed_dual_avg, {"osp": True}),
+        (FedMid, fed_dual_avg.fed_mid, {}),
+        (FedMidOSP, fed_dual_avg.fed_mid, {"osp": True}),
+    ],
+)
+def test_dual_averaging_and_mirror_descent(kind, oracle, more):
+    objectives = quadratics(COUNT, SIZE)
+    _, ours = run(kind(regularizer=L1(0.4), **options()), objectives, START, WORK["rounds"])
+    agree(ours, oracle([f.gradient for f in objectives], soft(0.4), START, **RATES, **WORK, **more))
+
+
+@pytest.mark.parametrize(
+    ("kind", "graph", "more"),
+    [
+        (DFedDA, True, {"tracking": False}),
+        (DFedDAGT, True, {}),
+        (FedDAGT, False, {}),
+        (ReFedDAGT, False, {"radius_squared": 1.5}),
+        (DReFedDAGT, True, {"radius_squared": 1.5}),
+    ],
+)
+def test_gradient_tracking(kind, graph, more):
+    objectives, p = quadratics(COUNT, SIZE), 4.0
+    given = {"mirror_map": PNorm(p)}
+    given |= {"mixing": "chain"} if graph else {}
+    given |= {"radius_squared": 1.5} if "radius_squared" in more else {}
+    given |= {} if more else {"tracker_start": "zero"}
+    strategy, _ = run(kind(**options(**given)), objectives, START, WORK["rounds"])
+    mixing = chain(COUNT).mixing if graph else np.full((COUNT, COUNT), 1.0 / COUNT)
+    oracle = gradient_tracking.tracked([f.gradient for f in objectives], START, mixing, p=p, **RATES, **WORK, **more)
+    agree(strategy.state.dual, oracle if graph else oracle[0])
+
+
+@pytest.mark.parametrize(("kind", "oracle"), [(FeDualEx, saddle_points.fe_dual_ex), (FedMiP, saddle_points.fed_mip)])
+def test_saddle_points(kind, oracle):
+    rng = np.random.default_rng(1)
+    objectives = [QuadraticSaddle(np.eye(4), rng.normal(size=(2, 4)), np.eye(2)) for _ in range(COUNT)]
+    strategy = kind(regularizer=L1(0.1), **options())
+    _, ours = run(strategy, objectives, START, WORK["rounds"])
+    agree(ours, oracle([f.gradient for f in objectives], soft(0.1), START, **RATES, **WORK))
+
+
+def test_dual_fl():
+    objectives = quadratics(COUNT, SIZE)
+    strategy = DualFL(nu=0.4, rho=0.02, work=Minimise(tolerance=1e-13), fraction_evaluate=0.0)
+    _, ours = run(strategy, objectives, np.zeros(SIZE), WORK["rounds"])
+    solvers = [lambda v, f=f: np.linalg.solve(f.matrix, f.vector + v) for f in objectives]
+    agree(ours, dual_fl.dual_fl(solvers, SIZE, nu=0.4, rho=0.02, rounds=WORK["rounds"]))
+
+
+def test_rivals():
+    objectives = quadratics(COUNT, SIZE)
+    gradients = [f.gradient for f in objectives]
+    _, ours = run(FedCM(mix=0.3, **options()), objectives, START, WORK["rounds"])
+    agree(ours, rivals.fed_cm(gradients, START, mix=0.3, **RATES, **WORK))
+    start = np.zeros(SIZE)
+    _, ours = run(DecoupledProx(regularizer=L1(0.4), **options()), objectives, start, WORK["rounds"])
+    agree(ours, rivals.decoupled(gradients, soft(0.4), start, **RATES, **WORK))
+
+
+def test_they_import_numpy_only_and_are_short():
+    for path in HERE.glob("*.py"):
+        if path.name in ("__init__.py", Path(__file__).name):
+            continue
+        text = path.read_text(encoding="utf-8")
+        nodes = list(ast.walk(ast.parse(text)))
+        assert not any(isinstance(node, ast.ImportFrom) for node in nodes), path.name
+        names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+        assert names == {"numpy"}, path.name
+        assert text.count("\n") <= 60, path.name

@@ -1,0 +1,99 @@
+"""Sections 3.2 and 4.3 of Yuan, Zaheer, Reddi (2021): what averaged duals keep, and what averaged models lose."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from quadratics import Quadratic
+
+from flwr_fco import L1, FedDualAvg, FedMid, L2Ball, Steps, client_app, simulate
+from flwr_fco.algorithms import DualAveraging
+
+COUNT, SIZE, STEPS, NOISE = 4, 12, 6, 0.3
+
+
+class Noisy(Quadratic):
+    """A quadratic whose gradients have noise of variance `noise`^2; it keeps the gradients that it has given."""
+
+    def __init__(self, matrix, vector, seed, noise):
+        super().__init__(matrix, vector)
+        self.rng, self.noise, self.given = np.random.default_rng(seed), noise, []
+
+    def gradient(self, w, batch=None, out=None):
+        result = super().gradient(w) + self.noise / np.sqrt(w.size) * self.rng.standard_normal(w.size)
+        self.given.append(result)
+        if out is None:
+            return result
+        out[:] = result
+        return out
+
+
+def clients(noise=0.0):
+    """Assumption 2: one Hessian, so that the gradients differ by the same at every point, by at most zeta."""
+    rng = np.random.default_rng(3)
+    basis = np.linalg.qr(rng.standard_normal((SIZE, SIZE)))[0]
+    matrix = basis @ np.diag(np.linspace(0.0, 2.0, SIZE)) @ basis.T
+    vectors = rng.standard_normal((COUNT, SIZE))
+    zeta = np.linalg.norm(vectors - vectors.mean(axis=0), axis=1).max()
+    return [Noisy((matrix + matrix.T) / 2, b, m, noise) for m, b in enumerate(vectors)], float(zeta)
+
+
+def run(strategy, objectives, rounds):
+    result = simulate(
+        strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays={"x": np.zeros(SIZE)},
+        progress=False,
+    )
+    return result.arrays["x"].numpy()
+
+
+def options(**more):
+    return {"work": Steps(STEPS, batch_size=None), "fraction_evaluate": 0.0, **more}
+
+
+@pytest.fixture
+def duals(monkeypatch):
+    """Of each round: the clients' z_{r,k} for k = 1 .. K, shape (clients, K, d)."""
+    seen, aggregate = [], DualAveraging.aggregate
+
+    def record(self, problem, state, replies):
+        seen.append(np.array([state.dual + uplink.vectors["trajectory"] for uplink in replies]))
+        return aggregate(self, problem, state, replies)
+
+    monkeypatch.setattr(DualAveraging, "aggregate", record)
+    return seen
+
+
+def test_the_shadow_takes_the_mean_of_the_gradients_as_in_equation_45(duals):
+    objectives, _ = clients(NOISE)
+    run(FedDualAvg(regularizer=L1(0.2), client_lr=0.1, output="shadow", **options()), objectives, 5)
+    gradients = np.mean([f.given for f in objectives], axis=0)
+    shadow = np.concatenate([z.mean(axis=0) for z in duals])
+    np.testing.assert_allclose(np.diff(shadow, axis=0, prepend=0.0), -0.1 * gradients, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("noise", [0.0, NOISE])
+@pytest.mark.parametrize("rate", [0.125, 0.02])
+def test_the_duals_stay_together_as_lemma_45_and_e2_say(duals, noise, rate):
+    """The mean over m of ||z-bar - z^m||^2 is at most 7 eta^2 K sigma^2 + 14 eta^2 K^2 zeta^2, eta <= 1/(4 L)."""
+    objectives, zeta = clients(noise)
+    run(FedDualAvg(regularizer=L1(0.2), client_lr=rate, output="shadow", **options()), objectives, 40)
+    spread = np.array([((z - z.mean(axis=0)) ** 2).sum(axis=2).mean(axis=0) for z in duals]).mean(axis=0)
+    bound = 7 * rate**2 * STEPS * noise**2 + 14 * rate**2 * STEPS**2 * zeta**2
+    assert (np.diff(spread) > 0.0).all()
+    assert 1e-2 * bound < spread[-1] <= bound
+
+
+def test_averaged_models_lose_the_zeros_and_the_boundary_that_averaged_duals_keep():
+    """Section 3.2: sparse local points with a dense mean, and points of a sphere whose mean is inside of it."""
+    objectives, _ = clients()
+    kinds = (FedDualAvg, partial(FedMid, server_prox=False))
+    dual, primal = (run(kind(regularizer=L1(0.6), client_lr=0.1, **options()), objectives, 1) for kind in kinds)
+    assert 0 < np.count_nonzero(dual) < np.count_nonzero(primal)
+    ball = {"regularizer": L2Ball(0.1), "client_lr": 0.5, **options()}
+    dual, primal = (run(kind(**ball), objectives, 1) for kind in kinds)
+    assert np.linalg.norm(dual) == pytest.approx(0.1)
+    assert np.linalg.norm(primal) < 0.09
