@@ -10,7 +10,6 @@ import csv
 import json
 import math
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from io import StringIO
@@ -23,7 +22,6 @@ from flwr.app import Array, ArrayRecord
 
 from flwr_fco.core.files import append_text, read_text, write_file
 from flwr_fco.core.logs import log
-from flwr_fco.core.schema import DEVIATIONS, differing_units
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result, write_csv
@@ -34,7 +32,6 @@ from flwr_fco.server.strategy import CompositeStrategy, run_of
 __all__ = [
     "Callback",
     "Checkpoint",
-    "CompareUnits",
     "Csv",
     "EarlyStopping",
     "JsonLines",
@@ -126,59 +123,6 @@ class Callback:
         result : Result
             The result so far.
         """
-
-
-class CompareUnits(Callback):
-    """Asks every site before round 1 for the standard deviations of its columns, and warns where units seem to differ.
-
-    A ``UserWarning`` names a column and two sites whose deviations differ more than five times, as those of mg and g
-    do; columns of at most two values and sites of fewer than ten rows are not compared. For losses of linear
-    predictions with a row of ``coefficients`` for each column, with any strategy; the estimators compare by themselves.
-    It is one more message to each site, and its owner's ``Disclosure`` holds for it: a site that refuses is not
-    compared.
-
-    Raises
-    ------
-    ConfigurationError
-        In :meth:`on_run_begin`, if the model has no array ``coefficients``, or in a private run.
-
-    Examples
-    --------
-    >>> from flwr_fco import FedDualAvg, L1, LeastSquares, client_app, simulate
-    >>> units = [1.0, 1000.0]
-    >>> def load(context):
-    ...     site = int(context.node_config["partition-id"])
-    ...     features = units[site] * np.random.default_rng(site).standard_normal((20, 1))
-    ...     return LeastSquares(features, features[:, 0] / units[site])
-    >>> start = {"coefficients": np.zeros(1), "intercept": np.zeros(1)}
-    >>> strategy = FedDualAvg(regularizer=L1(0.1), client_lr=1e-7, fraction_evaluate=0.0)
-    >>> options = {"num_nodes": 2, "num_rounds": 1, "initial_arrays": start, "progress": False}
-    >>> with warnings.catch_warnings(record=True) as told:
-    ...     result = simulate(strategy, client_app(load), callbacks=[CompareUnits()], **options)
-    >>> "column 0 (" in str(told[-1].message)
-    True
-    """
-
-    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Ask, and warn."""
-        run = run_of(strategy)
-        layout, grid = run.plan.layout, run.mail.grid
-        if "coefficients" not in layout.shapes:
-            raise ConfigurationError(
-                f"CompareUnits: the model has the arrays {list(layout.shapes)}; expected 'coefficients' of a loss of "
-                "linear predictions"
-            )
-        assert grid is not None
-        d = layout.shapes["coefficients"][0]
-        shapes = {"gradient": (layout.size,), DEVIATIONS: (d,)}
-        question = run.inquiry.question("gradient", np.zeros(layout.size), {DEVIATIONS: 1.0})
-        answers = run.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
-        told = {f"partition {answer.partition}": answer.vectors[DEVIATIONS] for answer in answers}
-        if not told or not differing_units(told, [""] * d):
-            return
-        names = run.mail.schemas.usual_columns(grid, run.nodes.ordered)
-        columns = names if names is not None and len(names) == d else [f"column {j}" for j in range(d)]
-        warnings.warn(differing_units(told, columns), UserWarning, stacklevel=2)
 
 
 class EarlyStopping(Callback):

@@ -1,7 +1,5 @@
 """`class_weight` of FederatedLogisticRegression: scikit-learn's, on all sites' rows."""
 
-import ast
-
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
@@ -57,25 +55,54 @@ def over_a_grid(model, features, targets, classes, site=None, **options):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_over_a_grid_the_sites_weigh_and_a_balance_is_told(classes):
+@pytest.mark.parametrize("standardize", [False, True])
+def test_a_balance_over_a_grid_is_that_of_all_sites_rows(classes, standardize):
     features, targets = parts(classes)
     names = ["a", "b", "c"][:classes]
-    options = {"num_clients": 3, "standardize": True}
-    with pytest.raises(ConfigurationError, match=r"give class_weight=\{'a': ") as told:
-        over_a_grid(FederatedLogisticRegression(0.7, class_weight="balanced", **options), features, targets, names)
-    weights = ast.literal_eval(str(told.value).split("class_weight=")[2].split("}")[0] + "}")
+    options = {"num_clients": 3, "standardize": standardize}
+    here = FederatedLogisticRegression(0.7, class_weight="balanced", standardize=standardize).fit(features, targets)
+    # A second fit of the same grid counts the rows anew, which are not weighted then.
+    model = FederatedLogisticRegression(0.7, class_weight="balanced", **options)
+    site = FederatedLogisticRegression(0.7, class_weight="balanced", **options)
+    data = list(zip(features, targets, strict=True))
+    grid = InProcessGrid(site.client_app(lambda c: data[c.node_config["partition-id"]], names), 3, raise_errors=False)
+    for _ in range(2):
+        with flower.identity(grid.run_id), flower.quiet(50):
+            model.fit(grid, features=4, classes=names)
+        np.testing.assert_allclose(model.coef_, here.coef_, atol=1e-8)
+        np.testing.assert_allclose(model.intercept_, here.intercept_, atol=1e-8)
+    assert "125 rows, weighted, of 3 sites" in model.summary()
     _, counts = np.unique(np.concatenate(targets), return_counts=True)
-    assert f"They have {', '.join(map(str, counts))} rows of" in str(told.value)
+    weights = dict(zip(names, (125 / classes / counts).tolist(), strict=True))
     there = over_a_grid(FederatedLogisticRegression(0.7, class_weight=weights, **options), features, targets, names)
-    here = FederatedLogisticRegression(0.7, class_weight="balanced", standardize=True).fit(features, targets)
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-8)
-    np.testing.assert_allclose(there.intercept_, here.intercept_, atol=1e-8)
-    assert "125 rows, weighted, of 3 sites" in there.summary()
+    # The counts take one message more.
+    assert model.n_iter_ == there.n_iter_ + 1
     # Weights whose sum is not that of the rows are a larger C.
     thrice = {name: 3.0 * weight for name, weight in weights.items()}
     there = over_a_grid(FederatedLogisticRegression(0.7, class_weight=thrice, **options), features, targets, names)
-    here = FederatedLogisticRegression(2.1, class_weight="balanced", standardize=True).fit(features, targets)
+    here = FederatedLogisticRegression(2.1, class_weight="balanced", standardize=standardize).fit(features, targets)
     np.testing.assert_allclose(there.coef_, here.coef_, atol=1e-8)
+
+
+def test_a_balance_over_a_grid_with_a_cross_validation_is_the_weights_own():
+    features, targets = parts()
+    _, counts = np.unique(np.concatenate(targets), return_counts=True)
+    found = []
+    for given in ("balanced", dict(zip("ab", (62.5 / counts).tolist(), strict=True))):
+        model = FederatedLogisticRegression(l1_ratio=1.0, class_weight=given, num_clients=3, cv=3)
+        found.append(over_a_grid(model, features, targets, ["a", "b"]))
+    np.testing.assert_allclose(found[0].coef_, found[1].coef_, atol=1e-8)
+    assert found[0].strength_ == pytest.approx(found[1].strength_)
+
+
+def test_a_servers_balance_that_is_none_is_refused_at_the_site():
+    features, targets = parts()
+    model = FederatedLogisticRegression(class_weight="balanced", num_clients=3)
+    for three in ([1.0, 2.0, 3.0], [1.0, -1.0]):
+        model._balance = lambda answers, outputs, own=three: np.array(own)
+        with pytest.raises(ConfigurationError, match=r"the server's weights of classes are .*; expected 2 numbers > 0"):
+            over_a_grid(model, features, targets, ["a", "b"])
 
 
 def test_sites_of_other_weights_are_refused_and_small_classes_stay_unknown():

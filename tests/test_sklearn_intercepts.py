@@ -148,8 +148,6 @@ def test_what_cannot_go_together():
         model.fit(features, [np.arange(len(own)) % 3 for own in targets])
     with pytest.raises(ConfigurationError, match=r"intercept has stayed there; ask `score` at each site"):
         model.fit(features, targets).quality(features, targets)
-    with pytest.raises(ConfigurationError, match="tables are of models with a common intercept"):
-        model.fit(features, targets, intervals=True)
 
 
 def test_a_cross_validation_and_scales_go_with_it():

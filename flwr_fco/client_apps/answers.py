@@ -112,14 +112,16 @@ def duality(question: Question, objective: Objective) -> Answer:
 def estimates(question: Question, objective: Objective) -> Answer:
     """Return the site's own estimates and standard errors, with ``told`` 1; zeros, with 0, if it has none.
 
-    ``events`` and ``others`` are the rows of both classes (:func:`flwr_fco.client_apps.answers.events_of`). The
-    point of the question is not used.
+    ``events`` and ``others`` are the rows of both classes (:func:`flwr_fco.client_apps.answers.events_of`), and
+    ``weighted`` is 1 if rows have unequal weights. The point of the question is not used.
     """
     events, others = events_of(objective)
     found = own_estimates(objective)
     zeros = np.zeros(objective.layout.size)
     estimate, error = (zeros, zeros) if found is None else found
+    unequal = isinstance(objective, LinearModel) and objective.weighs_rows
     numbers = {"told": float(found is not None), "events": float(events), "others": float(others)}
+    numbers["weighted"] = float(unequal)
     return Answer(numbers, {"estimate": estimate, "error": error})
 
 

@@ -18,15 +18,17 @@ from flwr_fco.client_apps.disclosed import as_may_leave, check_folds
 from flwr_fco.client_apps.quotas import Limits, LocalSolver, clear_errors
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.randomness import random_generator, random_generators
-from flwr_fco.core.schema import Names, names_of, schema_number
+from flwr_fco.core.schema import Names, grades_of, names_of, schema_number
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.run import ENGINES, answer
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError
+from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.wire.client_state import read_state, store_pending, uplink_digest, vectors_digest
 from flwr_fco.wire.downlink import read_downlink, store_plan
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply
-from flwr_fco.wire.keys import SCHEMA
+from flwr_fco.wire.keys import SCHEMA, UNITS
 from flwr_fco.wire.protocol import ClientState, Downlink, Plan, ReceivedState, Uplink
 from flwr_fco.wire.uplink import Sent, as_records, sent, uplink_answer
 
@@ -315,7 +317,15 @@ class TrainingHandler:
         schema = schema_number(*names_of_objective(objective))
         if schema:
             uplink = uplink._replace(metrics={**uplink.metrics, SCHEMA: schema})
+        if UNITS in downlink.numbers and self.data.disclosure.hessian_share is None:
+            uplink = uplink._replace(units=_units_of(objective))
         return uplink, after, objective.num_examples
+
+
+def _units_of(objective: Objective) -> Sequence[int]:
+    """Return grades of the deviations of a linear model's dense columns; of sparse ones they say little of units."""
+    design = objective.design if isinstance(objective, LinearModel) and objective.tells_units else None
+    return [] if design is None or isinstance(design, SparseDesign) else grades_of(design.deviations())
 
 
 def names_of_objective(objective: Objective) -> tuple[Names, Names]:

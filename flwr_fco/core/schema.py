@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
@@ -28,6 +29,10 @@ _BASE = 2**26
 _SHOWN, _LETTERS = 5, 60
 #: Ratio of two sites' standard deviations of a column that units have.
 _UNITS = 5.0
+#: Grades of a factor of 2 between deviations: a grade is within 2.2 % of its deviation. The largest grade there is.
+_GRADES, _LARGEST = 16, 17_200
+#: Columns above which no grades are said.
+_MOST_COLUMNS = 50_000
 
 
 def names_of(given: Any) -> Names:
@@ -128,6 +133,122 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(shown) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN else "")
 
 
+def grades_of(deviations: Vector) -> list[int]:
+    """Return a whole number for each standard deviation: 16 times its logarithm to base 2, and 0 if it is 0.
+
+    Grades from 0 on are one larger, so that 0 is free. Above 50,000 columns there are none.
+
+    Parameters
+    ----------
+    deviations : ndarray of float64, shape (d,)
+        Of a site's columns.
+
+    Examples
+    --------
+    >>> grades_of(np.array([0.0, 1.0, 2.0, 0.5]))
+    [0, 1, 17, -16]
+    """
+    if deviations.size > _MOST_COLUMNS or not deviations.any():
+        return []
+    with np.errstate(divide="ignore"):
+        grades = np.rint(_GRADES * np.log2(deviations))
+    found: list[int] = np.where(deviations > 0.0, grades + (grades >= 0.0), 0.0).astype(np.int64).tolist()
+    return found
+
+
+def grades_in(said: Any) -> Sequence[int]:
+    """Return a site's grades, of what it has sent; none if they are none.
+
+    Parameters
+    ----------
+    said : Any
+        A list of whole numbers.
+    """
+    known = isinstance(said, list) and all(type(grade) is int and abs(grade) <= _LARGEST for grade in said)
+    return said if known else ()
+
+
+class Units:
+    """The smallest and the largest standard deviation of each column, of what sites say with their first answers.
+
+    Parameters
+    ----------
+    d : int
+        Number of columns.
+
+    Examples
+    --------
+    >>> units = Units(2)
+    >>> for site, deviations in {"north": [10.0, 1.0], "south": [9.0, 1000.0]}.items():
+    ...     units.add(site, grades_of(np.array(deviations)))
+    >>> units.differing()
+    array([1])
+    >>> units.text(units.differing(), ["age", "crp"]).partition(": ")[2].partition(".")[0]
+    'crp (1 at north, 9'
+    """
+
+    def __init__(self, d: int) -> None:
+        self._sites: list[str] = []
+        self._low, self._high = np.full(d, _LARGEST + 1), np.full(d, -_LARGEST - 1)
+        self._low_at, self._high_at = np.zeros(d, np.intp), np.zeros(d, np.intp)
+
+    def add(self, site: str, grades: Sequence[int]) -> None:
+        """Take what a site says; grades of another number of columns are none.
+
+        Parameters
+        ----------
+        site : str
+            Its name.
+        grades : sequence of int, length d
+            Of :func:`grades_of`.
+        """
+        said = np.array(grades, np.int64)
+        if said.size != self._low.size:
+            return
+        exponents = said - (said > 0)
+        for extreme, at, beyond in (
+            (self._low, self._low_at, exponents < self._low),
+            (self._high, self._high_at, exponents > self._high),
+        ):
+            beyond &= said != 0
+            extreme[beyond], at[beyond] = exponents[beyond], len(self._sites)
+        self._sites.append(site)
+
+    def differing(self) -> NDArray[np.intp]:
+        """Return the columns that differ more than 5 times between sites, whatever the grades have lost."""
+        return np.flatnonzero(self._high - self._low > _GRADES * np.log2(_UNITS) + 1.0)
+
+    def text(self, columns: NDArray[np.intp], names: Sequence[str]) -> str:
+        """Return in words where columns differ.
+
+        Parameters
+        ----------
+        columns : ndarray of int, shape (k,)
+            Their numbers.
+        names : sequence of str, length d
+            Names of all columns.
+        """
+        low, high = (np.exp2(extreme[columns] / _GRADES) for extreme in (self._low, self._high))
+        at = [
+            (self._sites[a], self._sites[b]) for a, b in zip(self._low_at[columns], self._high_at[columns], strict=True)
+        ]
+        return _units_text([names[int(j)] for j in columns], low, high, at, digits=2)
+
+
+def _units_text(names: Sequence[str], low: Vector, high: Vector, at: Sequence[tuple[str, str]], digits: int = 3) -> str:
+    """Return in words that columns differ, with the smallest and the largest deviation of each and their sites."""
+    rows = list(zip(names, low, high, at, strict=True))
+    about = [
+        f"{printable(name[:_LETTERS])} ({a:.{digits}g} at {here}, {b:.{digits}g} at {there})"
+        for name, a, b, (here, there) in rows
+    ]
+    more = f", and {len(about) - _SHOWN} more" if len(about) > _SHOWN else ""
+    return (
+        f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do: "
+        f"{', '.join(about[:_SHOWN])}{more}. If the units differ, convert them at the sites"
+    )
+
+
 def differing_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> str:
     """Return in words which columns' standard deviations differ more than 5 times between sites; empty if none do.
 
@@ -148,13 +269,5 @@ def differing_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> s
     wrong = np.flatnonzero(table.max(axis=0) > _UNITS * low.min(axis=0))
     if not wrong.size:
         return ""
-    about = [
-        f"{printable(str(names[j])[:_LETTERS])} ({low[:, j].min():.3g} at {sites[low[:, j].argmin()]}, "
-        f"{table[:, j].max():.3g} at {sites[table[:, j].argmax()]})"
-        for j in wrong[:_SHOWN]
-    ]
-    more = f", and {wrong.size - _SHOWN} more" if wrong.size > _SHOWN else ""
-    return (
-        f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do: "
-        f"{', '.join(about)}{more}. If the units differ, convert them at the sites"
-    )
+    at = [(sites[low[:, j].argmin()], sites[table[:, j].argmax()]) for j in wrong]
+    return _units_text([names[int(j)] for j in wrong], low[:, wrong].min(axis=0), table[:, wrong].max(axis=0), at)

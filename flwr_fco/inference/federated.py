@@ -151,13 +151,20 @@ class OwnEstimates:
     strategy: FedNewton
 
     def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Told:
-        """Ask the sites."""
+        """Ask the sites; one whose rows have unequal weights is an error."""
         run = run_of(replace(self.strategy))
         run.prepare(initial_arrays)
         size = run.plan.layout.size
         question = run.inquiry.question(ESTIMATES, np.zeros(size))
         shapes = {"estimate": (size,), "error": (size,)}
-        answers = run.inquiry.ask(grid, question, wanted=("told", "events", "others"), shapes=shapes)
+        answers = run.inquiry.ask(grid, question, wanted=("told", "events", "others", "weighted"), shapes=shapes)
+        weighted = [f"partition {answer.partition}" for answer in answers if answer.numbers["weighted"]]
+        if weighted:
+            raise ConfigurationError(
+                f"intervals: rows of {', '.join(weighted[:_SITES])}{', ...' * (len(weighted) > _SITES)} have unequal "
+                "weights, and rows that weigh twice have other standard errors than rows that are there twice. Give "
+                "copies as rows, or fit without intervals"
+            )
         return Told(answers, [f"partition {row.partition_id}: {row.reason}" for row in run.left_out])
 
 
@@ -216,7 +223,7 @@ ESTIMATED = ("estimate", "odds ratio", "hazard ratio", "standard error", "lower"
 COMPARED = ("Q", "p of Q", "I2", "fixed", "DerSimonian-Laird", "Hartung-Knapp lower", "Hartung-Knapp upper", "sites")
 
 
-def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
+def check_events(told: Told, names: Sequence[str], kind: Kind, *, own_intercepts: bool = False) -> None:
     """Refuse intervals of a generalised linear model with too few events for its columns.
 
     Parameters
@@ -227,6 +234,8 @@ def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
         The features.
     kind : Kind
         What is fitted; squares have no events.
+    own_intercepts : bool, default False
+        Whether each site has an intercept of its own, which then counts as a column: it biases coefficients as they do.
 
     Raises
     ------
@@ -236,10 +245,12 @@ def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
     # No site has more of them than rows.
     counts = [[min(answer.numbers[name], answer.examples) for answer in told.answers] for name in ("events", "others")]
     events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
-    if kind is not SQUARES and events < _EVENTS * len(names):
+    intercepts = len(told.answers) if own_intercepts else 0
+    if kind is not SQUARES and events < _EVENTS * (len(names) + intercepts):
         what = "events" if kind is TIMES else f"events ({kind.counted})"
         raise ConfigurationError(
-            f"intervals of {len(names)} columns from {events:.0f} {what}; expected at least {_EVENTS} a column, with "
+            f"intervals of {len(names)} columns{f' and {intercepts} intercepts' * bool(intercepts)} from {events:.0f} "
+            f"{what}; expected at least {_EVENTS} a column, with "
             "fewer the intervals are too short. Take fewer columns, chosen without these rows, or fit without "
             "intervals. fit(..., selection=True), a stability selection, says which columns matter, with a bound on "
             f"how many are chance{_others(told.left_out)}"

@@ -44,6 +44,8 @@ class LinearModel(Objective):
     _offset: Scores | None = None
     #: Factor of the loss.
     _factor: float = 1.0
+    #: Whether a client's first answer says the deviations of its columns; not if the server has asked for them.
+    tells_units: bool = True
     #: y, in the form that the kernels require.
     _targets: NDArray[Any]
 
@@ -155,6 +157,11 @@ class LinearModel(Objective):
     def moments(self) -> tuple[Vector, Vector]:
         """Return mean and variance of each feature by the weights of the rows, shape (num_features,) each."""
         return self.design.moments(self._weights)
+
+    @property
+    def weighs_rows(self) -> bool:
+        """Whether rows have unequal weights."""
+        return self._weights is not None and bool(np.ptp(self._weights) > 0.0)
 
     @property
     def num_outputs(self) -> int:

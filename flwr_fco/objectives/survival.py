@@ -134,6 +134,10 @@ class CoxRegression(LinearModel):
         self._shares, self._weights = self._raw / self._raw.sum(), None
         self._sort()
 
+    @property
+    def weighs_rows(self) -> bool:
+        return bool(np.ptp(self._raw) > 0.0)
+
     def _sort(self) -> None:
         """Find the risk sets: one for each time and stratum with an event."""
         times, entry, strata = self.times, self.entry, self._strata

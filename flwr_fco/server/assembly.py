@@ -19,6 +19,7 @@ from flwr_fco.server.clients.remembering import Gossip, Remembering
 from flwr_fco.server.clients.unmodified import UnmodifiedClients, Untrained, check_unmodified
 from flwr_fco.server.inquiry import Inquiry
 from flwr_fco.server.options import (
+    ClientOptions,
     CommonOptions,
     EveryoneOptions,
     GraphOptions,
@@ -106,11 +107,12 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     if isinstance(strategy, MomentumOptions) and strategy.server_momentum:
         direction = parts["momentum"] = Momentum(strategy.server_momentum, mean)
     untrained = None
-    if isinstance(strategy, UnmodifiedOptions):
+    if isinstance(strategy, ClientOptions):
         check_unmodified(strategy)
         if serves_unmodified(strategy):
             mail.language = parts["unmodified"] = unmodified = UnmodifiedClients(strategy)
-            parts["untrained"] = untrained = Untrained(unmodified)
+            if isinstance(strategy, UnmodifiedOptions):
+                parts["untrained"] = untrained = Untrained(unmodified)
             mail.nodes.asks = mail.asks = False
     if isinstance(strategy, MinimiseOptions):
         parts["capped"] = CappedMinimisations()

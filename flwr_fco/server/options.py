@@ -315,8 +315,22 @@ class PrivacyOptions:
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class UnmodifiedOptions:
-    """Options of a strategy that can also serve clients whose code cannot be changed.
+class ClientOptions:
+    """The option of a strategy that can also serve clients whose code cannot be changed.
+
+    Parameters
+    ----------
+    client : "composite", "unmodified" or Unmodified, default "composite"
+        ``"composite"``: the clients run :func:`flwr_fco.client_apps.client_app`. ``"unmodified"``: any FedAvg ClientApp
+        that returns its new model.
+    """
+
+    client: Literal["composite", "unmodified"] | Unmodified = "composite"
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class UnmodifiedOptions(ClientOptions):
+    """Options of a strategy whose psi acts on the server for clients whose code cannot be changed.
 
     Parameters
     ----------
@@ -337,7 +351,6 @@ class UnmodifiedOptions:
         ``HardSparsity(density=...)`` gives it its own density. The strength of an l1 norm has no effect.
     """
 
-    client: Literal["composite", "unmodified"] | Unmodified = "composite"
     density: float | Density | None = field(default=None, metadata=_DENSITY)
 
 
@@ -366,7 +379,7 @@ def check_options(options: CommonOptions) -> None:
         if option.init:
             # Not by the class's own way, which checks.
             object.__setattr__(options, option.name, checked_option(option, getattr(options, option.name), kinds))
-    if isinstance(options, UnmodifiedOptions) and options.client == "unmodified":
+    if isinstance(options, ClientOptions) and options.client == "unmodified":
         options.client = Unmodified()
     options.__check__()
 
@@ -642,8 +655,8 @@ _INSTEAD = {
     "accept_failures": "a failed reply is left out and counted; participation=Participation(min_replies=...) says how "
     "many a round needs",
     "inplace": "it has no effect on a result; leave it out",
-    "proximal_mu": "FedProx has it as penalty=; unmodified clients that read it get it by "
-    '`start(train_config=ConfigRecord({{"proximal-mu": {value!r}}}))`',
+    "proximal_mu": 'FedProx has it as penalty=, and sends it as "proximal-mu" with client="unmodified"; other '
+    'strategies by `start(train_config=ConfigRecord({{"proximal-mu": {value!r}}}))`',
     **dict.fromkeys(("l1", "alpha", "lambda_", "lam", "l1_strength"), "write regularizer=L1({value!r})"),
 }
 _STEPS, _EPOCHS = ("local_steps", "steps"), ("local_epochs", "epochs", "num_epochs")

@@ -10,13 +10,14 @@ from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
+from flwr_fco.client_apps.balance import numbers_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
 from flwr_fco.core.validation import checked
@@ -25,6 +26,7 @@ from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES
 from flwr_fco.inference.selection import Selected, Selection
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
+from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.design import Design, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import Regularizer
@@ -164,10 +166,10 @@ class Federated(Judges, Solves):
         asked = checked("intervals", intervals, bool | Intervals)
         self._table = None
         self._intervals = (Intervals() if asked else None) if isinstance(asked, bool) else asked
-        if self._intervals is not None and self.site_intercepts is not None:
+        if self._intervals is not None and self.site_intercepts is not None and self._kind is not CLASSES:
             raise ConfigurationError(
-                f"intervals with site_intercepts={self.site_intercepts!r}: the tables are of models with a common "
-                "intercept; leave one of them out"
+                f"intervals with site_intercepts={self.site_intercepts!r}: how many intercepts there are, which the "
+                "noise of squares needs, stays at the sites; logistic models have intervals. Leave one of them out"
             )
         given = "sample_weight" if sample_weight is not None else "class_weight"
         if self._intervals is not None and (sample_weight is not None or getattr(self, given, None) is not None):
@@ -354,7 +356,7 @@ class Federated(Judges, Solves):
         def run(runs: Any, begin: Any, num_rounds: int) -> Any:
             return simulate(
                 runs,
-                make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+                make_app(lambda context: _compared(objectives[int(context.node_config["partition-id"])])),
                 num_nodes=len(objectives),
                 num_rounds=num_rounds,
                 initial_arrays=begin,
@@ -391,18 +393,15 @@ class Federated(Judges, Solves):
         numbers = {DEVIATIONS: 1.0}
         if self.standardize:
             numbers, shapes = {**numbers, MOMENTS: 1.0}, {**shapes, MEANS: (d,), VARIANCES: (d,)}
-        question = asking.inquiry.question("gradient", np.zeros(size), numbers)
-        answers = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
-        if len(answers) < self.num_clients:
-            # Below an error's own line there is where it was raised.
-            why = [(row.partition_id, row.reason.partition("\\n")[0]) for row in asking.left_out]
-            raise ConfigurationError(
-                f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
-                f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in why)}"
-            )
-        more: dict[str, Any] = {}
+        answers = self._answers(asking, grid, numbers, shapes)
+        config, more = ConfigRecord(), dict[str, Any]()
+        if (balance := self._balance(answers, outputs)) is not None:
+            # What is asked next is about rows with these weights.
+            config = ConfigRecord(dict(numbers_of(balance)))
+            answers = self._answers(asking, grid, numbers | numbers_of(balance), shapes)
+            self._questions += 1
         total = math.fsum(answer.examples for answer in answers)
-        if (masses := self._masses(answers, outputs)) is not None:
+        if (masses := self._masses(answers, outputs, balance)) is not None:
             total = math.fsum(masses)
             pairs = list(zip(answers, masses, strict=True))
             answers = [answer._replace(weight=mass / total) for answer, mass in pairs]
@@ -424,7 +423,24 @@ class Federated(Judges, Solves):
         warn_of_units(deviations, self._names(d))
         rows = math.fsum(answer.examples for answer in answers)
         data = f"{rows:.0f} rows{', weighted' * bool(more)}, of {len(answers)} sites"
-        return self._solved(strategy, lambda runs, *begin: runs.start(grid, *begin), start, outputs, total, data)
+
+        def run(runs: Any, *begin: Any) -> Any:
+            return runs.start(grid, *begin, train_config=config)
+
+        return self._solved(strategy, run, start, outputs, total, data)
+
+    def _answers(self, asking: Any, grid: Any, numbers: dict[str, float], shapes: dict[str, Any]) -> list[Any]:
+        """Ask all sites about their loss at 0 and their columns."""
+        question = asking.inquiry.question("gradient", np.zeros(asking.plan.layout.size), numbers)
+        answers: list[Any] = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
+        if len(answers) < self.num_clients:
+            # Below an error's own line there is where it was raised.
+            why = [(row.partition_id, row.reason.partition("\\n")[0]) for row in asking.left_out]
+            raise ConfigurationError(
+                f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
+                f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in why)}"
+            )
+        return answers
 
     def _check_sites(self, rows: dict[str, int]) -> None:
         """Refuse sites with too few rows for an intercept of their own."""
@@ -470,11 +486,12 @@ class Federated(Judges, Solves):
         def objective_of(context: Any) -> Objective:
             X, y, names = read_site(load(context), order)
             targets = self._targets(y)
-            objective: Objective = self._objective(X, targets, *classes, self._site_weights(targets, *classes))
+            weights = self._site_weights(targets, *classes, context=context)
+            objective: Objective = self._objective(X, targets, *classes, weights)
             objective.feature_names = names
-            return objective
+            return _compared(objective)
 
-        return make_app(objective_of, disclosure=disclosure)
+        return make_app(objective_of, disclosure=disclosure, mods=self._mods)
 
     @staticmethod
     def _targets(y: Any) -> NDArray[Any]:
@@ -485,10 +502,26 @@ class Federated(Judges, Solves):
         """Return the classes as texts, by which sites are compared; None without classes."""
         return None
 
-    def _site_weights(self, y: NDArray[Any], *classes: Any) -> Vector | None:
+    @property
+    def _mods(self) -> list[Any]:
+        """The mods of a site's ClientApp."""
+        return []
+
+    def _site_weights(self, y: NDArray[Any], *classes: Any, context: Any = None) -> Vector | None:
         """Return the weights of a site's rows by their classes, if classes have weights."""
         return None
 
-    def _masses(self, answers: Sequence[Any], outputs: int) -> list[float] | None:
+    def _balance(self, answers: Sequence[Any], outputs: int) -> Vector | None:
+        """Return the weight of each class that balances the rows of all sites, if that is asked for."""
+        return None
+
+    def _masses(self, answers: Sequence[Any], outputs: int, balance: Vector | None) -> list[float] | None:
         """Return the sum of each site's weights of rows, from its first answer; None if all are 1."""
         return None
+
+
+def _compared(objective: Objective) -> Objective:
+    """Return an objective whose columns' units the fit has compared before round 1."""
+    if isinstance(objective, LinearModel):
+        objective.tells_units = False
+    return objective

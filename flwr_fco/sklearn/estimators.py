@@ -14,6 +14,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 
 from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps.balance import balance_in, with_balance
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
 from flwr_fco.errors import ConfigurationError
@@ -205,8 +206,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         site's own app give ``SiteIntercept(objective, strata=labels)``.
     class_weight : dict or "balanced", optional
         A factor > 0 of the weight of each class's rows, 1 if it is not named; ``"balanced"``: the rows of all clients
-        over those of the class and the number of classes, as in scikit-learn. With a grid give a dict, the same at
-        every site: an error about ``"balanced"`` has it, from what the sites' first answers say of their classes.
+        over those of the class and the number of classes, as in scikit-learn. With a grid give the same at every site;
+        for ``"balanced"`` the sites' first answers say how many rows of a class they have, and every site then learns
+        the weights, in one more message.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -354,43 +356,47 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         pairs = list(zip(parts.y, parts.weights, strict=True))
         counts = [[float(weights[y == label].sum()) for label in self.classes_] for y, weights in pairs]
         self._class_weights = weights_of_classes(self.class_weight, self.classes_, np.sum(counts, axis=0))
-        own = [weights * self._weights_of(y, self.classes_) for y, weights in pairs]
+        assert self._class_weights is not None
+        own = [weights * _weights_of(self._class_weights, y, self.classes_) for y, weights in pairs]
         return parts._replace(weights=own, weighted=True)
 
     def _names_of_classes(self) -> Names:
         return class_names(self.classes_, self._class_weights)
 
-    def _site_weights(self, y: NDArray[Any], *classes: Any) -> Vector | None:
-        return None if self._class_weights is None else self._weights_of(y, *classes)
+    @property
+    def _balanced(self) -> bool:
+        return isinstance(self.class_weight, str)
 
-    def _weights_of(self, y: NDArray[Any], classes: NDArray[Any]) -> Vector:
-        """Return the weight of each row's class."""
-        assert self._class_weights is not None
-        return np.asarray(self._class_weights[np.minimum(np.searchsorted(classes, y), classes.size - 1)])
+    @property
+    def _mods(self) -> list[Any]:
+        return [with_balance] if self._balanced else []
 
-    def _masses(self, answers: Sequence[Any], outputs: int) -> list[float] | None:
-        if self.class_weight is None:
-            return None
+    def _site_weights(self, y: NDArray[Any], *classes: Any, context: Any = None) -> Vector | None:
+        told = balance_in(context, classes[0].size) if context is not None and self._balanced else self._class_weights
+        return None if told is None else _weights_of(told, y, *classes)
+
+    def _counts(self, answers: Sequence[Any], outputs: int, weights: Vector | None) -> list[Vector]:
+        """Return each site's rows of each class, which have these weights."""
         if not self._common_intercept:
             raise ConfigurationError(
                 f"class_weight={self.class_weight!r} over a grid: the sites say by a common intercept how many rows of "
                 "a class they have, and this model has none; leave it out"
             )
         slopes = [answer.vectors["gradient"][-outputs:] for answer in answers]
-        counts = [
-            class_counts(own, round(answer.examples), self._class_weights)
-            for own, answer in zip(slopes, answers, strict=True)
-        ]
-        if self._class_weights is None:
-            total, known = np.sum(counts, axis=0), self.classes_.tolist()
-            found: Any = weights_of_classes("balanced", self.classes_, total)
-            weights = dict(zip(known, found.tolist(), strict=True))
-            raise ConfigurationError(
-                "class_weight='balanced' over a grid: sites weigh their rows before anybody knows all of them. They "
-                f"have {', '.join(f'{count:.0f}' for count in total)} rows of the classes {known}: give "
-                f"class_weight={weights} here and to the sites' model"
-            )
-        return [float(own @ self._class_weights) for own in counts]
+        pairs = zip(slopes, answers, strict=True)
+        return [class_counts(own, round(answer.examples), weights) for own, answer in pairs]
+
+    def _balance(self, answers: Sequence[Any], outputs: int) -> Vector | None:
+        if not self._balanced:
+            return None
+        counts = self._counts(answers, outputs, None)
+        return weights_of_classes(self.class_weight, self.classes_, np.sum(counts, axis=0))
+
+    def _masses(self, answers: Sequence[Any], outputs: int, balance: Vector | None) -> list[float] | None:
+        weights = self._class_weights if balance is None else balance
+        if weights is None:
+            return None
+        return [float(own @ weights) for own in self._counts(answers, outputs, weights)]
 
     def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None) -> Objective:
         if not np.isin(y, classes).all():
@@ -425,6 +431,11 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         scores = self.decision_function(X)
         best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
+
+
+def _weights_of(weights: Vector, y: NDArray[Any], classes: NDArray[Any]) -> Vector:
+    """Return the weight of each row's class."""
+    return np.asarray(weights[np.minimum(np.searchsorted(classes, y), classes.size - 1)])
 
 
 #: The fields of targets that are no time and no event.

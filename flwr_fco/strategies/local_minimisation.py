@@ -13,12 +13,21 @@ from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.scaffnew import ShiftedSteps
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE
 from flwr_fco.server.method import Exact, ShiftedBy
-from flwr_fco.server.options import AUTO, AUTOMATIC, EveryoneOptions, MemoryOptions, MinimiseOptions, Rate
+from flwr_fco.server.options import (
+    AUTO,
+    AUTOMATIC,
+    ClientOptions,
+    EveryoneOptions,
+    MemoryOptions,
+    MinimiseOptions,
+    Rate,
+)
 from flwr_fco.server.strategy import CompositeStrategy
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedProx(
+    ClientOptions,
     MinimiseOptions,
     CompositeStrategy,
     algorithm=ProximalPoint,
@@ -37,6 +46,9 @@ class FedProx(
     ----------
     penalty : float, default 0.1
         mu of the paper; a larger value gives a smaller bias and smaller steps.
+    client : {"composite", "unmodified"}, default "composite"
+        ``"unmodified"``: any ClientApp that returns its new model, and adds the proximal term to its own training; it
+        gets the penalty as ``proximal-mu`` in its config, as from Flower's ``FedProx``.
 
     References
     ----------

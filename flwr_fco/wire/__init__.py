@@ -24,7 +24,9 @@ Client to server:
                                      pass-through arrays as ``pass:NAME``
 ``"metrics"``          MetricRecord  ``num-examples``, ``local-steps``, ``elapsed`` (not after a minimisation), and what
                                      else the client reports; ``fco-schema``, a digest of the names of its columns and
-                                     classes, if they have any; or ``plan-missing``; or ``state-missing``
+                                     classes, if they have any; ``fco-units``, grades of the deviations of its columns,
+                                     in the answer to the first message, which asks for them by
+                                     ``number:fco-units``; or ``plan-missing``; or ``state-missing``
 =====================  ============  ==========================================================================
 
 A question (:mod:`flwr_fco.wire.questions`) has the vectors in ``"arrays"`` and in ``"fco-question"`` its ``kind``, the

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.schema import Names, names_of
 from flwr_fco.errors import FOR_A_MODEL, OLD_CLIENT, ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.keys import FCO, METRICS, NO_ARRAYS, OWN_ARRAYS, SCHEMA
+from flwr_fco.wire.keys import FCO, METRICS, NO_ARRAYS, OWN_ARRAYS, SCHEMA, UNITS
 from flwr_fco.wire.protocol import Downlink
 
 #: Message type of the question 'which partition are you?' that precedes the first round.
@@ -24,7 +24,7 @@ NAMES = "query.names"
 _PLAN_MISSING, _STATE_MISSING = "plan-missing", "state-missing"
 _PARTITION = "partition-id"
 #: Metrics that clients must not set themselves.
-OWN_METRICS = frozenset({"num-examples", "elapsed", "local-steps", _PLAN_MISSING, _STATE_MISSING})
+OWN_METRICS = frozenset({"num-examples", "elapsed", "local-steps", _PLAN_MISSING, _STATE_MISSING, UNITS})
 
 
 def advice_on(text: str, content: RecordDict) -> str:

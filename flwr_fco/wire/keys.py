@@ -7,6 +7,8 @@ from flwr.app import ConfigRecord, MetricRecord
 ARRAYS, METRICS = "arrays", "metrics"
 #: The metric, and the record, of what a client says of the names of its columns and classes.
 SCHEMA = "fco-schema"
+#: The number that asks a client with its first task for the units of its columns, and the metric that answers.
+UNITS = "fco-units"
 #: Prefixes of arrays that are not optimised, and of a method's numbers.
 PASS, NUMBER = "pass:", "number:"
 #: A method's number that says how many points its vectors hold, one after the other.

@@ -207,8 +207,10 @@ def with_metric(content: RecordDict, name: str, value: float) -> RecordDict:
     return changed
 
 
-def without_metric(content: RecordDict, name: str) -> RecordDict:
-    """Return a reply's content without a metric."""
+def without_metric(content: Any, name: str) -> Any:
+    """Return a reply's content without a metric; a reply without a message is its metrics."""
+    if type(content) is dict:
+        return {own: value for own, value in content.items() if own != name}
     changed = content.copy()
     for key, record in content.items():
         if isinstance(record, MetricRecord):

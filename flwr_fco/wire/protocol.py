@@ -8,7 +8,7 @@ records and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
@@ -464,6 +464,9 @@ class Uplink(NamedTuple):
         Digest of the received bytes, for methods with client memory; set by the server.
     norms : mapping of str to float
         Euclidean norms of the vectors as received, infinite if the sum of squares overflows; set by the server.
+    units : sequence of int
+        With a client's first answer, the grades of its columns' standard deviations
+        (:func:`flwr_fco.core.schema.grades_of`); empty if it says none.
     """
 
     vectors: Mapping[str, Any]
@@ -476,6 +479,7 @@ class Uplink(NamedTuple):
     pass_through: Mapping[str, NDArray[Any]] = MappingProxyType({})
     digest: str = ""
     norms: Mapping[str, float] = MappingProxyType({})
+    units: Sequence[int] = ()
 
     @property
     def step_sizes(self) -> float:

@@ -12,12 +12,13 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.schema import grades_in
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import arrays_of, primal_increment, read_pass_through, read_vectors, vectors_of
 from flwr_fco.wire.envelope import OWN_METRICS
-from flwr_fco.wire.keys import ARRAYS, INDICES, METRICS, OWN_ARRAYS, PASS
+from flwr_fco.wire.keys import ARRAYS, INDICES, METRICS, OWN_ARRAYS, PASS, UNITS
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
 from flwr_fco.wire.protocol import Uplink
 
@@ -73,8 +74,10 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
     return _flower.answer(message, {key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
 
 
-def _reported(uplink: Uplink, num_examples: int) -> dict[str, int | float]:
-    metrics: dict[str, int | float] = {"num-examples": int(num_examples), "local-steps": int(uplink.steps)}
+def _reported(uplink: Uplink, num_examples: int) -> dict[str, Any]:
+    metrics: dict[str, Any] = {"num-examples": int(num_examples), "local-steps": int(uplink.steps)}
+    if uplink.units:
+        metrics[UNITS] = list(uplink.units)
     if uplink.elapsed is not None:
         metrics["elapsed"] = float(uplink.elapsed)
     for name, value in uplink.metrics.items() if uplink.metrics else ():
@@ -172,6 +175,7 @@ def _uplink_of(
         metrics=others,
         pass_through=passed,
         norms=norms,
+        units=grades_in(metrics.get(UNITS)),
     )
 
 
@@ -229,8 +233,7 @@ class SentReader:
             last = _uplink_of(vectors, norms, _NOTHING, metrics_of(content, self._key), self._key, self._timed)
             self._last = content, last
             return last
-        _, elapsed, steps, weight, node, examples, metrics, passed, digest, _ = last
-        return Uplink(vectors, elapsed, steps, weight, node, examples, metrics, passed, digest, norms)
+        return last._replace(vectors=vectors, norms=norms)
 
 
 def as_reply(message: Message, sent: Sent) -> Message:

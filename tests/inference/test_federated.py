@@ -11,7 +11,7 @@ from representatives import nightly
 from scipy import stats
 from sklearn.base import clone
 
-from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.client_apps.answers import own_estimates
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
@@ -54,6 +54,60 @@ def over(model, parts, targets, disclosure=None, grid_type=InProcessGrid, **opti
 
 def rows_of(model):
     return model.summary().rows
+
+
+@pytest.mark.parametrize("grid", [True, False])
+def test_intervals_with_the_sites_own_intercepts_are_those_of_dummy_variables(grid):
+    """The information of a site, less what its intercept takes up, adds up to that of the pooled fit."""
+    parts, targets = federation("logistic", sites=3, rows=160, seed=2)
+    model = FederatedLogisticRegression(0.05, l1_ratio=1.0, num_clients=3, site_intercepts="local")
+    if grid:
+        over(model, parts, targets, intervals=True)
+    else:
+        model.fit(parts, targets, intervals=True)
+    dummies = np.repeat(np.eye(3), [len(y) for y in targets], axis=0)[:, :2]
+    estimate, error = by_hand("logistic", np.c_[np.vstack(parts), dummies], np.concatenate(targets))
+    np.testing.assert_allclose([row["estimate"] for row in rows_of(model)], estimate[:3], rtol=1e-6)
+    np.testing.assert_allclose([row["standard error"] for row in rows_of(model)], error[:3], rtol=1e-6)
+    # A site's own estimates are those with its intercept, and its dummy.
+    own = FederatedLogisticRegression(0.05, l1_ratio=1.0, num_clients=3).fit(parts, targets, intervals=True)
+    for name in ("DerSimonian-Laird", "Q"):
+        assert rows_of(model)[1][name] == pytest.approx(rows_of(own)[1][name], rel=1e-6)
+
+
+def test_an_intercept_of_a_site_counts_as_a_column_and_squares_have_no_such_intervals():
+    parts, targets = federation("logistic", sites=4, rows=40)
+    model = FederatedLogisticRegression(num_clients=4, site_intercepts="local")
+    with pytest.raises(ConfigurationError, match=r"intervals of 3 columns and 4 intercepts from \d+ events"):
+        model.fit(parts, targets, intervals=True)
+    with pytest.raises(ConfigurationError, match="which the noise of squares needs, stays at the sites"):
+        FederatedLasso(0.1, site_intercepts="local").fit(parts, targets, intervals=True)
+
+
+@pytest.mark.parametrize("kind", ["lasso", "logistic"])
+@pytest.mark.parametrize("unequal", [True, False])
+def test_a_sites_own_app_whose_rows_have_unequal_weights_is_refused(kind, unequal):
+    """Its standard errors would be those of other rows."""
+    parts, targets = federation(kind, sites=3)
+    made = LeastSquares if kind == "lasso" else Logistic
+
+    def load(context):
+        m = context.node_config["partition-id"]
+        weights = np.full(len(targets[m]), 2.0)
+        weights[0] += unequal and m == 1
+        objective = made(parts[m], targets[m], sample_weight=weights)
+        objective.feature_names, objective.class_names = NAMES, None
+        return objective
+
+    grid, model = InProcessGrid(client_app(load), 3, raise_errors=False), model_of(kind, 3)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        if unequal:
+            with pytest.raises(ConfigurationError, match="rows of partition 1 have unequal weights, and rows that"):
+                model.fit(grid, features=NAMES, intervals=True)
+        else:
+            model.fit(grid, features=NAMES, intervals=True)
+            _, error = by_hand(kind, np.vstack(parts), np.concatenate(targets))
+            np.testing.assert_allclose([row["standard error"] for row in rows_of(model)], error[:3], rtol=1e-6)
 
 
 # --- what the numbers are -------------------------------------------------------------------------------------------

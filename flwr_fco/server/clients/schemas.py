@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
-from flwr_fco.core.schema import Names, difference, digests_of, listed, schema_number
+from flwr_fco.core.schema import Names, Units, difference, digests_of, listed, schema_number
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.envelope import NAMES, addressed, names_in
@@ -41,6 +43,10 @@ class Schemas:
         self._unproved: dict[Any, str] = {}
         #: Sites that were asked for their names in vain.
         self._silent: set[Node] = set()
+        #: Sites that have answered a task that asked for units, and what they have said; columns that were warned of.
+        self.measured: set[Any] = set()
+        self._units: Units | None = None
+        self._warned: set[int] = set()
 
     def compare(self, grid: Grid | None, said: Mapping[Node, float]) -> dict[Node, str]:
         """Compare what sites say with their answers with all that was said before.
@@ -104,6 +110,34 @@ class Schemas:
                 if names.get(node) is None:
                     less = others if node in odd else f"{odd[0]}"
                     self._unproved[node.key] = difference(f"{node}", None, less, theirs, classes=place == 1)
+
+    def compare_units(self, grid: Grid | None, d: int, said: Mapping[Node, Sequence[int]]) -> None:
+        """Warn of columns whose standard deviations differ as those of other units do, of each column once.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid or None
+            Flower's connection to the nodes, to ask one of them for the names of its columns.
+        d : int
+            Number of columns.
+        said : mapping of Node to sequence of int
+            The grades that sites have sent (:func:`flwr_fco.core.schema.grades_of`).
+        """
+        self.measured.update(node.key for node in said)
+        if not any(said.values()):
+            return
+        self._units = units = self._units or Units(d)
+        for node, grades in said.items():
+            units.add(f"node {node.node_id}" if node.partition_id is None else f"partition {node.partition_id}", grades)
+        columns = np.array([j for j in units.differing() if j not in self._warned], np.intp)
+        if not columns.size:
+            return
+        self._warned.update(columns.tolist())
+        named = [node for node, number in self._said.values() if digests_of(number)[0]][:1]
+        names = next(iter(self._asked(grid, 0, named).values()), None)
+        known = names is not None and len(names) == d
+        shown = names if names is not None and known else [f"column {j}" for j in range(d)]
+        warnings.warn(units.text(columns, shown), UserWarning, stacklevel=2)
 
     def explain(self, grid: Grid | None, reasons: Mapping[Node, str], others: Iterable[Node]) -> None:
         """Say which columns a site lacks or has besides whose model has other arrays than the server's.

@@ -8,7 +8,7 @@ from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Setting
@@ -21,6 +21,7 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Zero
 from flwr_fco.server.options import (
     AUTO,
+    ClientOptions,
     CommonOptions,
     RateOptions,
     UnmodifiedOptions,
@@ -37,17 +38,20 @@ from flwr_fco.wire.protocol import Downlink, Node, Uplink
 from flwr_fco.wire.uplink import read_unmodified
 from flwr_fco.work import FirstOrder
 
+#: Numbers of a method by the names under which clients of Flower's own strategies read them.
+NAMES = {"penalty": "proximal-mu"}
+
 
 class _Options(UnmodifiedOptions, RateOptions, WorkOptions, CommonOptions):
     """The options that apply to unmodified clients."""
 
 
-def check_unmodified(options: UnmodifiedOptions) -> None:
+def check_unmodified(options: ClientOptions) -> None:
     """Check that exactly one option, which fits psi, sets how fast the weight of psi or its sparsity grows.
 
     Parameters
     ----------
-    options : UnmodifiedOptions
+    options : ClientOptions
         Options of a strategy; with a threshold and no regularizer, the regularizer becomes ``L1(1.0)``.
 
     Raises
@@ -56,6 +60,12 @@ def check_unmodified(options: UnmodifiedOptions) -> None:
         If the options are missing or conflict.
     """
     strategy: _Options = options  # type: ignore[assignment]
+    if not isinstance(options, UnmodifiedOptions):
+        if isinstance(options.client, Unmodified):
+            if options.client.threshold_per_round is not None:
+                raise ConfigurationError(f"client={options.client!r}: {type(options).__name__} has no psi to threshold")
+            _check_choices(strategy)
+        return
     if strategy.density is not None:
         _check_density(strategy)
     if not isinstance(strategy.client, Unmodified):
@@ -121,7 +131,7 @@ def _check_choices(options: _Options) -> None:
             f"certificate_every={options.certificate_every}: client='unmodified' does not answer questions; evaluate "
             "on the server, or take our ClientApp"
         )
-    if AUTO in (options.client_lr, options.server_lr):
+    if AUTO in (getattr(options, "client_lr", None), getattr(options, "server_lr", None)):
         raise ConfigurationError(
             "client='unmodified': such clients take steps of a size of their own, and do not answer questions; "
             "give client_lr and server_lr as numbers"
@@ -133,11 +143,11 @@ class UnmodifiedClients(Part):
 
     Parameters
     ----------
-    options : UnmodifiedOptions
+    options : ClientOptions
         The strategy, whose options these are.
     """
 
-    def __init__(self, options: UnmodifiedOptions) -> None:
+    def __init__(self, options: ClientOptions) -> None:
         self._options: _Options = options  # type: ignore[assignment]
         self.forget()
 
@@ -148,20 +158,27 @@ class UnmodifiedClients(Part):
         """Return the model as ``FedAvg`` sends it."""
         options = self._options
         keys = {"arrayrecord_key": options.arrayrecord_key, "configrecord_key": options.configrecord_key}
-        return primal_request(self.sent_model(mail)[0], mail.config_of_round, **keys)
+        config = mail.config_of_round
+        numbers = {NAMES[name]: number for name, number in downlink.numbers.items() if name in NAMES}
+        if numbers:
+            config = ConfigRecord({**config, **numbers})
+        return primal_request(self.sent_model(mail)[0], config, **keys)
 
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
         """Return the client's model minus the model that it was sent."""
-        options, problem = self._options, mail.current.problem
+        options, problem, work = self._options, mail.current.problem, mail.plan.work
         assert problem is not None
+        timed = isinstance(work, FirstOrder)
         uplink = read_unmodified(
             content,
             mail.plan.layout,
             sent=self.sent_model(mail)[1],
-            client_lr=problem.client_lr,
-            local_steps=options.work.steps or 1,
+            client_lr=problem.client_lr if timed else 1.0,
+            local_steps=(work.steps or 1) if isinstance(work, FirstOrder) else 1,
             weighted_by_key=options.weighted_by_key,
         )
+        if not timed:
+            return uplink._replace(elapsed=None)
         threshold = self._threshold
         if threshold is None:
             return uplink if options.density is None else uplink._replace(elapsed=1.0)
@@ -176,7 +193,8 @@ class UnmodifiedClients(Part):
         """
         options, work = self._options, mail.plan.work
         check_examples(uplink.examples, options.bounds.max_examples)
-        assert isinstance(work, FirstOrder)
+        if not isinstance(work, FirstOrder):
+            return
         planned = max(1, work.num_draws(int(uplink.examples)))
         check_steps(uplink.steps, 1_000 * planned)
         steps = uplink.steps if uplink.steps > 1 else planned

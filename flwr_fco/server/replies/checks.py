@@ -354,7 +354,7 @@ def weighted(good: Sequence[Reply[Uplink]], weights: Sequence[float]) -> list[Up
     uplinks = []
     for (node, uplink, _), weight in zip(good, weights, strict=True):
         # `_replace` would take four times as long.
-        vectors, elapsed, steps, _, _, examples, metrics, passed, digest, _ = uplink
+        vectors, elapsed, steps, _, _, examples, metrics, passed, digest, _, _ = uplink
         uplinks.append(Uplink(vectors, elapsed, steps, weight, node, examples, metrics, passed, digest))
     return uplinks
 

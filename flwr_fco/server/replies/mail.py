@@ -43,8 +43,8 @@ from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.downlink import downlink_records
 from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes
 from flwr_fco.wire.flower import bytes_of
-from flwr_fco.wire.keys import SCHEMA
-from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric
+from flwr_fco.wire.keys import SCHEMA, UNITS
+from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric, without_metric
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 from flwr_fco.wire.uplink import Sent, SentReader, as_reply, num_examples, read_uplink
 from flwr_fco.work import FirstOrder
@@ -443,7 +443,30 @@ class Mail(Part):
         for node, downlink in letters:
             if downlink.work is not None:
                 current.works[node.node_id] = downlink.work
-        return [(node, self._at_its_places(node, downlink)) for node, downlink in letters] if self.places else letters
+        if self.places:
+            letters = [(node, self._at_its_places(node, downlink)) for node, downlink in letters]
+        return self._asking_for_units(letters) if self._columns else letters
+
+    @property
+    def _columns(self) -> int:
+        """Number of columns whose units are compared; 0 if none are."""
+        private = getattr(self.options, "privacy", None) is not None
+        shape = self.plan.layout.shapes.get("coefficients", ())
+        return 0 if private or not shape or type(self.language) is not OwnClients else int(shape[0])
+
+    def _asking_for_units(self, letters: list[Letter]) -> list[Letter]:
+        """Return letters of which the first to each node asks for the units of its columns."""
+        measured, asking = self.schemas.measured, dict[int, Downlink]()
+        found = []
+        for node, downlink in letters:
+            if node.key not in measured:
+                # One object for all nodes that get the same, as before.
+                if id(downlink) not in asking:
+                    asking[id(downlink)] = downlink._replace(numbers={**downlink.numbers, UNITS: 1.0})
+                found.append((node, asking[id(downlink)]))
+            else:
+                found.append((node, downlink))
+        return found
 
     def _at_its_places(self, node: Node, downlink: Downlink) -> Downlink:
         """Return a node's downlink at the coordinates of its features, if the node has reported them."""
@@ -540,6 +563,10 @@ class Mail(Part):
         reasons = self.schemas.compare(self.grid, {reply.node: reply.value.metrics.get(SCHEMA, 0.0) for reply in good})
         if reasons:
             good = current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
+        columns = self._columns
+        if columns and any(reply.node.key not in self.schemas.measured for reply in good):
+            self.schemas.compare_units(self.grid, columns, {reply.node: reply.value.units for reply in good})
+            good = [reply._replace(content=without_metric(reply.content, UNITS)) for reply in good]
         uplinks = [reply.value for reply in good]
         if not self._kind.compared:
             uplinks = [uplink._replace(vectors={}) for uplink in uplinks]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
 
 from flwr_fco.algorithms.contract.choices import Unmodified
-from flwr_fco.algorithms.density import rounds_needed
+from flwr_fco.algorithms.density import rounds_needed, rounds_of
 from flwr_fco.core.layout import Entry
 from flwr_fco.core.logs import log
 from flwr_fco.results import Number
-from flwr_fco.server.options import density_of
+from flwr_fco.server.options import density_of, serves_unmodified
 from flwr_fco.server.rounds.hooks import RoundHooks
 
 #: An array with less than this fraction of the model's density blocks the whole network.
@@ -65,7 +65,7 @@ class SparseTraining:
         num_rounds : int
             Number of rounds of the run.
         """
-        self._run = strategy._fco
+        self._run, self._num_rounds = strategy._fco, num_rounds
         self._told: set[str] = set()
         #: By metric: the first and the least loss, and the first score.
         self._losses: dict[str, tuple[float, float]] = {}
@@ -83,6 +83,32 @@ class SparseTraining:
             log(WARNING, text, num_rounds, layers, needed)
         elif self._rounds is not None and self._rounds > num_rounds:
             log(WARNING, "Density(rounds=%s): the run ends after %s, before it is reached", self._rounds, num_rounds)
+        statistics = [
+            entry.name for entry in self._run.plan.layout.passed_through if entry.name.endswith("running_var")
+        ]
+        if statistics and serves_unmodified(strategy):
+            text = (
+                "%s and others are statistics of clients that train all weights, not of the model that is cut: count "
+                "them anew on some data before you evaluate or use it (docs/how-to/pytorch-project.md#buffers)"
+            )
+            log(INFO, text, statistics[0])
+
+    def on_run_end(self, result: Any) -> None:
+        """Warn if all rounds have gone by, and the model is of one before the density was reached.
+
+        Parameters
+        ----------
+        result : Result
+            Of the run.
+        """
+        state, needed = self._run.state, min(rounds_of(self._rounds, self._num_rounds), self._num_rounds)
+        ended = len(result.train_metrics_clientapp) >= self._num_rounds
+        if self._density < 1.0 and ended and state is not None and state.elapsed < needed:
+            text = (
+                "the model is that of round %.0f, and its density comes to %g in round %s: rounds that a hook has "
+                "taken back, or that were skipped, do not lower it. Give more rounds"
+            )
+            log(WARNING, text, state.elapsed, self._density, needed)
 
     def on_round_end(self, server_round: int, arrays: Any, metrics: Mapping[str, Number]) -> None:
         """Check the arrays and the losses of a round.

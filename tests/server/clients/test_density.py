@@ -15,8 +15,9 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, HardSparsity, L1Ball, PerParameter, Zero
-from flwr_fco.simulation import simulate
+from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import Density, FedDualAvg, Steps, run_of
+from flwr_fco.wire import flower
 
 SHAPES = {"conv": (4, 2, 3, 3), "hidden": (20, 36), "bias": (20,), "head": (5, 20)}
 WEIGHTS = ("conv", "hidden", "head")
@@ -152,6 +153,36 @@ def test_a_run_that_is_too_short_says_so_before_it_begins(caplog, too_short):
             return 2.0 / (1 + index)
 
     run(rounds_needed(0.1) - too_short, Losses())
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_density_that_is_not_reached_because_a_hook_takes_rounds_back_is_a_warning(caplog, back):
+    class Best(FedDualAvg):
+        """Gives the model of round 3 back for ever, as one that keeps the best one may."""
+
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            self.model = arrays if server_round <= 3 or not back else self.model
+            return self.model, metrics
+
+    arrays = ArrayRecord({name: Array(array) for name, array in start().items()})
+    strategy = Best(client="unmodified", density=0.1, fraction_evaluate=0.0)
+    result = simulate(strategy, walking_app(), num_nodes=2, num_rounds=8, initial_arrays=arrays, progress=False)
+    told = "the model is that of round 3, and its density comes to 0.1 in round 6"
+    assert (told in caplog.text) == back
+    assert ("the model is that of round" in caplog.text) == back
+    kept = np.concatenate([result.arrays[name].numpy().ravel() for name in WEIGHTS])
+    assert (np.mean(kept != 0) > 0.2) == back
+
+
+def test_statistics_of_batchnorm_are_told_to_be_those_of_clients_that_train_all_weights(caplog):
+    for extra, told in (({"norm.running_var": np.ones(4)}, 1), ({}, 0)):
+        caplog.clear()
+        arrays = ArrayRecord({name: Array(array) for name, array in (start() | extra).items()})
+        grid = InProcessGrid(walking_app(), 2)
+        with caplog.at_level("INFO", "flwr"), flower.identity(grid.run_id):
+            FedDualAvg(client="unmodified", density=0.1, fraction_evaluate=0.0).start(grid, arrays, 1)
+        assert caplog.text.count("norm.running_var and others are statistics of clients that train all weights") == told
 
 
 def test_a_nearly_empty_layer_is_named_once_with_the_remedy(caplog):

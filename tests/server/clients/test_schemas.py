@@ -6,22 +6,24 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 from problems import D, app_of, clients, run, start_arrays
 from together import together
 
-from flwr_fco.callbacks import Callback, Checkpoint, CompareUnits
+from flwr_fco import GaussianDP
+from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.client_apps import Disclosure
-from flwr_fco.core.schema import names_of, schema_number
+from flwr_fco.core.schema import Units, grades_of, names_of, schema_number
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.objectives import Hinge, Layout, LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import L1
 from flwr_fco.server.clients.schemas import Schemas
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, FedNewton, Participation, Steps, run_of
 from flwr_fco.wire import flower
-from flwr_fco.wire.keys import SCHEMA
+from flwr_fco.wire.keys import SCHEMA, UNITS
 from flwr_fco.wire.protocol import Node
 
 NAMES = ["age", "bmi", "crp", "dose", "egfr", "fev"]
@@ -234,45 +236,79 @@ def test_a_site_of_a_sampled_round_is_compared_before_its_answer_counts():
             np.testing.assert_array_equal(array.numpy(), expected[name].numpy())
 
 
-def test_units_are_compared_before_round_1_of_any_strategy_if_that_is_asked_for(way):
+def told_of_units(strategy, objectives, rounds=1, **options):
+    """Return the warnings about units of a run."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        run(strategy, objectives, rounds, **options)
+    return [text for text in (f"{warning.message}" for warning in told) if "standard deviations differ" in text]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("strategy", [averaging, lambda: FedNewton(regularizer=L1(0.01), min_train_nodes=1)])
+def test_units_are_compared_with_the_first_answers_of_any_strategy(way, strategy):
     objectives = losses(lambda table: table.assign(crp=1000.0 * table["crp"]))
-    strategy = FedNewton(regularizer=L1(0.01), min_train_nodes=1)
-    told = r"standard deviations differ .*: crp \(.* at partition \d, .* at partition 2\)\. If the units"
-    with pytest.warns(UserWarning, match=told):
-        run(strategy, objectives, 1, callbacks=[CompareUnits()], **way)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        run(averaging(), losses(), 1, callbacks=[CompareUnits()])
+    (told,) = told_of_units(strategy(), objectives, 3, **WAYS[way])
+    assert re.search(r": crp \(.* at partition \d, .* at partition 2\)\. If the units", told)
+    assert not told_of_units(strategy(), losses(), **WAYS[way])
 
 
-def test_units_of_columns_without_names_and_of_sites_that_refuse():
+def test_units_of_columns_without_names_and_of_a_site_that_comes_late():
     tables = [np.random.default_rng(m).standard_normal((20, D - 1)) for m in range(3)]
     tables[2][:, 2] *= 10.0
     objectives = [LeastSquares(table, table[:, 0]) for table in tables]
-    with pytest.warns(UserWarning, match=r"column 2 \(.* at partition [01], .* at partition 2\)"):
-        run(averaging(), objectives, 1, callbacks=[CompareUnits()])
-    # It is a question like others, and a site's owner may refuse it.
-    objectives[2] = LeastSquares(tables[2][:15], tables[2][:15, 0])
-    app = app_of(objectives, disclosure=Disclosure(min_rows=18))
-    grid = InProcessGrid(app, 3, raise_errors=False)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        start(averaging(fraction_evaluate=0.0), grid, 1, callbacks=[CompareUnits()])
+    late = Participation(choose_nodes=lambda number, nodes: [n for n in nodes if n.partition_id != 2 or number > 1])
+    (told,) = told_of_units(averaging(participation=late), objectives, 3)
+    assert re.search(r"column 2 \(.* at partition [01], .* at partition 2\)", told)
 
 
-def test_units_of_what_has_none():
-    class Distance(Objective):
-        num_examples = 3
-        layout = Layout.from_arrays({"center": np.zeros(2)})
+def test_units_leave_once_and_not_where_they_may_not():
+    def grades(objectives, strategy=None, **options):
+        grid = Counted(app_of(objectives, **options), len(objectives))
+        start(strategy or averaging(fraction_evaluate=0.0), grid, 3)
+        return [UNITS.encode() in content for kind, content in grid.sent if kind == "train"]
 
-        def value(self, w):
-            return 0.5 * float(w @ w)
+    plain = losses(lambda table: table.assign(crp=1000.0 * table["crp"]), number=4)
+    with pytest.warns(UserWarning, match="at partition 2"):
+        assert grades(plain) == 4 * [True] + 8 * [False]
+    assert not any(grades(plain, disclosure=Disclosure(hessian_share=0.5)))
+    sparse = [Logistic(scipy.sparse.csr_array(f.features), f.labels) for f in plain]
+    assert not any(grades(sparse))
+    private = FedDualAvg(
+        weighting="uniform",
+        normalize_local_work=False,
+        fraction_evaluate=0.0,
+        work=Steps(1),
+        privacy=GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3, noise_seed=0),
+    )
+    assert not any(grades(plain, private))
 
-        def gradient(self, w, batch=None, out=None):
-            return w.copy()
 
-    with pytest.raises(ConfigurationError, match=r"the model has the arrays \['center'\]; expected 'coefficients'"):
-        run(averaging(), [Distance()] * 2, 1, start={"center": np.zeros(2)}, callbacks=[CompareUnits()])
+@pytest.mark.parametrize("said", [[], [5], [10**9] * 6, [0.5] * 6, ["x"], None])
+def test_nonsense_about_units_is_not_compared(said):
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 2 and said is not None:
+            reply.content["metrics"].pop(UNITS, None)
+            if said and not isinstance(said[0], str):
+                reply.content["metrics"][UNITS] = said
+        return reply
+
+    strategy = averaging()
+    objectives = losses(lambda table: table.assign(crp=1000.0 * table["crp"]))
+    assert bool(told_of_units(strategy, objectives, mods=[mod])) == (said is None)
+    assert not run_of(strategy).left_out
+    assert UNITS not in run_of(strategy).result.train_metrics_clientapp[1]
+
+
+@together("factor", [4.7, 5.0, 5.5, 6.0, 1e-9, 1e300])
+def test_grades_tell_factors_above_5_and_no_smaller_ones(factor):
+    here = np.random.default_rng(0).uniform(0.1, 10.0, 50)
+    units = Units(50)
+    units.add("a", grades_of(here))
+    units.add("b", grades_of(factor * here))
+    units.add("c", grades_of(np.zeros(50)) or [0] * 50)
+    assert units.differing().size == (50 if factor > 5.43 or factor < 0.1 else 0)
 
 
 TEXTS = {
