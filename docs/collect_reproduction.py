@@ -18,9 +18,9 @@ from pathlib import Path
 from PIL import Image
 
 from flwr_fco.models import write_file
-from reproduction.claims.definition import EXPERIMENTS
+from reproduction.claims.definition import EXPERIMENTS, load_definition
 from reproduction.claims.pages import write_pages
-from reproduction.claims.stored import RESULTS, read_folders
+from reproduction.claims.stored import RESULTS, nothing_yet, read_folders, seen_again
 
 HERE = Path(__file__).parent / "reproduction"
 #: Pictures above this size in bytes are stored with 256 colours.
@@ -32,10 +32,13 @@ def main() -> None:
     parser.add_argument("results", type=Path, nargs="?")
     options = parser.parse_args()
     known = json.loads((HERE / RESULTS).read_text(encoding="utf-8"))
-    found = read_folders(options.results) if options.results is not None else {}
+    read = read_folders(options.results) if options.results is not None else {}
+    found = {name: seen_again(own, known.get(name)) for name, own in read.items()}
     for name in found:
         _copy_picture(options.results / name / "figure.png", HERE / f"{name}.png")
     stored = {name: own for name in EXPERIMENTS if (own := found.get(name, known.get(name))) is not None}
+    # A long run that nobody has made yet has its page all the same.
+    stored |= {name: nothing_yet() for name in EXPERIMENTS if name not in stored and load_definition(name).long}
     write_file(HERE / RESULTS, json.dumps(stored, indent=1) + "\n")
     write_pages(stored, HERE, "{}.png", rates="")
 

@@ -28,6 +28,8 @@ extensions = [
 exclude_patterns = ["_build", "gallery/*.rst", "gallery/*.py", "sg_execution_times.rst"]
 templates_path = ["_templates"]
 nitpicky = False
+# What is quoted can be sought in a log.
+smartquotes = False
 
 html_theme = "pydata_sphinx_theme"
 html_title = "flwr-fco"

@@ -35,8 +35,9 @@ Differs from the paper in: 1. the relay, see above; 2. nodes with more steps do 
 (``normalize_local_work``); 3. psi, see above; 4. DFedMid's second proximal map acts after mixing in the dual, which
 agrees with the paper in the Euclidean geometry.
 
-Errata: DFedMid as printed applies psi in the local steps and again after mixing, so it solves the problem with twice
-the strength, as FedMid does; ``server_prox=False`` counts psi once.
+DFedMid has no box in the paper: this is the method of its authors' public code. It applies psi in the local steps and
+again after mixing, so it solves the problem with twice a finite psi, as FedMid does; ``server_prox=False`` counts it
+once.
 """
 
 from __future__ import annotations

@@ -35,7 +35,10 @@ Differs from the paper in: 1. client m has weight p_m, not 1/M (``weighting="uni
 more steps do not weigh more (``normalize_local_work``); 3. psi, see above.
 
 Errata: equation (4) as printed divides by |S_r| instead of M, so `control` is not the mean of the clients' own variates
-when some are absent, and the method stalls. Here `control` is that mean.
+when some are absent. With `control` 0 at the start and samples of one size it is a multiple of that mean, and the
+method still converges; where the sizes vary, or `control` starts as a gradient, it stalls. Here `control` is the mean.
+The proof of theorem B.2 drops S_0, which holds the differences of the clients' gradients at w_0: a term that falls with
+the number of rounds is missing in its bound.
 """
 
 from __future__ import annotations

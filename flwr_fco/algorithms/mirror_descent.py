@@ -13,8 +13,9 @@ symbols in brackets::
 where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The mean of sparse points is not sparse (the curse of primal
 averaging), and the server's single proximal step cannot undo it.
 
-Erratum: as printed, psi acts on the client and again on the server, so FedMid solves the problem with twice the
-strength. That is the default here; ``server_prox=False`` or ``client_prox=False`` counts psi once.
+Erratum: as printed, psi acts on the client and again on the server, so FedMid solves the problem with twice a psi that
+is finite; for a constraint the two are the same, 2 chi = chi. That is the default here; ``server_prox=False`` or
+``client_prox=False`` counts psi once.
 
 In non-Euclidean geometries the server, as printed, adds a difference of primal points to a dual. Its fixed point is
 then not the optimum, even with one local step; FedDualAvg does not have this limitation.

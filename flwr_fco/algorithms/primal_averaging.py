@@ -13,7 +13,8 @@ exact zeros::
         primal <- primal - client_lr (gradient + s)      s in the subdifferential of psi, sign(0) = 0
 
 Differs from the papers in: 1. a server rate (1.0 is the papers'); 2. clients with more steps do not weigh more
-(``normalize_local_work``); 3. constraints contribute no subgradient, so the iterates may leave the set.
+(``normalize_local_work``); 3. constraints contribute no subgradient, so the iterates may leave the set; 4. s is that of
+the gradient's point; the authors' public code takes it at the point after the gradient step.
 """
 
 from __future__ import annotations

@@ -46,8 +46,9 @@ in brackets::
 where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). It is the primal twin of FeDualEx and inherits FedMid's
 curse: the mean of sparse points is not sparse.
 
-Erratum: as printed, psi acts on the client and again on the server, so FedMiP solves the problem with about twice the
-strength. That is the default here; ``server_prox=False`` counts psi once.
+Erratum: as printed, psi acts on the client and again on the server, so FedMiP solves the problem with about twice a psi
+that is finite; for a constraint the two are the same, 2 chi = chi. That is the default here; ``server_prox=False``
+counts psi once.
 
 In non-Euclidean geometries the server, as printed, adds a difference of primal points to a dual. With
 ``server_prox=False`` it adds primal points in every geometry.

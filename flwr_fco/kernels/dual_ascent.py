@@ -3,6 +3,16 @@
 from flwr_fco.kernels import njit
 
 
+@njit(cache=True)
+def _best(old, ascent, curvature):  # type: ignore[no-untyped-def]
+    """Return the projected gradient of a coordinate in [0, 1], and where its maximum is."""
+    if (old <= 0.0 and ascent < 0.0) or (old >= 1.0 and ascent > 0.0):
+        return 0.0, old
+    if curvature > 0.0:
+        return abs(ascent), min(1.0, max(0.0, old + ascent / curvature))
+    return abs(ascent), 1.0 if ascent > 0.0 else 0.0
+
+
 @njit(cache=True, fastmath={"reassoc", "contract"})
 def hinge_epoch(features, signs, squares, order, scale, alpha, theta):  # type: ignore[no-untyped-def]
     """Maximise the dual of the hinge loss exactly over one coordinate at a time; return the largest violation.
@@ -38,19 +48,39 @@ def hinge_epoch(features, signs, squares, order, scale, alpha, theta):  # type: 
             margin += row[j] * theta[j]
         ascent = 1.0 - signs[i] * margin
         old = alpha[i]
-        projected = ascent
-        if (old <= 0.0 and ascent < 0.0) or (old >= 1.0 and ascent > 0.0):
-            projected = 0.0
-        worst = max(worst, abs(projected))
-        if projected == 0.0:
-            continue
-        if squares[i] > 0.0:
-            new = min(1.0, max(0.0, old + ascent / (scale * squares[i])))
-        else:
-            new = 1.0 if ascent > 0.0 else 0.0
+        violation, new = _best(old, ascent, scale * squares[i])
+        worst = max(worst, violation)
         if new != old:
             alpha[i] = new
             move = scale * signs[i] * (new - old)
             for j in range(d):
                 theta[j] += move * row[j]
+    return worst
+
+
+@njit(cache=True)
+def sparse_hinge_epoch(starts, indices, values, signs, squares, order, scale, alpha, theta):  # type: ignore[no-untyped-def]
+    """Maximise the hinge loss's dual like :func:`hinge_epoch`, on sparse rows.
+
+    Parameters
+    ----------
+    starts, indices, values
+        As in :func:`flwr_fco.kernels.sparse.row_scores`.
+    signs, squares, order, scale, alpha, theta
+        As in :func:`hinge_epoch`.
+    """
+    worst = 0.0
+    for i in order:
+        margin = 0.0
+        for p in range(starts[i], starts[i + 1]):
+            margin += values[p] * theta[indices[p]]
+        ascent = 1.0 - signs[i] * margin
+        old = alpha[i]
+        violation, new = _best(old, ascent, scale * squares[i])
+        worst = max(worst, violation)
+        if new != old:
+            alpha[i] = new
+            move = scale * signs[i] * (new - old)
+            for p in range(starts[i], starts[i + 1]):
+                theta[indices[p]] += move * values[p]
     return worst

@@ -21,6 +21,13 @@ CHUNK = 64
 
 
 @njit(cache=True)
+def _check_rows(n, rows):  # type: ignore[no-untyped-def]
+    for row in rows:
+        if row < 0 or row >= n:
+            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+
+
+@njit(cache=True)
 def _check(features, rows, w, out):  # type: ignore[no-untyped-def]
     """Refuse what would read or write outside the arrays: compiled code does not notice by itself."""
     d = features.shape[1]
@@ -28,10 +35,7 @@ def _check(features, rows, w, out):  # type: ignore[no-untyped-def]
         raise ValueError("the vector w has another length than the objective's layout")
     if out.shape[0] != w.shape[0]:
         raise ValueError("out has another length than w")
-    n = features.shape[0]
-    for row in rows:
-        if row < 0 or row >= n:
-            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+    _check_rows(features.shape[0], rows)
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
@@ -257,6 +261,25 @@ def add_logistic_gradient(features, signs, rows, w, factor, shrinkage, out):  # 
 
 
 @njit(cache=True)
+def _add_softmax(features, labels, rows, shift, coefficients, intercept, weight, gathered, out):  # type: ignore[no-untyped-def]
+    """Add sum_i (x_i + shift) r_i' to the start of out, and return r = weight * (softmax(m_i) - e_{y_i})."""
+    block = gathered[: rows.shape[0]]
+    for i in range(rows.shape[0]):
+        block[i] = features[rows[i]]
+        for j in range(shift.shape[0]):
+            block[i, j] += shift[j]
+    residuals = np.dot(block, coefficients)
+    for i in range(rows.shape[0]):
+        for c in range(intercept.shape[0]):
+            residuals[i, c] += intercept[c]
+    softmax_slopes(residuals, labels[rows], weight)
+    product = np.dot(block.T, residuals).reshape(coefficients.size)
+    for j in range(product.shape[0]):
+        out[j] += product[j]
+    return residuals
+
+
+@njit(cache=True)
 def add_multinomial_gradient(features, labels, rows, w, num_classes, factor, shrinkage, out):  # type: ignore[no-untyped-def]
     """Add factor * mean_i (x_i, 1) (softmax(m_i) - e_{y_i})' + shrinkage * (W, 0) to out, m_i = W' x_i + b.
 
@@ -281,41 +304,19 @@ def add_multinomial_gradient(features, labels, rows, w, num_classes, factor, shr
         raise ValueError("the vector w has another length than the objective's layout")
     if out.shape[0] != w.shape[0]:
         raise ValueError("out has another length than w")
-    for row in rows:
-        if row < 0 or row >= n:
-            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+    _check_rows(n, rows)
     count = rows.shape[0]
     # Copies, because out may be w and later chunks still need the old values.
     coefficients = w[:size].copy().reshape(d, num_classes)
-    intercept = np.zeros(num_classes)
-    if w.shape[0] > size:
-        intercept[:] = w[size:]
+    intercept, shift = w[size:].copy(), np.zeros(0)
     _add_shrinkage(size, w, shrinkage, out)
     gathered = np.empty((min(CHUNK, count), d))
     weight = factor / count
     for start in range(0, count, CHUNK):
-        length = min(CHUNK, count - start)
-        block = gathered[:length]
-        for i in range(length):
-            block[i] = features[rows[start + i]]
-        residuals = np.dot(block, coefficients)
-        for i in range(length):
-            top = -np.inf
-            for c in range(num_classes):
-                residuals[i, c] += intercept[c]
-                top = max(top, residuals[i, c])
-            total = 0.0
-            for c in range(num_classes):
-                residuals[i, c] = math.exp(residuals[i, c] - top)
-                total += residuals[i, c]
-            for c in range(num_classes):
-                residuals[i, c] *= weight / total
-            residuals[i, labels[rows[start + i]]] -= weight
-        product = np.dot(block.T, residuals).reshape(size)
-        for j in range(size):
-            out[j] += product[j]
+        part = rows[start : start + CHUNK]
+        residuals = _add_softmax(features, labels, part, shift, coefficients, intercept, weight, gathered, out)
         if w.shape[0] > size:
-            for i in range(length):
+            for i in range(part.shape[0]):
                 for c in range(num_classes):
                     out[size + c] += residuals[i, c]
 
@@ -381,31 +382,16 @@ def add_adversarial_operator(features, labels, rows, w, num_classes, intercepts,
     split = size + intercepts
     if w.shape[0] != split + d or out.shape[0] != split + d:
         raise ValueError("w or out has another length than the objective's layout")
-    for row in rows:
-        if row < 0 or row >= n:
-            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+    _check_rows(n, rows)
     count = rows.shape[0]
     coefficients = w[:size].reshape(d, num_classes)
-    perturbation = w[split:]
     gathered = np.empty((min(CHUNK, count), d))
     weight = scale / count
     total = np.zeros(num_classes)
     for start in range(0, count, CHUNK):
-        length = min(CHUNK, count - start)
-        block = gathered[:length]
-        for i in range(length):
-            source = features[rows[start + i]]
-            for j in range(d):
-                block[i, j] = source[j] + perturbation[j]
-        slopes = np.dot(block, coefficients)
-        for i in range(length):
-            for c in range(intercepts):
-                slopes[i, c] += w[size + c]
-        softmax_slopes(slopes, labels[rows[start : start + length]], weight)
-        product = np.dot(block.T, slopes).reshape(size)
-        for j in range(size):
-            out[j] += product[j]
-        for i in range(length):
+        part = rows[start : start + CHUNK]
+        slopes = _add_softmax(features, labels, part, w[split:], coefficients, w[size:split], weight, gathered, out)
+        for i in range(part.shape[0]):
             for c in range(num_classes):
                 total[c] += slopes[i, c]
     for c in range(intercepts):

@@ -32,22 +32,6 @@ _REORDER = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True)
-def soft_threshold(z: Vector, threshold: Vector, out: Vector) -> None:
-    """Write sign(z) max(|z| - threshold, 0)."""
-    step = 0 if threshold.size == 1 else 1
-    for i in range(z.size):
-        a = threshold[i * step]
-        v = z[i]
-        if v > a:
-            out[i] = v - a
-        elif v < -a:
-            out[i] = v + a
-        else:
-            # A NaN is neither above nor below and must not be hidden.
-            out[i] = v if math.isnan(v) else 0.0
-
-
-@njit(cache=True)
 def _largest(z: Vector) -> float:
     """Return max |z_i|, NaN ignored. Four running maxima: a single one waits for itself."""
     m0 = m1 = m2 = m3 = 0.0
@@ -179,22 +163,12 @@ def _displacement(s: float, b: float, c: float, p: float) -> tuple[float, float]
 
 
 @njit(cache=True)
-def _p_norm_trial(
-    z: Vector,
-    a: Vector,
-    b: Vector,
-    lower: Vector,
-    upper: Vector,
-    v: Vector,
-    c: float,
-    p: float,
-    u: Vector,
-    share: Vector,
-) -> tuple[float, float]:
+def _p_norm_trial(terms: Vector, b: Vector, c: float, p: float, u: Vector, share: Vector) -> tuple[float, float]:
     """Minimise each coordinate of -<z, u> + psi(v + u) + c (p-1)/q ||u||_q^q; return log ||u||_q and its slope.
 
     The slope is -d log ||u||_q / d log c / (p-1), between 0 (every coordinate on a border or a kink) and 1.
     """
+    z, a, lower, upper, v = terms[0], terms[1], terms[2], terms[3], terms[4]
     step_b = 0 if b.size == 1 else 1
     for i in range(z.size):
         b_i = b[i * step_b]
@@ -253,23 +227,12 @@ def _p_norm_scale(
 
 
 @njit(cache=True)
-def _p_norm_inside(
-    pull: Vector,
-    a: Vector,
-    shrinkage: Vector,
-    low: Vector,
-    high: Vector,
-    v: Vector,
-    x: float,
-    p: float,
-    u: Vector,
-    share: Vector,
-) -> None:
+def _p_norm_inside(terms: Vector, shrinkage: Vector, x: float, p: float, u: Vector, share: Vector) -> None:
     """Write the minimiser of :func:`p_norm_terms` inside the ball: a root find in x = log ||u||_q."""
     q = p / (p - 1.0)
     left, right = -math.inf, math.inf
     for _ in range(_MAX_STEPS):
-        log_norm, slope = _p_norm_trial(pull, a, shrinkage, low, high, v, math.exp((2.0 - q) * x), p, u, share)
+        log_norm, slope = _p_norm_trial(terms, shrinkage, math.exp((2.0 - q) * x), p, u, share)
         gap = log_norm - x
         if gap == -math.inf:
             break
@@ -286,26 +249,15 @@ def _p_norm_inside(
 
 
 @njit(cache=True)
-def _p_norm_at_border(
-    pull: Vector,
-    a: Vector,
-    shrinkage: Vector,
-    low: Vector,
-    high: Vector,
-    v: Vector,
-    goal: float,
-    p: float,
-    u: Vector,
-    share: Vector,
-) -> bool:
+def _p_norm_at_border(terms: Vector, shrinkage: Vector, goal: float, p: float, u: Vector, share: Vector) -> bool:
     """Write the minimiser of :func:`p_norm_terms` with log ||u||_q = goal; return whether there is one."""
     q = p / (p - 1.0)
     left, right = (2.0 - q) * goal, math.inf
     # Where no border or kink is in the way, this multiplier is the answer.
-    y = max(left, math.log(max(p_norm(pull, p) / (p - 1.0), TINY)) - goal / (p - 1.0))
+    y = max(left, math.log(max(p_norm(terms[0], p) / (p - 1.0), TINY)) - goal / (p - 1.0))
     stride = 1.0
     for _ in range(_MAX_STEPS):
-        log_norm, slope = _p_norm_trial(pull, a, shrinkage, low, high, v, math.exp(y), p, u, share)
+        log_norm, slope = _p_norm_trial(terms, shrinkage, math.exp(y), p, u, share)
         gap = log_norm - goal
         if abs(gap) <= 4.0 * _EPSILON * max(1.0, abs(goal)):
             break
@@ -350,11 +302,8 @@ def p_norm_terms(
     d = z.size
     step_l = 0 if lower.size == 1 else 1
     step_u = 0 if upper.size == 1 else 1
-    pull = np.empty(d)
-    a = np.empty(d)
-    low = np.empty(d)
-    high = np.empty(d)
-    v = np.empty(d)
+    terms = np.empty((5, d))
+    pull, a, low, high, v = terms[0], terms[1], terms[2], terms[3], terms[4]
     scale = _p_norm_scale(z, threshold, lower, upper, center, pull, a)
     if scale < 0.0:
         out[:] = math.nan
@@ -377,13 +326,13 @@ def p_norm_terms(
     x = math.log(max(p_norm(pull, p) / (p - 1.0), TINY))
     limited = False
     if bound < math.inf:
-        at_border, _ = _p_norm_trial(pull, a, shrinkage, low, high, v, bound ** (2.0 - q), p, u, share)
+        at_border, _ = _p_norm_trial(terms, shrinkage, bound ** (2.0 - q), p, u, share)
         limited = at_border > math.log(bound)
         x = min(x, math.log(bound))
     if limited:
-        feasible = _p_norm_at_border(pull, a, shrinkage, low, high, v, math.log(bound), p, u, share)
+        feasible = _p_norm_at_border(terms, shrinkage, math.log(bound), p, u, share)
     else:
-        _p_norm_inside(pull, a, shrinkage, low, high, v, x, p, u, share)
+        _p_norm_inside(terms, shrinkage, x, p, u, share)
     for i in range(d):
         w = v[i] + u[i]
         if u[i] == 0.0:
@@ -580,36 +529,3 @@ def simplex_terms(
     _simplex_root(s, b, low, high, tau, w)
     _share_out(s, b, low, high, radius, curved, w, out)
     return True
-
-
-@njit(cache=True)
-def diagonal_terms(
-    z: Vector,
-    weights: Vector,
-    threshold: Vector,
-    shrinkage: Vector,
-    lower: Vector,
-    upper: Vector,
-    out: Vector,
-) -> None:
-    """Write clip(soft(z, threshold) / (weights + shrinkage), lower, upper)."""
-    step_w = 0 if weights.size == 1 else 1
-    step_a = 0 if threshold.size == 1 else 1
-    step_b = 0 if shrinkage.size == 1 else 1
-    step_l = 0 if lower.size == 1 else 1
-    step_u = 0 if upper.size == 1 else 1
-    for i in range(z.size):
-        a = threshold[i * step_a]
-        value = z[i]
-        if value > a:
-            value -= a
-        elif value < -a:
-            value += a
-        elif not math.isnan(value):
-            value = 0.0
-        value /= weights[i * step_w] + shrinkage[i * step_b]
-        if value < lower[i * step_l]:
-            value = lower[i * step_l]
-        elif value > upper[i * step_u]:
-            value = upper[i * step_u]
-        out[i] = value

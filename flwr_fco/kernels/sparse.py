@@ -73,39 +73,6 @@ def add_sparse_rows(starts, indices, values, rows, slopes, weights, offsets):  #
 
 
 @njit(cache=True)
-def sparse_hinge_epoch(starts, indices, values, signs, squares, order, scale, alpha, theta):  # type: ignore[no-untyped-def]
-    """Maximise the hinge loss's dual like :func:`flwr_fco.kernels.dual_ascent.hinge_epoch`, on sparse rows.
-
-    Parameters
-    ----------
-    starts, indices, values
-        As in :func:`row_scores`.
-    signs, squares, order, scale, alpha, theta
-        As in :func:`flwr_fco.kernels.dual_ascent.hinge_epoch`.
-    """
-    worst = 0.0
-    for i in order:
-        margin = 0.0
-        for p in range(starts[i], starts[i + 1]):
-            margin += values[p] * theta[indices[p]]
-        ascent = 1.0 - signs[i] * margin
-        old = alpha[i]
-        if (old <= 0.0 and ascent < 0.0) or (old >= 1.0 and ascent > 0.0):
-            continue
-        worst = max(worst, abs(ascent))
-        if squares[i] > 0.0:
-            new = min(1.0, max(0.0, old + ascent / (scale * squares[i])))
-        else:
-            new = 1.0 if ascent > 0.0 else 0.0
-        if new != old:
-            alpha[i] = new
-            move = scale * signs[i] * (new - old)
-            for p in range(starts[i], starts[i + 1]):
-                theta[indices[p]] += move * values[p]
-    return worst
-
-
-@njit(cache=True)
 def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     logistic,
     starts,

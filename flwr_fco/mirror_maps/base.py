@@ -17,8 +17,8 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
 from flwr_fco.errors import ConfigurationError, MagnitudeError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.kernels.mirror import diagonal_terms
-from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms
+from flwr_fco.kernels.prox import termwise_arrays
+from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms, Terms
 from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
 
 #: The method by which retrieve computes its minimiser.
@@ -255,15 +255,6 @@ class Euclidean(MirrorMap):
         return Coordinates.of(self, None, regularizer, indices) if type(self) is Euclidean else None
 
 
-class Terms(NamedTuple):
-    """The separable terms of t psi for kernels: float64 arrays with one element or as many as the vector."""
-
-    threshold: Vector
-    shrinkage: Vector
-    lower: Vector
-    upper: Vector
-
-
 Ball = L1Ball | L2Ball | Simplex
 
 
@@ -350,10 +341,10 @@ class Coordinates(NamedTuple):
         if positions is not None:
             restricted = None if restricted is None else restricted.restrict(positions)
             terms = terms_at(terms, positions)
-        scaled = _scaled(terms, t, z.size)
+        scaled = terms.scaled(t, z.size)
         out = np.empty_like(z) if out is None else out
         if restricted is None:
-            diagonal_terms(z, _ONE, *scaled, out)
+            termwise_arrays(z, _ONE, *scaled, out)
         elif not restricted.solve(z, scaled, out):
             raise _without_point(self.geometry, self.regularizer, z, t)
         return out
@@ -433,7 +424,7 @@ class TermwiseMap(MirrorMap):
         if parts is None or not self._can_constrain(parts):
             return "refused"
         ways = [self.constraint_method(block.ball, block.whole) for block in parts.balls]
-        easy = self.closed_form(_scaled(parts.terms, 1.0, None))
+        easy = self.closed_form(parts.terms.scaled(1.0))
         return "closed form" if easy and all(way == "closed form" for way in ways) else "root find"
 
     def never_supports(self, regularizer: Proximable) -> bool:
@@ -456,7 +447,7 @@ class TermwiseMap(MirrorMap):
         if parts is None or not self._can_constrain(parts):
             self.require(regularizer)
             raise ConfigurationError(f"{type(regularizer).__name__} has no separable terms on shape {z.shape}")
-        terms = _scaled(parts.terms, t, z.size)
+        terms = parts.terms.scaled(t, z.size)
         if out is None:
             out = np.empty_like(z)
         if parts.balls and np.may_share_memory(z, out):
@@ -465,7 +456,7 @@ class TermwiseMap(MirrorMap):
             feasible = self.solve(z, terms, out)
         elif self.separable:
             feasible = self.solve(z, terms, out)
-            free = _scaled(SeparableTerms(), 0.0, None)
+            free = SeparableTerms().scaled(0.0)
             for block in parts.balls:
                 part = np.empty(z[block.place].size)
                 whole = Block(slice(None), block.shape or part.shape, block.ball)
@@ -542,28 +533,6 @@ def _split_bound(regularizer: BoundRegularizer) -> _Parts | None:
 def _collapsed(field: Any) -> Any:
     """Return a constant array as a number, and any other array unchanged."""
     return float(field[0]) if np.size(field) and np.all(field == field[0]) else field
-
-
-def _scaled(terms: SeparableTerms, t: float, size: int | None) -> Terms:
-    """Return the terms of t psi as arrays for the kernels; the size is not checked if it is None."""
-    arrays = [_vector(terms.threshold, t), _vector(terms.shrinkage, t), _vector(terms.lower), _vector(terms.upper)]
-    if size is not None:
-        for name, array in zip(Terms._fields, arrays, strict=True):
-            if array.shape not in ((1,), (size,)):
-                raise ConfigurationError(
-                    f"psi's {name} has shape {array.shape}, the vector has {size} elements; bind psi to the model's "
-                    "layout (psi.bind(layout)), or give it weights of the vector's shape"
-                )
-    return Terms(*arrays)
-
-
-def _vector(field: Any, factor: float = 1.0) -> Vector:
-    """Return factor * field, at most the largest float, as a new array (kernels require writable ones)."""
-    if isinstance(field, float):
-        return np.array([field if factor == 1.0 else min(field * factor, sys.float_info.max)])
-    with np.errstate(over="ignore"):
-        array = np.atleast_1d(np.multiply(field, factor, dtype=np.float64))
-    return array if factor == 1.0 else np.minimum(array, sys.float_info.max, out=array)
 
 
 def _spread(field: Vector, size: int) -> Vector:

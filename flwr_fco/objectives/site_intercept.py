@@ -278,15 +278,6 @@ class SiteIntercept(LinearModel):
         """Return that of the objective with its intercept."""
         return self.with_intercept.batch_lipschitz(batch_size, norm)
 
-    def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:
-        raise NotImplementedError  # A row's loss depends on the intercept, and so on all rows.
-
-    def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
-        raise NotImplementedError
-
-    def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
-        raise NotImplementedError
-
 
 def check_site_rows(rows: dict[str, int], *, few: bool = True) -> None:
     """Refuse logistic sites with too few rows for an intercept of their own, and warn of those with few.

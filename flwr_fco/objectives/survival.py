@@ -233,9 +233,6 @@ class CoxRegression(LinearModel):
     def _mean_loss(self, scores: Scores) -> float:
         return self._slopes_of(scores, self._shares)[0]
 
-    def _losses(self, scores: Scores, targets: NDArray[Any]) -> Vector:
-        raise NotImplementedError  # A row has no loss of its own.
-
     def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
         loss, scores[:] = self._slopes_of(scores, self._shares)
         return loss * self.num_examples

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -19,6 +20,15 @@ from flwr_fco.regularizers.validation import check_step, destination
 Scope = Literal["each", "joint"]
 
 
+class Terms(NamedTuple):
+    """The separable terms of t psi for kernels: float64 arrays with one element or as many as the vector."""
+
+    threshold: Vector
+    shrinkage: Vector
+    lower: Vector
+    upper: Vector
+
+
 class SeparableTerms(NamedTuple):
     """The terms of a separable psi(w) = sum_i a_i |w_i| + b_i/2 w_i^2 + indicator(lower_i <= w_i <= upper_i).
 
@@ -30,6 +40,39 @@ class SeparableTerms(NamedTuple):
     shrinkage: float | Array = 0.0
     lower: float | Array = -np.inf
     upper: float | Array = np.inf
+
+    def scaled(self, t: float, size: int | None = None) -> Terms:
+        """Return the terms of t psi as arrays for the kernels.
+
+        Parameters
+        ----------
+        t : float
+            The weight of psi, finite and >= 0.
+        size : int, optional
+            The length of the vector that the terms have to fit; not checked by default.
+
+        Raises
+        ------
+        ConfigurationError
+            If a term does not fit.
+        """
+        arrays = Terms(_vector(self.threshold, t), _vector(self.shrinkage, t), _vector(self.lower), _vector(self.upper))
+        for name, array in zip(Terms._fields, arrays, strict=True):
+            if size is not None and array.shape not in ((1,), (size,)):
+                raise ConfigurationError(
+                    f"psi's {name} has shape {array.shape}, the vector has {size} elements; bind psi to the model's "
+                    "layout (psi.bind(layout)), or give it weights of the vector's shape"
+                )
+        return arrays
+
+
+def _vector(field: Any, factor: float = 1.0) -> Vector:
+    """Return factor * field, at most the largest float, as a new array (kernels require writable ones)."""
+    if isinstance(field, float):
+        return np.array([field if factor == 1.0 else min(field * factor, sys.float_info.max)])
+    with np.errstate(over="ignore"):
+        array = np.atleast_1d(np.multiply(field, factor, dtype=np.float64))
+    return array if factor == 1.0 else np.minimum(array, sys.float_info.max, out=array)
 
 
 class Proximable(Protocol):
@@ -268,33 +311,31 @@ class BoundRegularizer:
         self.layout = layout
         self.scope: Scope = scope
         hit = [entry for entry in layout.optimized if entry.regularized]
-        self._blocks: list[tuple[slice, tuple[int, ...], Regularizer]] = []
-        self._joint: Array | None = None
+        self._parts: list[tuple[Any, tuple[int, ...], Regularizer]] = []
         if scope == "joint":
             size = sum(entry.size for entry in hit)
             regularizer.check_shape(" + ".join(entry.name for entry in hit), (size,))
             spans = [entry.block for entry in hit]
-            if all(a.stop == b.start for a, b in pairwise(spans)):
-                if spans:
-                    block = slice(spans[0].start, spans[-1].stop)
-                    self._blocks.append((block, (size,), regularizer))
-            else:
-                self._joint = np.flatnonzero(layout.regularized_mask())
+            place: Any = np.flatnonzero(layout.regularized_mask())
+            if spans and all(a.stop == b.start for a, b in pairwise(spans)):
+                place = slice(spans[0].start, spans[-1].stop)
+            if spans:
+                self._parts.append((place, (size,), regularizer))
         else:
             for entry in hit:
                 part = regularizer.for_array(entry.name)
                 if part is not None:
                     part.check_shape(entry.name, entry.shape)
-                    self._blocks.append((entry.block, entry.shape, part))
+                    self._parts.append((entry.block, entry.shape, part))
         self._gaps = self._complement()
 
     def _complement(self) -> list[slice]:
         """Return the slices of the vector outside all blocks, merged."""
-        if self._joint is not None:
+        if len(self.blocks) < len(self._parts):
             return [slice(0, self.layout.size)]
         gaps = []
         position = 0
-        for block, _, _ in self._blocks:
+        for block, _, _ in self.blocks:
             if block.start > position:
                 gaps.append(slice(position, block.start))
             position = block.stop
@@ -305,27 +346,20 @@ class BoundRegularizer:
     @property
     def convex(self) -> bool:
         """Whether psi is convex on every array that it acts on."""
-        return all(part.convex for _, _, part in self._blocks) if self._blocks else self.regularizer.convex
+        return all(part.convex for _, _, part in self._parts) if self._parts else self.regularizer.convex
 
     @property
     def blocks(self) -> tuple[tuple[slice, tuple[int, ...], Regularizer], ...]:
         """Slice, shape and psi of every block that psi acts on (empty for a joint scope that is not contiguous)."""
-        return tuple(self._blocks)
+        return tuple(part for part in self._parts if isinstance(part[0], slice))
 
     def strength_max(self, gradient_at_zero: Vector) -> float:
         """Return the smallest strength at which 0 is optimal wherever psi acts, from the gradient there."""
-        if self._joint is not None:
-            return self.regularizer.strength_max(gradient_at_zero[self._joint])
-        return max(part.strength_max(gradient_at_zero[block].reshape(shape)) for block, shape, part in self._blocks)
+        return max(part.strength_max(gradient_at_zero[place].reshape(shape)) for place, shape, part in self._parts)
 
     def value(self, w: Vector) -> float:
         """Return psi(w)."""
-        if self._joint is not None:
-            return self.regularizer.value(w[self._joint])
-        total = 0.0
-        for block, shape, part in self._blocks:
-            total += part.value(w[block].reshape(shape))
-        return total
+        return sum((part.value(w[place].reshape(shape)) for place, shape, part in self._parts), 0.0)
 
     def prox(self, v: Vector, step: float, out: Vector | None = None) -> Vector:
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2; arrays that psi does not act on are copied."""
@@ -333,19 +367,18 @@ class BoundRegularizer:
         if out is not v:
             for gap in self._gaps:
                 out[gap] = v[gap]
-        for block, shape, part in self._blocks:
-            part.solve(v[block], step, out[block], shape)
-        if self._joint is not None:
-            out[self._joint] = self.regularizer.prox(v[self._joint], step)
+        for place, shape, part in self._parts:
+            if isinstance(place, slice):
+                part.solve(v[place], step, out[place], shape)
+            else:
+                out[place] = part.prox(v[place], step)
         return out
 
     def subgradient(self, w: Vector) -> Vector:
         """Return a subgradient of psi's finite part at w; it is 0 where psi does not act."""
         result = np.zeros_like(w)
-        for block, shape, part in self._blocks:
-            result[block] = part.subgradient(w[block].reshape(shape)).reshape(-1)
-        if self._joint is not None:
-            result[self._joint] = self.regularizer.subgradient(w[self._joint])
+        for place, shape, part in self._parts:
+            result[place] = part.subgradient(w[place].reshape(shape)).reshape(-1)
         return result
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
@@ -357,11 +390,8 @@ class BoundRegularizer:
         """Return the terms on the flat vector, and the slice, shape and psi of each block that is not separable."""
         size = self.layout.size
         terms = SeparableTerms(np.zeros(size), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf))
-        parts: list[tuple[Any, tuple[int, ...], Regularizer]] = [*self._blocks]
-        if self._joint is not None:
-            parts.append((self._joint, self._joint.shape, self.regularizer))
         others = []
-        for place, shape, part in parts:
+        for place, shape, part in self._parts:
             part_terms = part.separable_terms(shape)
             if part_terms is None:
                 others.append((place, shape, part))

@@ -166,7 +166,7 @@ class LpNorm(FlatRegularizer):
     --------
     >>> import numpy as np
     >>> LpNorm(1.0, p=1.5).prox(np.array([3.0, -2.5, 1.0]), 1.0).round(4)
-    array([ 2.2618, -1.8122,  0.5624])
+    array([ 2.1875, -1.7693,  0.5812])
     """
 
     kind: ClassVar[str] = "lp"
@@ -368,7 +368,7 @@ class FusedLasso(_Sequence):
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         self.check_shape("v", shape)
         total_variation(v, amount(step, self.difference_strength), out)
-        kernels.soft_threshold(out, amount(step, self.strength), out)
+        kernels.termwise(out, amount(step, self.strength), 1.0, -np.inf, np.inf, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return the sum of the two subgradients, with sign(0) = 0."""

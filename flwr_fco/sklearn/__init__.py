@@ -18,12 +18,14 @@ deployment ``model.client_app(load)`` is a site's ClientApp, and ``model.fit(gri
 """
 
 from flwr_fco.inference import Intervals, Selection
+from flwr_fco.sklearn.estimators import (
+    FederatedCoxRegression,
+    FederatedElasticNet,
+    FederatedLasso,
+    FederatedLogisticRegression,
+)
 from flwr_fco.sklearn.fitted import to_estimator
-from flwr_fco.sklearn.linear import FederatedElasticNet, FederatedLasso
-from flwr_fco.sklearn.logistic import FederatedLogisticRegression
-from flwr_fco.sklearn.quality import Quality
-from flwr_fco.sklearn.summary import Summary
-from flwr_fco.sklearn.survival import FederatedCoxRegression
+from flwr_fco.sklearn.reports import Quality, Summary
 
 __all__ = [
     "FederatedCoxRegression",

@@ -29,22 +29,26 @@ from flwr_fco.objectives.design import Design, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.simulation import simulate
-from flwr_fco.sklearn.penalties import broadcast, check_scales, factors_of, penalty_of, scales_of, warn_of_units
-from flwr_fco.sklearn.quality import Judges
 from flwr_fco.sklearn.reading import (
     Parts,
     aligned_frames,
     are_parts,
+    broadcast,
+    check_scales,
     columns_in,
+    factors_of,
     fold_of_rows,
     is_grid,
     owners_of,
+    penalty_of,
     read_site,
     refuse_two_codings,
     row_weights,
+    scales_of,
+    warn_of_units,
 )
+from flwr_fco.sklearn.reports import Judges, Summary, summary_of
 from flwr_fco.sklearn.solving import Solves
-from flwr_fco.sklearn.summary import Summary, summary_of
 from flwr_fco.strategies import FedNewton, Strengths, run_of
 
 

@@ -20,7 +20,7 @@ from flwr_fco.inference.selection import Halves, Selection
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation.fit_path import StrengthPath
-from flwr_fco.sklearn.penalties import broadcast, penalty_of
+from flwr_fco.sklearn.reading import broadcast, penalty_of
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.

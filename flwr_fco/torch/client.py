@@ -48,13 +48,11 @@ from flwr_fco.torch.optim import (
     CompositeOptimizer,
     DualAveraging,
     DualExtrapolation,
-    Group,
     IncrementFirst,
     MirrorProx,
     ProximalSGD,
-    sign_groups,
 )
-from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, seed_generators
+from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seed_generators, sign_groups
 from flwr_fco.wire.envelope import HANDSHAKE, PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import Work

@@ -16,9 +16,8 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.torch.optim import matching
 from flwr_fco.torch.regularizers import widest_dtype
-from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, seed_generators, trainable
+from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, matching, seed_generators, trainable
 from flwr_fco.work import FirstOrder
 
 Loss = Callable[[nn.Module, Any], Tensor]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
 from typing import Any
@@ -15,23 +14,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flwr_fco.core.files import json_object
-from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
 from flwr_fco.regularizers import PerParameter, Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.torch.geometry import Geometry, geometry
 from flwr_fco.torch.regularizers import widest_dtype
-from flwr_fco.torch.state import regularized_names
+from flwr_fco.torch.state import (
+    Group,
+    Parameters,
+    as_groups,
+    check_group,
+    matching,
+    patterns_of,
+    plain,
+    regularized_names,
+    saved_spec,
+    spec_of,
+)
 
-Parameters = Iterable[Any]
-Group = dict[str, Any]
 Values = Mapping[str, Tensor | NDArray[Any]]
 
 #: Counters of a group, reset at its start.
 _CLOCK: Group = {"start_elapsed": 0.0, "used": 0.0, "steps": 0, "pull": 0.0, "pending_lr": None}
-_NO_NAMES = "pass the parameters with their names: model.named_parameters() instead of model.parameters()"
 
 
 class CompositeOptimizer(torch.optim.Optimizer):
@@ -103,14 +108,14 @@ class CompositeOptimizer(torch.optim.Optimizer):
         self._geometries: dict[int, tuple[list[torch.device], Geometry]] = {}
         self._apply_to = apply_to
         defaults = {
-            "lr": _plain(lr),
+            "lr": plain(lr),
             "regularizer": Zero() if regularizer is None else regularizer,
             "mirror_map": Euclidean() if mirror_map is None else mirror_map,
             "apply_to": apply_to,
             "scope": scope,
             "maximize": maximize,
         }
-        super().__init__(_as_groups(params), defaults)
+        super().__init__(as_groups(params), defaults)
         if not any(group["params"] for group in self.param_groups):
             raise ConfigurationError("no group has any parameters; expected some, such as model.named_parameters()")
 
@@ -127,7 +132,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """
         group = dict(param_group)
         if "lr" in group:
-            group["lr"] = _plain(group["lr"])
+            group["lr"] = plain(group["lr"])
         items = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
         count = sum(len(other["params"]) for other in self.param_groups)
         group["named"] = all(isinstance(item, tuple) for item in items)
@@ -139,7 +144,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         taken = {name for other in self.param_groups for name in other["names"]} & set(group["names"])
         if taken:
             raise ConfigurationError(f"two parameters are called {min(taken)!r}; give each a name of its own")
-        _check_group({**self.defaults, **group})
+        check_group({**self.defaults, **group})
         super().add_param_group(group)
         self._geometries.clear()
 
@@ -162,7 +167,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 elif group["apply_to"] is None:
                     acts = name in by_default
                 else:
-                    acts = any(fnmatchcase(name, pattern) for pattern in _patterns(group["apply_to"]))
+                    acts = any(fnmatchcase(name, pattern) for pattern in patterns_of(group["apply_to"]))
                 regularizers[name] = group["regularizer"].for_array(name) if acts else None
                 if isinstance(group["regularizer"], PerParameter):
                     acted_on.setdefault(group["regularizer"], []).extend([name] if acts else [])
@@ -428,11 +433,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         state = super().state_dict()
         for group in state["param_groups"]:
             for key in ("regularizer", "mirror_map"):
-                spec = group.pop(key).to_spec()
-                group[key] = {
-                    "header": spec.to_json(),
-                    "arrays": {name: torch.tensor(array) for name, array in spec.arrays.items()},
-                }
+                group[key] = saved_spec(group.pop(key).to_spec())
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -444,8 +445,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 raise ConfigurationError(
                     f"the state is of the parameters {group['names']}, these are {present['names']}"
                 )
-            group["regularizer"] = Regularizer.from_spec(_spec(group["regularizer"]))
-            group["mirror_map"] = MirrorMap.from_spec(_spec(group["mirror_map"]))
+            group["regularizer"] = Regularizer.from_spec(spec_of(group["regularizer"]))
+            group["mirror_map"] = MirrorMap.from_spec(spec_of(group["mirror_map"]))
             groups.append(group)
         if len(groups) != len(state_dict["param_groups"]) or len(groups) != len(self.param_groups):
             raise ConfigurationError(
@@ -627,18 +628,13 @@ class IncrementFirst(DualAveraging):
 
     def _take(self, index: int, lr: float, *, half: bool = False) -> None:
         group = self.param_groups[index]
-        moved = self._kept(group, "dual")
-        self._descend(group, moved, lr)
+        self._descend(group, self._kept(group, "dual"), lr)
         self._count(group, lr)
-        self._go_to(index, moved)
+        self._back(index)
 
     def _back(self, index: int) -> None:
-        self._go_to(index, self._kept(self.param_groups[index], "dual"))
-
-    def _go_to(self, index: int, moved: list[Tensor]) -> None:
-        """Set the parameters to the primal point of start + increments."""
         group = self.param_groups[index]
-        starts, t = self._kept(group, "start"), self._time(group, 0.0, False)
+        starts, moved, t = self._kept(group, "start"), self._kept(group, "dual"), self._time(group, 0.0, False)
         self._geometry(index).write_sum(starts, moved, t, group["params"])
 
     @torch.no_grad()
@@ -836,85 +832,3 @@ class MirrorProx(_PrimalOptimizer, _Extragradient):
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
-
-
-def _as_groups(params: Parameters) -> list[Group]:
-    """Return the parameters as groups, because PyTorch supports names only from 2.6 on."""
-    if isinstance(params, Tensor):
-        raise ConfigurationError("params is a tensor; expected an iterable of parameters, such as [tensor]")
-    items = list(params)
-    if not items:
-        raise ConfigurationError("params is empty; expected parameters, such as model.named_parameters()")
-    return items if isinstance(items[0], dict) else [{"params": items}]
-
-
-def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option: str = "apply_to") -> set[str]:
-    """Return the names that match a pattern; a pattern that matches none is an error.
-
-    Parameters
-    ----------
-    option : str, default "apply_to"
-        Name of the option, for the error message.
-
-    Raises
-    ------
-    ConfigurationError
-        If a pattern matches nothing.
-    """
-    candidates, matches = list(names), set()
-    for pattern in () if patterns is None else _patterns(patterns):
-        hit = {name for name in candidates if fnmatchcase(name, pattern)}
-        if not hit:
-            raise ConfigurationError(f"{option}={pattern!r} matches none of the parameters {candidates}")
-        matches |= hit
-    return matches
-
-
-def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[str] | None) -> list[Group]:
-    """Return parameter groups: one that descends, and one that ascends unless it would be empty.
-
-    Parameters
-    ----------
-    maximize : str or sequence of str, or None
-        Shell patterns of the parameters that ascend.
-    """
-    up = matching([name for name, _ in named], maximize, "maximize")
-    parts = ([pair for pair in named if pair[0] not in up], [pair for pair in named if pair[0] in up])
-    return [{"params": part, "maximize": ascends} for part, ascends in zip(parts, (False, True), strict=True) if part]
-
-
-def _plain(lr: Any) -> Any:
-    """Return a learning rate as a Python number, because ``weights_only`` does not load NumPy scalars."""
-    return lr.item() if isinstance(lr, np.generic) else lr
-
-
-def _patterns(apply_to: str | Sequence[str]) -> tuple[str, ...]:
-    return (apply_to,) if isinstance(apply_to, str) else tuple(apply_to)
-
-
-def _check_group(group: Group) -> None:
-    lr = group["lr"]
-    if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0.0 <= float(lr) < math.inf:
-        raise ConfigurationError(f"lr={lr!r}; expected a finite number >= 0")
-    if not isinstance(group["regularizer"], Regularizer):
-        raise ConfigurationError(
-            f"regularizer={group['regularizer']!r}; expected one of flwr_fco.regularizers, such as L1(1e-3)"
-        )
-    if not isinstance(group["mirror_map"], MirrorMap):
-        raise ConfigurationError(
-            f"mirror_map={group['mirror_map']!r}; expected one of flwr_fco.mirror_maps, such as Euclidean()"
-        )
-    if group["scope"] not in ("each", "joint"):
-        raise ConfigurationError(f"scope={group['scope']!r}; expected 'each' or 'joint'")
-    if not group["named"]:
-        if group["apply_to"] is not None:
-            raise ConfigurationError(f"apply_to={group['apply_to']!r} needs names: {_NO_NAMES}")
-        if isinstance(group["regularizer"], PerParameter) or isinstance(group["mirror_map"], Product):
-            raise ConfigurationError(f"PerParameter and Product go by names: {_NO_NAMES}")
-    for name, p in zip(group["names"], group["params"], strict=True):
-        if isinstance(p, Tensor) and not p.is_floating_point():
-            raise ConfigurationError(f"the parameter {name!r} is {p.dtype}; expected a real floating-point dtype")
-
-
-def _spec(saved: Mapping[str, Any]) -> Spec:
-    return Spec(json_object(saved["header"]), {name: tensor.numpy() for name, tensor in saved["arrays"].items()})

@@ -1,8 +1,10 @@
-"""A model's arrays by their names in ``state_dict()``: optimised arrays, and arrays that pass through."""
+"""A model's arrays by their names in ``state_dict()``: optimised ones, passed ones, and groups of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from flwr_fco.core.files import json_object
 from flwr_fco.core.layout import Entry, Layout
+from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import MirrorMap, Product
+from flwr_fco.regularizers import PerParameter, Regularizer
+
+Parameters = Iterable[Any]
+Group = dict[str, Any]
+
+_NO_NAMES = "pass the parameters with their names: model.named_parameters() instead of model.parameters()"
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -142,3 +153,93 @@ def seed_generators(seed: int, *, all_devices: bool = False) -> None:
         torch.manual_seed(seed)
     else:
         torch.default_generator.manual_seed(seed)
+
+
+def as_groups(params: Parameters) -> list[Group]:
+    """Return the parameters as groups, because PyTorch supports names only from 2.6 on."""
+    if isinstance(params, Tensor):
+        raise ConfigurationError("params is a tensor; expected an iterable of parameters, such as [tensor]")
+    items = list(params)
+    if not items:
+        raise ConfigurationError("params is empty; expected parameters, such as model.named_parameters()")
+    return items if isinstance(items[0], dict) else [{"params": items}]
+
+
+def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option: str = "apply_to") -> set[str]:
+    """Return the names that match a pattern; a pattern that matches none is an error.
+
+    Parameters
+    ----------
+    option : str, default "apply_to"
+        Name of the option, for the error message.
+
+    Raises
+    ------
+    ConfigurationError
+        If a pattern matches nothing.
+    """
+    candidates, matches = list(names), set()
+    for pattern in () if patterns is None else patterns_of(patterns):
+        hit = {name for name in candidates if fnmatchcase(name, pattern)}
+        if not hit:
+            raise ConfigurationError(f"{option}={pattern!r} matches none of the parameters {candidates}")
+        matches |= hit
+    return matches
+
+
+def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[str] | None) -> list[Group]:
+    """Return parameter groups: one that descends, and one that ascends unless it would be empty.
+
+    Parameters
+    ----------
+    maximize : str or sequence of str, or None
+        Shell patterns of the parameters that ascend.
+    """
+    up = matching([name for name, _ in named], maximize, "maximize")
+    parts = ([pair for pair in named if pair[0] not in up], [pair for pair in named if pair[0] in up])
+    return [{"params": part, "maximize": ascends} for part, ascends in zip(parts, (False, True), strict=True) if part]
+
+
+def plain(lr: Any) -> Any:
+    """Return a learning rate as a Python number, because ``weights_only`` does not load NumPy scalars."""
+    return lr.item() if isinstance(lr, np.generic) else lr
+
+
+def patterns_of(apply_to: str | Sequence[str]) -> tuple[str, ...]:
+    """Return one or several shell patterns as a tuple."""
+    return (apply_to,) if isinstance(apply_to, str) else tuple(apply_to)
+
+
+def check_group(group: Group) -> None:
+    """Raise unless a group's options are of their types, and names are there where they are needed."""
+    lr = group["lr"]
+    if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0.0 <= float(lr) < math.inf:
+        raise ConfigurationError(f"lr={lr!r}; expected a finite number >= 0")
+    if not isinstance(group["regularizer"], Regularizer):
+        raise ConfigurationError(
+            f"regularizer={group['regularizer']!r}; expected one of flwr_fco.regularizers, such as L1(1e-3)"
+        )
+    if not isinstance(group["mirror_map"], MirrorMap):
+        raise ConfigurationError(
+            f"mirror_map={group['mirror_map']!r}; expected one of flwr_fco.mirror_maps, such as Euclidean()"
+        )
+    if group["scope"] not in ("each", "joint"):
+        raise ConfigurationError(f"scope={group['scope']!r}; expected 'each' or 'joint'")
+    if not group["named"]:
+        if group["apply_to"] is not None:
+            raise ConfigurationError(f"apply_to={group['apply_to']!r} needs names: {_NO_NAMES}")
+        if isinstance(group["regularizer"], PerParameter) or isinstance(group["mirror_map"], Product):
+            raise ConfigurationError(f"PerParameter and Product go by names: {_NO_NAMES}")
+    for name, p in zip(group["names"], group["params"], strict=True):
+        if isinstance(p, Tensor) and not p.is_floating_point():
+            raise ConfigurationError(f"the parameter {name!r} is {p.dtype}; expected a real floating-point dtype")
+
+
+def saved_spec(spec: Spec) -> dict[str, Any]:
+    """Return a specification as JSON and tensors, which ``weights_only`` loads."""
+    return {"header": spec.to_json(), "arrays": {name: torch.tensor(array) for name, array in spec.arrays.items()}}
+
+
+def spec_of(saved: Mapping[str, Any]) -> Spec:
+    """Return the specification that :func:`saved_spec` was given."""
+    return Spec(json_object(saved["header"]), {name: tensor.numpy() for name, tensor in saved["arrays"].items()})

@@ -19,6 +19,8 @@ from reproduction.runs.methods import option_names
 from reproduction.runs.settings import RunSettings, format_assignments, short_name
 from reproduction.values import suggestion
 
+#: In what a row may differ from the paper.
+DIFFERENCES = ("reading", "grid", "scale", "data")
 #: Arguments of rules that are numerical limits.
 _LIMITS = frozenset(
     {"within", "at_least", "at_most", "bounds", "below", "exponent", "factor", "margin", "noise", "tolerance"}
@@ -81,6 +83,9 @@ class Claim:
         Notes on the rates or the interpretation.
     scale : str, default ""
         How the runs differ from those of the sentence; replaces the experiment's `scale`.
+    differs : tuple of {"reading", "grid", "scale", "data"}, optional
+        In what the runs are not the paper's: one of several readings of its words, constants off its grid, a smaller
+        size, other data. Such a row does not count as the paper's. Default: the experiment's `differs`.
     limit : {"", "printed"}
         Whether the numbers among the arguments are printed in the paper; by default they are ours, and the table says
         so.
@@ -99,6 +104,7 @@ class Claim:
     arguments: dict[str, Any]
     note: str = ""
     scale: str = ""
+    differs: tuple[str, ...] = ()
     limit: str = ""
     ours: bool = False
     outside: str = ""
@@ -141,6 +147,9 @@ class Definition:
     claims : tuple of Claim
     scale : str, default ""
         How the runs are smaller or larger than the paper's; shown in the heading of every row.
+    long : bool, default False
+        Whether a run takes many minutes: then it is saved as it goes, and a repeated command goes on where it stopped.
+        ``all`` leaves such experiments out, except in their quick versions.
     coloured : tuple of str
         Labels of the curves with their own colour in the figure; by default the curves with the most claims.
     gap : bool, default False
@@ -149,6 +158,10 @@ class Definition:
         The changes of :meth:`quick_version`.
     limits : mapping of str to (low, high)
         Limits of the figure's axes by metric.
+    axes : mapping of str to str
+        By part of the figure what its horizontal axes count, if it is not rounds; ``""`` for a figure without parts.
+    targets : mapping of str to float
+        By metric a value that the paper names or a claim asks for, shown as a dotted line.
     table : mapping
         A table of a metric's values at some rounds next to published values: ``metric``, ``rounds``, ``source`` and
         ``known``, a list of published numbers by label. Empty: no table.
@@ -170,10 +183,13 @@ class Definition:
     runs: tuple[RunLine, ...]
     claims: tuple[Claim, ...]
     scale: str = ""
+    long: bool = False
     coloured: tuple[str, ...] = ()
     gap: bool = False
     quick: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    axes: Mapping[str, str] = field(default_factory=dict)
+    targets: Mapping[str, float] = field(default_factory=dict)
     table: Mapping[str, Any] = field(default_factory=dict)
     tuned: tuple[Tuned, ...] = ()
     shortened: bool = False
@@ -312,13 +328,15 @@ def _names() -> tuple[str, ...]:
 EXPERIMENTS: tuple[str, ...] = _names()
 
 
-def select_experiments(pattern: str) -> tuple[str, ...]:
+def select_experiments(pattern: str, *, long: bool = True) -> tuple[str, ...]:
     """Return the experiments matched by a name, a pattern or ``all``.
 
     Parameters
     ----------
     pattern : str
         A shell pattern: ``fco-*``, ``fco-fig1?``.
+    long : bool, default True
+        Whether ``all`` has the experiments that take hours too.
 
     Returns
     -------
@@ -340,7 +358,7 @@ def select_experiments(pattern: str) -> tuple[str, ...]:
             f"experiment={pattern!r}; expected one of {', '.join(EXPERIMENTS)}, a pattern such as 'fco-*', or 'all'"
             f"{suggestion(pattern, EXPERIMENTS)}"
         )
-    return found
+    return found if long or pattern != "all" else tuple(name for name in found if not load_definition(name).long)
 
 
 def load_definition(name: str) -> Definition:
@@ -388,8 +406,9 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
             tuned += points
     labels = {line.label for line in runs} | {line.group for line in runs} | {point.label for point in tuned}
     claims = []
+    common = data.get("differs", [])
     for own in data["claims"]:
-        claim = Claim(**{"rule": "", "arguments": {}, **own})
+        claim = Claim(**{"rule": "", "arguments": {}, **own, "differs": tuple(own.get("differs", common))})
         if bool(claim.outside) == bool(claim.rule):
             raise ConfigurationError(
                 f"{name}, claim {claim.name!r}: rule={claim.rule!r} and outside={claim.outside!r}; expected a rule, "
@@ -397,6 +416,10 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
             )
         if claim.limit not in ("", "printed"):
             raise ConfigurationError(f"{name}, claim {claim.name!r}: limit={claim.limit!r}; expected 'printed' or none")
+        if odd := [word for word in claim.differs if word not in DIFFERENCES]:
+            raise ConfigurationError(
+                f"{name}, claim {claim.name!r}: differs={odd}; expected words among {', '.join(DIFFERENCES)}"
+            )
         unknown = [label for label in claim.labels() if label not in labels]
         if unknown or (claim.rule and claim.rule not in RULES):
             raise ConfigurationError(

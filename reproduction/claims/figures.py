@@ -157,4 +157,6 @@ def _curves(definition: Definition, outcomes: Outcomes) -> Any:
         levels={line.label for line in definition.runs if line.strategy in BASELINES},
         logarithmic={panel for panel, metric in metrics.items() if metric.partition(_AGAINST)[0] in _LOGARITHMIC},
         limits={panel: definition.limits[metric] for panel, metric in metrics.items() if metric in definition.limits},
+        across={panel: definition.axes[part] for (part, _), panel in panels.items() if part in definition.axes},
+        targets={panel: definition.targets[own] for panel, own in metrics.items() if own in definition.targets},
     )

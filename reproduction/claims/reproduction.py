@@ -52,6 +52,8 @@ class Verdict:
     note : str
     scale : str
         How the runs differ from those of the sentence.
+    differs : tuple of str
+        In what they differ, in the words of :data:`reproduction.claims.definition.DIFFERENCES`.
     ours : bool
         Whether the sentence is ours, not the paper's.
     repeats : str
@@ -68,6 +70,7 @@ class Verdict:
     rule: str
     note: str
     scale: str = ""
+    differs: tuple[str, ...] = ()
     ours: bool = False
     repeats: str = ""
 
@@ -307,7 +310,7 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
     # fco-fig3: LASSO I, half of the truth is not zero
     """
     seeds = ", ".join(map(str, definition.seeds))
-    head = ("claim", "its number", "measured", "rates (client, server)", "verdict", "rule")
+    head = ("claim", "its number", "measured", "reading / scale / data", "rates (client, server)", "verdict", "rule")
     text = (
         f"# {definition.name}: {definition.title}\n\n{definition.source}. Problem {definition.problem}, seeds {seeds}"
     )
@@ -327,6 +330,7 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
                 f"{verdict.name} ({verdict.scale})" if verdict.scale != definition.scale else verdict.name,
                 verdict.number,
                 verdict.measured,
+                "" if ours else ", ".join(verdict.differs),
                 verdict.rates,
                 words + (f"; {verdict.note}" if verdict.note else ""),
                 f"`{verdict.rule}`" if verdict.rule else "",
@@ -455,6 +459,7 @@ def without_values(definition: Definition, claim: Claim, verdict: str, measured:
         rule="",
         note=claim.outside or claim.note,
         scale=claim.scale or definition.scale,
+        differs=claim.differs,
         ours=claim.ours,
         repeats=claim.repeats,
     )
@@ -525,10 +530,12 @@ def _do(job: _Job) -> Outcome:
         if known.get("settings") == config:
             return Outcome(known["history"], known["diverged"])
     measure = measure_densities if job.definition.kind == "densities" and job.line.strategy not in BASELINES else run
+    # What takes many minutes is saved as it goes.
+    saved: dict[str, Any] = {"folder": job.file.with_suffix(""), "resume": True} if job.definition.long else {}
     # Some pairs of a grid are expected to diverge.
     began = time.process_time()
     with _errors_only() if job.definition.kind == "tuned" else nullcontext():
-        result = measure(job.settings)
+        result = measure(job.settings, **saved)
     cost = {"seconds": round(result.seconds, 3), "cpu-seconds": round(time.process_time() - began, 3)}
     history = result.history
     if job.definition.gap and "objective" in history[-1]:

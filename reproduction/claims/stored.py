@@ -9,10 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import platform
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from flwr_fco.models import read_json, write_file
 from reproduction.claims.definition import EXPERIMENTS, Claim, Definition, RunLine
@@ -25,8 +29,8 @@ AWAITS = "awaits a run"
 #: Name of the file in an experiment's folder.
 RESULTS = "results.json"
 
-#: Of an experiment: ``seeds``, ``seconds``, ``cpu-seconds``, ``runs`` (by label, a hash of the settings),
-#: ``claims`` (by name) and ``tables``, the rest of its page.
+#: Of an experiment: ``seeds``, ``seconds``, ``cpu-seconds``, ``machines`` (on which its values were seen), ``runs`` (by
+#: label, a hash of the settings), ``claims`` (by name) and ``tables``, the rest of its page.
 Stored = Mapping[str, Any]
 
 
@@ -72,6 +76,7 @@ def keep(report: Report) -> None:
         "seconds": round(sum(own["seconds"] for own in runs)),
         # For runs of an earlier version only the wall-clock time is known.
         "cpu-seconds": round(sum(own.get("cpu-seconds", own["seconds"]) for own in runs)),
+        "machines": [_machine()],
         "runs": fingerprints(definition),
         "claims": {
             own.name: {
@@ -88,6 +93,48 @@ def keep(report: Report) -> None:
         "tables": report.tables,
     }
     write_file(report.folder / RESULTS, json.dumps(stored, indent=1) + "\n")
+
+
+def nothing_yet() -> Stored:
+    """Return the results of an experiment that has not been run.
+
+    Examples
+    --------
+    >>> nothing_yet()["claims"]
+    {}
+    """
+    return {"seeds": [], "seconds": 0, "cpu-seconds": 0, "machines": [], "runs": {}, "claims": {}, "tables": ""}
+
+
+def _machine() -> str:
+    """Return a name of this kind of machine: system, processor and release of NumPy decide the last digits."""
+    kind = platform.processor() or platform.machine()
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        kind = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), kind)
+    return f"{platform.system()}, {kind}, NumPy {np.__version__}"
+
+
+def seen_again(new: Stored, known: Stored | None) -> Stored:
+    """Return new results with the machines on which the known ones were seen, if the values are the same.
+
+    Parameters
+    ----------
+    new, known : mapping
+        As from :func:`read_folders`. The same: to half a percent, in all claims that both have.
+    """
+    if known is None or not all(_same(own, known["claims"][name]) for name, own in _both(new, known)):
+        return new
+    return {**new, "machines": sorted({*known.get("machines", []), *new.get("machines", [])})}
+
+
+def _both(new: Stored, known: Stored) -> list[tuple[str, Mapping[str, Any]]]:
+    return [(name, own) for name, own in new["claims"].items() if name in known["claims"]]
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    first, second = ([float(value) for value in own["values"]] for own in (one, other))
+    return len(first) == len(second) and np.allclose(first, second, rtol=_ROUNDING, atol=0.0, equal_nan=True)
 
 
 def read_folders(folder: Path) -> dict[str, Stored]:

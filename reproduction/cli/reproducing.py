@@ -49,7 +49,8 @@ def reproduce(
     """Run an experiment, several by a pattern, or `all`: data, figure and a table of verdicts.
 
     Examples (with `all` or a pattern, each experiment gets its own folder in `--out`; experiments whose data files or
-    optional packages are missing are skipped with a message):
+    optional packages are missing are skipped with a message; without `--quick`, `all` leaves out `gt-long1` and
+    `gt-long2`, which take hours and go on where they were stopped):
 
     `python -m reproduction reproduce fco-fig3 --out results/fco-fig3 --workers 2`
 
@@ -71,7 +72,7 @@ def reproduce(
     reserved = shell.reservation(engine, num_cpus, num_gpus)
     overrides = shell.parsed(settings)
     # Check all experiments before the first one runs: a setting that one of them does not have is an error.
-    chosen = [_chosen(name, quick, seed, overrides) for name in select_experiments(experiment)]
+    chosen = [_chosen(name, quick, seed, overrides) for name in select_experiments(experiment, long=quick)]
     alone = experiment in EXPERIMENTS
     held = True
     for definition in chosen:

@@ -111,18 +111,27 @@ def variant(method: str, number: int) -> Appearance:
     own = appearance(method)
     if number == 0:
         return own
-    red, green, blue = (int(own.color[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    hue, light, saturation = colorsys.rgb_to_hls(red, green, blue)
     # Paler for odd numbers, darker for even ones: neighbours in a legend differ most.
-    light = light + (0.78 - light) * 0.55 if number % 2 else light * 0.55
-    shade = "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, saturation))
-    return Appearance(f"#{shade}", own.line, MARKERS[1 + (number - 1) % (len(MARKERS) - 1)])
+    color = own.color
+    for _ in range((number + 1) // 2):
+        color = _shade(color, lighter=number % 2 == 1)
+    return Appearance(color, own.line, MARKERS[1 + (number - 1) % (len(MARKERS) - 1)])
+
+
+def _shade(color: str, lighter: bool) -> str:
+    """Return a paler or a darker shade of a colour."""
+    red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    hue, light, saturation = colorsys.rgb_to_hls(red, green, blue)
+    light = light + (0.78 - light) * 0.55 if lighter else light * 0.55
+    return "#" + "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, saturation))
 
 
 def appearances(methods: Mapping[str, str]) -> dict[str, Appearance]:
-    """Return how the curves of one figure look: like their methods; further curves of a method have a marker.
+    """Return how the curves of one figure look: like their methods, and no two in one colour.
 
-    If all curves are of one method, up to ten of them have their own colours.
+    Further curves of a method have a shade of its colour and a marker. A method whose colour another one has already
+    takes the first colour that is left, with its own line style. If all curves are of one method, up to ten of them
+    have their own colours.
 
     Parameters
     ----------
@@ -133,6 +142,8 @@ def appearances(methods: Mapping[str, str]) -> dict[str, Appearance]:
     --------
     >>> [look.marker for look in appearances({"a": "FedMid", "b": "FedDA", "c": "FedMid"}).values()]
     ['', '', 'o']
+    >>> len({look.color for look in appearances({"a": "FastFedDA", "b": "CFedDA", "c": "MCFedDA"}).values()})
+    3
     """
     own = [label for label, method in methods.items() if method != "bound"]
     seen: Counter[str] = Counter()
@@ -143,4 +154,17 @@ def appearances(methods: Mapping[str, str]) -> dict[str, Appearance]:
     if 2 < len(own) <= len(_COLORS) and len({methods[label] for label in own}) == 1:
         for number, (label, color) in enumerate(zip(own, _COLORS, strict=False)):
             found[label] = Appearance(color, _LINES[number % len(_LINES)])
+    return _apart(found)
+
+
+def _apart(looks: Mapping[str, Appearance]) -> dict[str, Appearance]:
+    """Return looks without a colour that comes twice."""
+    shades = [_shade(color, lighter) for lighter in (True, False) for color in _COLORS]
+    left = [color for color in (*_COLORS, *shades) if color not in {look.color for look in looks.values()}]
+    taken: set[str] = set()
+    found = {}
+    for label, look in looks.items():
+        color = left.pop(0) if look.color in taken and left else look.color
+        taken.add(color)
+        found[label] = look._replace(color=color)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -22,8 +21,10 @@ from reproduction.pictures.report import (
     set_title,
 )
 
-#: Appearance of a curve that is shown only for comparison.
-_BACKGROUND = Appearance("#b0b0b0", "solid")
+#: Colour and line styles of the curves that are shown only for comparison.
+_BACKGROUND, _STYLES = "#b0b0b0", ("solid", "dashed", "dashdot", "dotted")
+#: Style of the line at a target.
+_TARGET: Any = {"color": "#222222", "linestyle": (0, (1, 2)), "linewidth": 1.2, "zorder": 1.2}
 #: With more labels than this, they are written at the ends of the curves: a legend would have several rows.
 _LEGEND = 4
 #: Style of a legend inside a panel.
@@ -44,6 +45,8 @@ def figure_of_curves(
     logarithmic: Collection[str] = (),
     limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
     cut: Mapping[str, float] = MappingProxyType({}),
+    across: Mapping[str, str] = MappingProxyType({}),
+    targets: Mapping[str, float] = MappingProxyType({}),
     columns: int = 0,
     legend: bool = True,
 ) -> Any:
@@ -63,7 +66,8 @@ def figure_of_curves(
     methods : mapping of str to str
         Name of the strategy or baseline by label, which decides colour and line style; by default the label itself.
     coloured : collection of str, optional
-        Labels of the curves with their own colour; all other curves are grey and have no band. Default: all labels.
+        Labels of the curves with their own colour; all other curves are grey, in four line styles, and
+        have no band. Default: all labels.
     levels : collection of str
         Labels drawn as horizontal lines (baselines).
     logarithmic : collection of str
@@ -73,6 +77,10 @@ def figure_of_curves(
     cut : mapping of str to float
         Round of divergence by label: each of these curves is cut where it leaves the range of the others, with a cross
         at that round (against costs: at the last one), at the top if its value is out of range.
+    across : mapping of str to str
+        What the horizontal axis of a panel counts; by default rounds.
+    targets : mapping of str to float
+        Value of a metric that the paper names or a claim asks for: a dotted line, with its number in a legend.
     columns : int, default 0
         Panels in a row; 0: up to three panels in one row, more panels in two rows.
     legend : bool, default True
@@ -108,9 +116,15 @@ def figure_of_curves(
     labelled: set[str] = set()
     for position, (place, metric) in enumerate(zip(grid(figure, rows, columns, len(panels)), panels, strict=True)):
         ends = pen.draw(place, metric)
-        _finish(place, metric, metric in logarithmic, limits.get(metric))
+        _finish(place, metric, metric in logarithmic, limits.get(metric), across.get(metric, "round"))
+        if metric in targets:
+            line = place.axhline(targets[metric], **_TARGET)
+            place.legend([line], [f"target {targets[metric]:g}"], loc="best", **_INSIDE)
         if apart:
-            place.legend(*zip(*((pen.handles[label], label) for label in groups[position]), strict=True), **_INSIDE)
+            own = [(pen.handles[label], label) for label in groups[position]]
+            if metric in targets:
+                own.append((line, f"target {targets[metric]:g}"))
+            place.legend(*zip(*own, strict=True), **_INSIDE)
             labelled.update(groups[position])
         if direct and position % columns == columns - 1:
             _label_ends(place, ends, looks)
@@ -135,9 +149,11 @@ class _Pen:
         cut: Mapping[str, float],
     ) -> None:
         self.curves, self.shown, self.grey, self.levels, self.cut = curves, shown, grey, levels, cut
-        self.looks = {**looks, **dict.fromkeys(grey, _BACKGROUND)}
+        behind = [label for label in shown if label in grey]
+        self.looks = dict(looks) | {
+            label: Appearance(_BACKGROUND, _STYLES[number % len(_STYLES)]) for number, label in enumerate(behind)
+        }
         self.handles: dict[str, Any] = {}
-        self.grey_handle: Any = None
 
     def draw(self, place: Any, metric: str) -> dict[str, tuple[float, float]]:
         """Draw the curves of a metric; return where those with a name end."""
@@ -149,7 +165,7 @@ class _Pen:
             if parts[0].size == 0:
                 continue
             if label in self.levels:
-                self._keep(label, self._level(place, label, *(part[-1] for part in parts[1:])))
+                self.handles.setdefault(label, self._level(place, label, *(part[-1] for part in parts[1:])))
                 ends[label] = (1.0, parts[1][-1])
                 continue
             if label in self.cut:
@@ -159,16 +175,10 @@ class _Pen:
                     continue
             # A line is thinner than those below it, so equal curves are seen.
             thickness = 3.0 - 2.0 * number / (len(self.shown) - 1) if len(self.shown) > 1 else 1.8
-            self._keep(label, self._curve(place, label, thickness, *parts))
+            self.handles.setdefault(label, self._curve(place, label, thickness, *parts))
             if label not in self.grey:
                 ends[label] = (parts[0][-1], parts[1][-1])
         return ends
-
-    def _keep(self, label: str, handle: Any) -> None:
-        if label in self.grey:
-            self.grey_handle = handle
-        else:
-            self.handles.setdefault(label, handle)
 
     def _level(self, place: Any, label: str, middle: float, low: float, high: float) -> Any:
         """Draw the level of a baseline."""
@@ -200,7 +210,7 @@ class _Pen:
         return drawn
 
 
-def _finish(place: Any, metric: str, logarithmic: bool, limits: Sequence[float] | None) -> None:
+def _finish(place: Any, metric: str, logarithmic: bool, limits: Sequence[float] | None, counts: str) -> None:
     """Set the axes of a panel and their names."""
     if logarithmic:
         make_logarithmic(place)
@@ -208,7 +218,7 @@ def _finish(place: Any, metric: str, logarithmic: bool, limits: Sequence[float] 
         place.set_ylim(*limits)
     place.set_title(metric, fontsize=10)
     across = metric.partition(" against ")[2]
-    place.set_xlabel(across or "round")
+    place.set_xlabel(across or counts)
     if across:
         make_logarithmic(place, "x")
     open_panel(place)
@@ -217,9 +227,6 @@ def _finish(place: Any, metric: str, logarithmic: bool, limits: Sequence[float] 
 def _name_the_others(figure: Any, pen: _Pen, labelled: Collection[str], width: float) -> None:
     """Write a legend below of all curves that are not named in the panels."""
     handles = {label: handle for label, handle in pen.handles.items() if label not in labelled}
-    if pen.grey_handle is not None:
-        names = f"grey: {'; '.join(label for label in pen.shown if label in pen.grey)}"
-        handles[textwrap.fill(names, int(width / 0.075), break_on_hyphens=False)] = pen.grey_handle
     if handles:
         # Inches that a column of the legend takes at this size of the letters.
         column = 0.55 + 0.075 * max(len(line) for label in handles for line in label.splitlines())

@@ -14,7 +14,7 @@ import numpy as np
 from flwr_fco import datasets, regularizers
 from flwr_fco.datasets import SyntheticRegression
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Zero
+from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Simplex, Zero
 from reproduction.data import saddle
 from reproduction.data.fmri import SyntheticBrain, load_haxby
 from reproduction.data.graph import SparseGraphProblem
@@ -277,6 +277,20 @@ def bilinear(
     else:
         data, own = saddle.low_rank_bilinear(num_clients, **sizes), Nuclear(strength, bound=bound)
     return tasks.BilinearGame(data, PerParameter({"x": own, "y": own}), start, seed)
+
+
+def matrix_game(
+    seed: int,
+    *,
+    num_clients: int = 100,
+    rows: int = 300,
+    columns: int = 600,
+    noise: float = 0.1,
+    spread: float = 0.0,
+) -> Task:
+    """Return a game on two simplices, where the entropies are the geometry."""
+    data = saddle.matrix_games(num_clients, rows=rows, columns=columns, noise=noise, spread=spread, seed=seed)
+    return tasks.SimplexGame(data, PerParameter({"x": Simplex(), "y": Simplex()}))
 
 
 def quadratic(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
+from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 
 
 def named_map(text: str, dimension: int) -> MirrorMap:
@@ -14,7 +14,8 @@ def named_map(text: str, dimension: int) -> MirrorMap:
     Parameters
     ----------
     text : str
-        ``"euclidean"``, ``"p-norm(12)"`` with any p, or ``"p-norm(2 log d)"`` with the theory's p.
+        ``"euclidean"``, ``"p-norm(12)"`` with any p, ``"p-norm(2 log d)"`` with the theory's p, or
+        ``"simplex-entropy"`` with a simplex for each array.
     dimension : int
         d.
 
@@ -36,6 +37,8 @@ def named_map(text: str, dimension: int) -> MirrorMap:
     """
     if text == "euclidean":
         return Euclidean()
+    if text == "simplex-entropy":
+        return Product({"*": SimplexEntropy()})
     found = re.fullmatch(r"p-norm\(\s*([^)]*?)\s*\)", text)
     if found is not None and found[1] == "2 log d":
         return PNorm.for_dimension(dimension)
@@ -46,6 +49,6 @@ def named_map(text: str, dimension: int) -> MirrorMap:
         if isinstance(error, ConfigurationError):
             raise
         raise ConfigurationError(
-            f"mirror-map={text!r}; expected 'euclidean', 'p-norm(P)' with a number, such as 'p-norm(12)', or "
-            "'p-norm(2 log d)'"
+            f"mirror-map={text!r}; expected 'euclidean', 'simplex-entropy', 'p-norm(P)' with a number, such as "
+            "'p-norm(12)', or 'p-norm(2 log d)'"
         ) from None

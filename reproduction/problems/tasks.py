@@ -21,6 +21,7 @@ from flwr_fco.objectives import (
     Layout,
     LeastSquares,
     Logistic,
+    MatrixGame,
     MultinomialLogistic,
     Objective,
     QuadraticSaddle,
@@ -628,6 +629,38 @@ class BilinearGame(_Game):
         # Outside the constraints the gap is infinite, which an axis cannot show.
         found = {name: value for name, value in found.items() if np.isfinite(value)}
         return {**found, "diameter": self._diameter} if self.dataset.kind == "sparse" else found
+
+
+class SimplexGame(_Game):
+    """A matrix game on two simplices: the duality gap, from the uniform distributions.
+
+    Parameters
+    ----------
+    dataset : SyntheticSaddle
+        ``"game"``.
+    regularizer : Regularizer
+        The two simplices.
+    """
+
+    def initial_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the uniform distributions."""
+        return self.dataset.start()
+
+    @cached_property
+    def _pooled(self) -> list[Objective]:
+        # Clients differ in pairs around the matrix of the data set, their mean.
+        return [MatrixGame(self.dataset.matrix)]
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return gap, residual and ``diameter``, the theorems' B: log(rows) + log(columns), the largest divergence.
+
+        Parameters
+        ----------
+        coefficients : ndarray of float64
+            Both players, the flat vector.
+        """
+        found = pooled.saddle_metrics(self._pooled, None, self.regularizer, coefficients)
+        return {**found, "diameter": float(np.log([self.dataset.rows, self.dataset.columns]).sum())}
 
 
 class QuadraticGame(_Game):

@@ -43,6 +43,10 @@ class Plateau:
         """
         return lambda server_round: start * self.scale
 
+    def restart(self) -> None:
+        """Forget the best score: a stage begins at another point, and its first scores are no failures."""
+        self._best = math.inf
+
     def observe(self, score: float) -> None:
         """Take the next score; lower is better, and NaN is never a new best.
 

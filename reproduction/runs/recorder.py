@@ -162,9 +162,9 @@ class Recorder:
         self._resumed = progress.round
         for line in history:
             self.history.append(line)
-            if self._plateau is not None and self._due(int(line["round"]) // self.settings.stretch, every):
+            if self._due(int(line["round"]) // self.settings.stretch, every):
                 # The plateau rule sees the lines as it did then.
-                self._plateau.observe(self._score())
+                self._observe(int(line["round"]))
             if self.sink is not None:
                 self.sink(line)
 
@@ -191,8 +191,8 @@ class Recorder:
         # The cost of a round is known after its evaluation, in `record`, which is not called for the start point.
         if not self.task.costs or server_round == 0:
             self._write()
-        if watched and self._plateau is not None:
-            self._plateau.observe(self._score())
+        if watched:
+            self._observe(int(line["round"]))
         return MetricRecord(dict(scores))
 
     def is_last(self, server_round: int) -> bool:
@@ -216,6 +216,14 @@ class Recorder:
             return scores
         metrics = run_of(self.strategy).round_metrics()
         return {**scores, **{name: float(metrics[name]) for name in _GRAPH_METRICS if name in metrics}}
+
+    def _observe(self, when: int) -> None:
+        """Show the last line, that of a round, to the plateau rule if there is one."""
+        if self._plateau is None:
+            return
+        if self.settings.stage_rounds and when % self.settings.stage_rounds == 0:
+            self._plateau.restart()
+        self._plateau.observe(self._score())
 
     def _score(self) -> float:
         """Return what the plateau rule watches, from the last line."""

@@ -11,8 +11,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.engines.minimisers.problem import LocalProblem
 from flwr_fco.engines.minimisers.result import Minimum, StoppingRule
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.dual_ascent import hinge_epoch
-from flwr_fco.kernels.sparse import sparse_hinge_epoch
+from flwr_fco.kernels.dual_ascent import hinge_epoch, sparse_hinge_epoch
 from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.objectives.hinge import Hinge
 

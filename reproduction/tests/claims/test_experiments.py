@@ -16,8 +16,10 @@ from reproduction.claims.definition import (
     load_definition,
     select_experiments,
 )
+from reproduction.claims.figures import _coloured
 from reproduction.claims.reproduction import judge, reproduce, value_table, verdict_table
 from reproduction.claims.rules import Outcome
+from reproduction.runs.run import run
 
 SMALL = """
 title = "Small"
@@ -79,6 +81,7 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
     definition = load_definition(name)
     # All of a training set, or all the images of a file, are one data set, whatever the seed, which only splits it.
     whole = name in (*(f"dualfl-fig1{panel}" for panel in "bcef"), "dualfl-mnist60000", "dualfl-cifar10000")
+    whole = whole or definition.long
     assert len(definition.seeds) >= (3 if name.startswith("fco-") else 1 if whole else 2)
     assert set(definition.limits) <= set(definition.panels)
     for line in definition.runs:
@@ -106,7 +109,60 @@ def test_the_papers_figures_are_there():
     fourth = {f"dualfl-fig1{letter}" for letter in "abcdef"} | {
         f"dualfl-{name}" for name in ("nonsmooth", "alpha", "table2", "theory", "mnist60000", "cifar10000")
     }
-    assert first | {"gt-fig1", "gt-fig2", "gt-theory", "gt-spread"} | third | fourth == set(EXPERIMENTS)
+    assert first | {"gt-fig1", "gt-fig2", "gt-long1", "gt-long2", "gt-theory", "gt-spread"} | third | fourth == set(
+        EXPERIMENTS
+    )
+
+
+#: The methods that a paper proposes or repairs, by the beginning of its experiments' names.
+OWN = {
+    "fco": {"FedDualAvg"},
+    "gt": {"DFedDA", "DFedDAGT", "DReFedDAGT", "MultistepReFedDAGT"},
+    "spp": {"FeDualEx", "FedMiP"},
+    "dualfl": {"DualFL"},
+}
+
+
+#: Their panels have a legend and colours each.
+APART = {"dualfl-theory", "spp-theory"}
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if load_definition(name).kind == "curves"])
+def test_a_papers_own_method_is_never_grey(name):
+    if name in APART:
+        return
+    definition = load_definition(name)
+    own = {line.curve for line in definition.runs if line.strategy in OWN[name.partition("-")[0]]}
+    assert own <= {*_coloured(definition)}
+
+
+def test_a_row_differs_in_known_words_and_inherits_those_of_its_experiment():
+    data = tomllib.loads(SMALL)
+    data["differs"] = ["data"]
+    data["claims"][1]["differs"] = []
+    assert [claim.differs for claim in _parse("small", data).claims] == [("data",), ()]
+    data["differs"] = ["weather"]
+    with pytest.raises(ConfigurationError, match="differs=\\['weather'\\]; expected words among reading, grid"):
+        _parse("small", data)
+
+
+def test_a_long_run_goes_on_where_it_stopped(tmp_path):
+    definition = replace(small(), long=True, seeds=(0,), runs=small().runs[:1], claims=small().claims[:1])
+    whole = reproduce(replace(definition, long=False), tmp_path / "whole").outcomes
+    file = tmp_path / "part" / "runs" / "good-seed-0.json"
+    settings = definition.run_settings(definition.runs[0], 0)
+    stops = iter([False] * 7)
+    stopped = run(settings, folder=file.with_suffix(""), stop=lambda: not next(stops, False))
+    assert 0 < stopped.stopped < 20
+    part = reproduce(definition, tmp_path / "part").outcomes
+    assert part["good"][0].final("f1") == whole["good"][0].final("f1")
+    assert [line["round"] for line in part["good"][0].history] == [line["round"] for line in whole["good"][0].history]
+
+
+def test_all_leaves_long_experiments_out():
+    assert not {"gt-long1", "gt-long2"} & {*select_experiments("all", long=False)}
+    assert {"gt-long1", "gt-long2"} < {*select_experiments("all")}
+    assert select_experiments("gt-long1", long=False) == ("gt-long1",)
 
 
 def test_the_images_of_an_experiment_are_drawn_and_kept(tmp_path):

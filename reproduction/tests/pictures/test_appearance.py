@@ -1,6 +1,6 @@
 from itertools import combinations
 
-from reproduction.pictures.appearance import APPEARANCES, appearance, variant
+from reproduction.pictures.appearance import APPEARANCES, appearance, appearances, variant
 from reproduction.problems.baselines import BASELINES
 from reproduction.runs.methods import STRATEGIES
 
@@ -32,3 +32,10 @@ def test_curves_of_one_method_differ_in_marker_and_shade_alone():
     assert len({look.color for look in looks[:3]}) == 3
     assert len({look.marker for look in looks}) == 4
     assert {look.line for look in looks} == {"solid"}
+
+
+def test_no_two_curves_of_a_figure_share_a_colour():
+    methods = ["DFedDA", "DFedMid", "DFedDAGT", "DReFedDAGT", "MultistepReFedDAGT", "FastFedDA", "CFedDA", "MCFedDA"]
+    methods += ["DualFL", "APDAInexact", "FiveGCS", "FedMid", "FedMid", "FedMid"]
+    looks = appearances({f"{method} {number}": method for number, method in enumerate(methods)})
+    assert len({look.color for look in looks.values()}) == len(methods)

@@ -28,11 +28,20 @@ def test_curves_of_one_method_have_a_colour_each():
     assert len(set(looks.values())) == 6
 
 
-def test_the_names_of_grey_curves_are_in_as_many_lines_as_they_need():
-    curves = {f"a rather long name {i}": {"gap": [(ROUNDS, i / ROUNDS)]} for i in range(1, 12)}
+def test_grey_curves_differ_in_their_line_and_have_a_name_each():
+    curves = {f"a rather long name {i}": {"gap": [(ROUNDS, i / ROUNDS)]} for i in range(1, 5)}
     figure = figure_of_curves(curves, ["gap"], "", coloured=["a rather long name 1"])
-    (text,) = [text.get_text() for text in figure.legends[0].get_texts() if "grey" in text.get_text()]
-    assert max(map(len, text.splitlines())) < 60
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(curves)
+    assert len({(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}) == 4
+
+
+def test_a_target_is_a_line_with_its_number_and_an_axis_says_what_it_counts():
+    curves = {"a": {"gap": [(ROUNDS, 1 / ROUNDS)]}}
+    figure = figure_of_curves(curves, ["gap"], "", targets={"gap": 0.25}, across={"gap": "step"})
+    (place,) = figure.axes
+    assert place.get_xlabel() == "step"
+    assert [text.get_text() for text in place.get_legend().get_texts()] == ["target 0.25"]
+    assert place.lines[-1].get_ydata()[0] == 0.25
 
 
 def test_ticks_of_costs_are_plain_numbers_that_are_apart():

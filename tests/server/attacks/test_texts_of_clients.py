@@ -14,7 +14,7 @@ from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import differing_units
 from flwr_fco.errors import NothingTrainedError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn.texts import aligned_columns
+from flwr_fco.sklearn.reports import aligned_columns
 from flwr_fco.strategies import FedDualAvg, Steps
 from flwr_fco.wire.metrics import LONGEST_NAME, MOST_METRICS, MOST_NUMBERS
 from tools import local_superlink

@@ -188,6 +188,33 @@ def test_partial_participation_is_equation_4_with_the_erratum():
     assert relative(strategy.state.control, own.mean(axis=0)) <= 1e-10
 
 
+def _distance_by_the_printed_equation_4(sizes, gradient_start):
+    """How far from its optimum the printed equation (4), which divides by |S_r|, ends on four quadratics."""
+    rng = np.random.default_rng(0)
+    curvature, solution = rng.uniform(0.5, 1.5, (4, D)), rng.normal(size=(4, D))
+    z = np.zeros(D)
+    own = curvature * -solution if gradient_start else np.zeros((4, D))
+    c = own.mean(axis=0)
+    for size in sizes:
+        sample, before, increments = rng.choice(4, size, replace=False), c.copy(), []
+        for m in sample:
+            end = z.copy()
+            for _ in range(4):
+                end -= 0.05 * (curvature[m] * (end - solution[m]) + before - own[m])
+            increments.append(end - z)
+            change = -before - (end - z) / 0.2
+            own[m] += change
+            c += change / size
+        z = z + np.mean(increments, axis=0)
+    return relative(z, (curvature * solution).sum(axis=0) / curvature.sum(axis=0))
+
+
+def test_the_printed_equation_4_stalls_only_if_the_sizes_vary_or_control_starts_as_a_gradient():
+    assert _distance_by_the_printed_equation_4([2] * 1500, gradient_start=False) <= 1e-12
+    assert _distance_by_the_printed_equation_4([1, 3] * 750, gradient_start=False) >= 1e-3
+    assert _distance_by_the_printed_equation_4([2] * 1500, gradient_start=True) >= 1e-3
+
+
 @pytest.mark.parametrize("variate", ["average", "gradient"])
 def test_weights_that_the_user_gives_are_those_of_clients_not_yet_asked(variate):
     """The control is the mean over all clients from round 1 on: nothing has to be guessed."""

@@ -1,0 +1,623 @@
+"""The estimators: elastic net, lasso, logistic regression and Cox regression, of one model for all sites."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from flwr_fco.client_apps import Disclosure
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.schema import Names, is_missing
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.inference import Intervals
+from flwr_fco.inference.federated import CLASSES, TIMES
+from flwr_fco.inference.selection import Selection
+from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
+from flwr_fco.objectives.survival import baseline, concordance
+from flwr_fco.regularizers import Regularizer
+from flwr_fco.sklearn.base import Federated
+from flwr_fco.sklearn.reading import Parts, are_parts, is_grid
+from flwr_fco.sklearn.reports import class_names
+
+
+@dataclass(repr=False, eq=False)
+class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
+    """Elastic net over several clients: scikit-learn's ``ElasticNet`` without pooling the rows.
+
+    Parameters
+    ----------
+    alpha : float, default 1.0
+        Strength, >= 0.
+    l1_ratio : float, default 0.5
+        Between 0 (ridge) and 1 (lasso).
+    fit_intercept : bool, default True
+        Whether to fit an intercept, which is never regularized.
+    num_clients : int, default 4
+        Number of clients that `fit(X, y)` splits the rows among; fewer if there are fewer rows.
+    max_rounds : int, default 5000
+        The fit ends with a warning after this many rounds; about a dozen are enough.
+    tol : float, default 1e-14
+        The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
+        smaller one.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
+        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
+        sum to d. Names need a data frame, or `features` with a grid.
+    standardize : bool, default False
+        Penalise the coefficients of features that are divided by their standard deviations over the rows of all
+        clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
+        features as they are. Each client sends means and variances of its columns; no data are changed.
+    site_intercepts : {"local"}, optional
+        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
+        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
+        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there.
+    cv : int, Strengths or list of splits, optional
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
+        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
+        test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the same messages.
+
+    Attributes
+    ----------
+    coef_ : ndarray, shape (d,)
+        Coefficients.
+    intercept_ : float
+        Intercept; 0 without one, NaN where each client has its own.
+    n_iter_ : int
+        Number of rounds: messages to each client, the one before round 1 included.
+    duality_gap_ : float
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+    proved_zero_ : ndarray of bool, shape of `coef_`
+        Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
+        (:func:`flwr_fco.strategies.proved_zero`).
+    path_ : PathResult
+        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+    strength_ : float
+        With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
+
+    Examples
+    --------
+    >>> X, y = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [3.0, 5.0]]), np.array([1.0, 0.0, 2.0, 3.0])
+    >>> model = FederatedElasticNet(alpha=0.1, l1_ratio=1.0).fit([X[:2], X[2:]], [y[:2], y[2:]])
+    >>> model.coef_.shape, model.predict(X).shape
+    ((2,), (4,))
+    """
+
+    alpha: float = 1.0
+    l1_ratio: float = field(default=0.5, kw_only=True)
+    _of_y = MappingProxyType({"y_numeric": True})
+
+    def _objective(self, X: Any, y: NDArray[Any], weights: Vector | None = None) -> Objective:
+        targets = y.astype(np.float64)
+        return self._sited(LeastSquares(X, targets, scale=0.5, intercept=self.fit_intercept, sample_weight=weights))
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the predictions, shape (n,), for dense or sparse features of shape (n, d)."""
+        return np.asarray(self._features(X) @ self.coef_ + self.intercept_)
+
+
+@dataclass(repr=False, eq=False)
+class FederatedLasso(FederatedElasticNet):
+    """Lasso over several clients: scikit-learn's ``Lasso`` without pooling the rows.
+
+    Parameters
+    ----------
+    alpha : float, default 1.0
+        Strength, >= 0.
+    fit_intercept : bool, default True
+        Whether to fit an intercept, which is never regularized.
+    num_clients : int, default 4
+        Number of clients that `fit(X, y)` splits the rows among; fewer if there are fewer rows.
+    max_rounds : int, default 5000
+        The fit ends with a warning after this many rounds; about a dozen are enough.
+    tol : float, default 1e-14
+        The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
+        smaller one.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
+        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
+        sum to d. Names need a data frame, or `features` with a grid.
+    standardize : bool, default False
+        Penalise the coefficients of features that are divided by their standard deviations over the rows of all
+        clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
+        features as they are. Each client sends means and variances of its columns; no data are changed.
+    site_intercepts : {"local"}, optional
+        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
+        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
+        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there.
+    cv : int, Strengths or list of splits, optional
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
+        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
+        test rows that part it; `alpha` is then ignored. All strengths and folds are solved in the same messages.
+
+    Attributes
+    ----------
+    coef_ : ndarray, shape (d,)
+        Coefficients.
+    intercept_ : float
+        Intercept; 0 without one, NaN where each client has its own.
+    n_iter_ : int
+        Number of rounds: messages to each client, the one before round 1 included.
+    duality_gap_ : float
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+    proved_zero_ : ndarray of bool, shape of `coef_`
+        Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
+        (:func:`flwr_fco.strategies.proved_zero`).
+    path_ : PathResult
+        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+    strength_ : float
+        With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
+
+    Examples
+    --------
+    >>> X = np.array([[1.0], [2.0], [3.0], [4.0]])
+    >>> FederatedLasso(alpha=0.25, num_clients=2).fit(X, X[:, 0]).coef_.round(6)
+    array([0.8])
+    """
+
+    # A class attribute, not a parameter.
+    l1_ratio: float = field(default=1.0, init=False)
+
+
+@dataclass(repr=False, eq=False)
+class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[misc]
+    """Logistic regression over several clients: scikit-learn's ``LogisticRegression`` without pooling the rows.
+
+    With more than two classes it is multinomial. A client need not have all classes.
+
+    Parameters
+    ----------
+    C : float, default 1.0
+        Inverse of the strength, as in scikit-learn: the loss is a sum over all rows.
+    l1_ratio : float, default 0.0
+        Between 0 (ridge) and 1 (lasso). The default is scikit-learn's: a ridge, which sets no coefficient to 0.
+    fit_intercept : bool, default True
+        Whether to fit an intercept, which is never regularized.
+    num_clients : int, default 4
+        Number of clients that `fit(X, y)` splits the rows among; fewer if there are fewer rows.
+    max_rounds : int, default 5000
+        The fit ends with a warning after this many rounds; about a dozen are enough.
+    tol : float, default 1e-14
+        The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
+        smaller one.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
+        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
+        sum to d. Names need a data frame, or `features` with a grid.
+    standardize : bool, default False
+        Penalise the coefficients of features that are divided by their standard deviations over the rows of all
+        clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
+        features as they are. Each client sends means and variances of its columns; no data are changed.
+    site_intercepts : {"local"}, optional
+        ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
+        would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
+        :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there. For
+        two classes; clients with fewer than 10 rows are refused, and there is a warning below 25. For an intercept of
+        each stratum within the clients name site and stratum together in `groups` of `fit` in one process, and in a
+        site's own app give ``SiteIntercept(objective, strata=labels)``.
+    class_weight : dict or "balanced", optional
+        A factor > 0 of the weight of each class's rows, 1 if it is not named; ``"balanced"``: the rows of all clients
+        over those of the class and the number of classes, as in scikit-learn. With a grid give a dict, the same at
+        every site: an error about ``"balanced"`` has it, from what the sites' first answers say of their classes.
+    cv : int, Strengths or list of splits, optional
+        Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
+        ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
+        test rows that part it; `C` is then ignored. All strengths and folds are solved in the same messages.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (k,)
+        The classes, sorted.
+    coef_ : ndarray, shape (k, d), or (1, d) for two classes
+        Coefficients.
+    intercept_ : ndarray, shape (k,), or (1,) for two classes
+        Intercept; 0 without one, NaN where each client has its own.
+    n_iter_ : int
+        Number of rounds: messages to each client, the one before round 1 included.
+    duality_gap_ : float
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+    proved_zero_ : ndarray of bool, shape of `coef_`
+        Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
+        (:func:`flwr_fco.strategies.proved_zero`).
+    path_ : PathResult
+        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+    strength_ : float
+        With `cv`, the chosen strength of the mean loss: 1 / (n C).
+
+    Examples
+    --------
+    >>> X, y = np.array([[-1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [2.0, 1.0]]), np.array(["no", "no", "yes", "yes"])
+    >>> model = FederatedLogisticRegression(C=2.0, l1_ratio=1.0).fit([X[:2], X[2:]], [y[:2], y[2:]])
+    >>> model.predict([[-3.0, 0.0], [3.0, 0.0]]).tolist(), int(np.count_nonzero(model.coef_))
+    (['no', 'yes'], 1)
+    """
+
+    C: float = 1.0
+    l1_ratio: float = field(default=0.0, kw_only=True)
+    class_weight: Any = field(default=None, kw_only=True)
+    _kind, _first = CLASSES, "C"
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        groups: Any = None,
+        *,
+        features: Any = None,
+        classes: Any = (0, 1),
+        intervals: bool | Intervals = False,
+        selection: bool | Selection = False,
+    ) -> Self:
+        """Fit the model to the clients' rows, here or where they are.
+
+        Parameters
+        ----------
+        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
+            The rows, dealt to `num_clients` clients in turn; or each client's own; or the grid of a ServerApp, whose
+            `num_clients` sites run :meth:`client_app`.
+        y : array-like, shape (n,), or a list of them
+            The classes; none with a grid.
+        sample_weight : array-like, shape (n,), or a list of them, optional
+            Weight of each row; a row of weight 2 counts as two copies of it.
+        groups : array-like, shape (n,), optional
+            Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
+        features : int or sequence of str, optional
+            With a grid, how many columns the sites have, or their names; by default the sites, whose data are frames
+            then, are asked for them in one more message.
+        classes : array-like, default (0, 1)
+            With a grid, as for :meth:`client_app`.
+        intervals : bool or Intervals, default False
+            Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
+            whether the sites agree; they take some more rounds, and a question before the fit
+            (docs/how-to/inference.md).
+        selection : bool or Selection, default False
+            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
+            selected ones are chance at most; in some tens of rounds before the fit.
+        """
+        self._ask(intervals, sample_weight, selection)
+        parts = None
+        if not is_grid(X):
+            parts = self._parts(X, y, sample_weight, groups)
+            for own in parts.y:
+                check_classification_targets(own)
+            classes = np.concatenate(parts.y)
+        self.classes_ = np.unique(classes)
+        self._class_weights = weights_of_classes(self.class_weight, self.classes_)
+        if self.classes_.size < 2:
+            raise ConfigurationError(
+                f"y holds 1 class, {self.classes_.tolist()}; a classifier needs examples of two classes at least"
+            )
+        outputs = self.classes_.size if self.classes_.size > 2 else 1
+        if outputs > 1 and self._intervals is not None:
+            raise ConfigurationError(f"intervals of {outputs} classes; there are some of two classes only")
+        if outputs > 1 and self.site_intercepts is not None:
+            raise ConfigurationError(
+                f"site_intercepts={self.site_intercepts!r} of {outputs} classes; sites have their own of two only"
+            )
+        if parts is None:
+            coefficients, intercept = self._run_over(X, features, outputs)
+        else:
+            parts = self._with_class_weights(parts)
+            clients = zip(*parts.rows_of_clients, strict=True)
+            objectives = [self._objective(own, labels, self.classes_, weights) for own, labels, weights in clients]
+            coefficients, intercept = self._run(objectives, parts, outputs)
+        # With a column for each class, what is not penalised is unique only up to a common constant.
+        if outputs > 1 and self._factors is not None:
+            free = self._factors == 0.0
+            coefficients[free] -= coefficients[free].mean(axis=1, keepdims=True)
+        self.coef_ = np.ascontiguousarray(coefficients.T)
+        self.intercept_ = intercept - intercept.mean() if outputs > 1 else intercept
+        return self
+
+    def client_app(
+        self,
+        load: Any,
+        classes: ArrayLike = (0, 1),
+        *,
+        features: Sequence[str] | None = None,
+        disclosure: Disclosure | None = None,
+    ) -> Any:
+        """Return the ClientApp of a site, for :meth:`fit` over a grid.
+
+        Parameters
+        ----------
+        load : callable
+            ``(context) -> (X, y)``: the site's rows and labels, as arrays, a sparse matrix or a frame, with the same
+            columns at every site: in the same order, or `features` gives it.
+        classes : array-like, default (0, 1)
+            All classes of the federation, the same at every site, which need not have all of them.
+        features : sequence of str, optional
+            The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
+        disclosure : Disclosure, optional
+            What may leave the site, as its owner says; by default no limit is set.
+        """
+        known = np.unique(np.asarray(classes))
+        self._class_weights = weights_of_classes(self.class_weight, known)
+        return self._app(load, features, disclosure, known)
+
+    def _strength(self, total: float) -> float:
+        return float(1.0 / (self.C * total))
+
+    def _with_class_weights(self, parts: Parts) -> Parts:
+        """Return the parts with the weights of their rows' classes."""
+        if self.class_weight is None:
+            return parts
+        pairs = list(zip(parts.y, parts.weights, strict=True))
+        counts = [[float(weights[y == label].sum()) for label in self.classes_] for y, weights in pairs]
+        self._class_weights = weights_of_classes(self.class_weight, self.classes_, np.sum(counts, axis=0))
+        own = [weights * self._weights_of(y, self.classes_) for y, weights in pairs]
+        return parts._replace(weights=own, weighted=True)
+
+    def _names_of_classes(self) -> Names:
+        return class_names(self.classes_, self._class_weights)
+
+    def _site_weights(self, y: NDArray[Any], *classes: Any) -> Vector | None:
+        return None if self._class_weights is None else self._weights_of(y, *classes)
+
+    def _weights_of(self, y: NDArray[Any], classes: NDArray[Any]) -> Vector:
+        """Return the weight of each row's class."""
+        assert self._class_weights is not None
+        return np.asarray(self._class_weights[np.minimum(np.searchsorted(classes, y), classes.size - 1)])
+
+    def _masses(self, answers: Sequence[Any], outputs: int) -> list[float] | None:
+        if self.class_weight is None:
+            return None
+        if not self._common_intercept:
+            raise ConfigurationError(
+                f"class_weight={self.class_weight!r} over a grid: the sites say by a common intercept how many rows of "
+                "a class they have, and this model has none; leave it out"
+            )
+        slopes = [answer.vectors["gradient"][-outputs:] for answer in answers]
+        counts = [
+            class_counts(own, round(answer.examples), self._class_weights)
+            for own, answer in zip(slopes, answers, strict=True)
+        ]
+        if self._class_weights is None:
+            total, known = np.sum(counts, axis=0), self.classes_.tolist()
+            found: Any = weights_of_classes("balanced", self.classes_, total)
+            weights = dict(zip(known, found.tolist(), strict=True))
+            raise ConfigurationError(
+                "class_weight='balanced' over a grid: sites weigh their rows before anybody knows all of them. They "
+                f"have {', '.join(f'{count:.0f}' for count in total)} rows of the classes {known}: give "
+                f"class_weight={weights} here and to the sites' model"
+            )
+        return [float(own @ self._class_weights) for own in counts]
+
+    def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None) -> Objective:
+        if not np.isin(y, classes).all():
+            # Not the labels themselves, which are the site's data: the error goes to the server.
+            raise ConfigurationError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
+        codes = np.searchsorted(classes, y)
+        made: Objective
+        if classes.size == 2:
+            made = self._sited(Logistic(X, codes, intercept=self.fit_intercept, sample_weight=weights))
+        else:
+            made = MultinomialLogistic(
+                X, codes, num_classes=classes.size, intercept=self.fit_intercept, sample_weight=weights
+            )
+        made.class_names = class_names(classes, self._class_weights)
+        return made
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the scores: the log odds of the second of two classes, or one column for each class."""
+        scores = self._features(X) @ self.coef_.T + self.intercept_
+        return np.asarray(scores[:, 0] if self.classes_.size == 2 else scores)
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the probabilities of the classes, shape (n, k), for dense or sparse features of shape (n, d)."""
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            scores = np.column_stack([np.zeros_like(scores), scores])
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(scores / scores.sum(axis=1, keepdims=True))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the most likely class of each row."""
+        scores = self.decision_function(X)
+        best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+
+#: The fields of targets that are no time and no event.
+_ENTRY, _STRATA = "entry", "strata"
+_EXPECTED = (
+    "expected two columns, the time and 1 for an event or 0 for a censored row; or a structured array or a frame with "
+    "a time, a boolean event, and where there are any 'entry' and 'strata'"
+)
+
+
+@dataclass(repr=False, eq=False)
+class FederatedCoxRegression(Federated):
+    """Cox regression over several clients, each a stratum with its own baseline hazard, without pooling the rows.
+
+    -1/n log partial likelihood + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2), over the n rows of all clients:
+    ``alpha`` is that of scikit-survival's ``CoxnetSurvivalAnalysis``, and 0 is the usual Cox regression.
+
+    The `y` of :meth:`fit` has two columns: the times, and 1 for an event or 0 for a censored row, in this order. Or it
+    is scikit-survival's structured array of a boolean event and a time. A structured array or a frame may have the
+    fields ``"entry"``, the time from which on a row is under observation, and ``"strata"``, strata within the clients.
+
+    Parameters
+    ----------
+    alpha : float, default 0.0
+        Strength, >= 0.
+    l1_ratio : float, default 1.0
+        Between 0 (ridge) and 1 (lasso).
+    ties : {"efron", "breslow"}, default "efron"
+        What is done with events at the same time (:class:`flwr_fco.objectives.CoxRegression`).
+    num_clients : int, default 4
+        Number of clients that `fit(X, y)` deals the rows to; fewer if there are fewer rows. Each is a stratum: of
+        pooled rows that have one baseline, take 1.
+    max_rounds : int, default 5000
+        The fit ends with a warning after this many rounds; about a dozen are enough.
+    tol : float, default 1e-14
+        The fit ends at a duality gap of this fraction of the loss at 0, or where rounding allows no smaller one.
+        Without a penalty, or with a factor of 0, there is no gap: it ends at a proximal gradient step that short.
+    penalty_factor : mapping of str to float, or array-like, shape (d,), optional
+        Factor >= 0 of a feature's penalty, as in :class:`FederatedElasticNet`.
+    standardize : bool, default False
+        Penalise the coefficients of features that are divided by their standard deviations over the rows of all
+        clients; `coef_` is that of the features as they are.
+    cv : int, Strengths or list of splits, optional
+        Choose the strength by a cross-validation, as in :class:`FederatedElasticNet`, by the partial likelihood of the
+        left-out rows alone; `alpha` is then ignored.
+
+    Attributes
+    ----------
+    coef_ : ndarray, shape (d,)
+        Coefficients: logarithms of hazard ratios.
+    n_iter_ : int
+        Number of rounds: messages to each client, the one before round 1 included.
+    duality_gap_ : float
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+    proved_zero_ : ndarray of bool, shape (d,)
+        Which coefficients are zero in every optimum of the problem, as far as the duality gap proves it.
+    path_ : PathResult
+        With `cv`, the models and losses of all strengths.
+    strength_ : float
+        With `cv`, the chosen `alpha`.
+
+    Examples
+    --------
+    >>> X, times = np.array([[0.0], [1.0], [1.0], [0.0]]), np.array([[3.0, 1], [2.0, 1], [1.0, 1], [1.5, 1]])
+    >>> model = FederatedCoxRegression(num_clients=1).fit(X, times)
+    >>> model.coef_.round(6), model.predict([[2.0]]).round(6)
+    (array([0.940614]), array([1.881227]))
+    """
+
+    # A class attribute, not a parameter: an intercept would be part of the baseline.
+    fit_intercept: bool = field(default=False, init=False)
+    # Each site is a stratum, whose baseline takes the place of an intercept.
+    site_intercepts: None = field(default=None, init=False)
+    alpha: float = 0.0
+    l1_ratio: float = field(default=1.0, kw_only=True)
+    ties: Literal["efron", "breslow"] = field(default="efron", kw_only=True)
+    _kind = TIMES
+    _of_y = MappingProxyType({"multi_output": True})
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return each row's risk score, shape (n,): the logarithm of its hazard ratio to a row of zeros."""
+        return np.asarray(self._features(X) @ self.coef_)
+
+    def predict_survival_function(
+        self, X: ArrayLike, times: ArrayLike, own: tuple[Any, Any], *, strata: ArrayLike | None = None
+    ) -> NDArray[np.float64]:
+        """Return the chances that rows of a site have no event up to some times, with the site's own baseline.
+
+        Call it at the site: the baseline is Breslow's, of the site's rows, and nothing is sent.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d)
+            The rows to predict.
+        times : array-like, shape (T,)
+            The times, in the unit of the site's.
+        own : pair of array-like
+            The site's rows and their times and events, as for :meth:`fit`, of which the baseline is made.
+        strata : array-like, shape (n,), optional
+            The stratum of each row of `X`; needed if the site has several.
+
+        Returns
+        -------
+        ndarray of float64, shape (n, T)
+            The chances; NaN after the last time that the site, or the row's stratum, was under observation.
+
+        Raises
+        ------
+        ConfigurationError
+            If the site has no event, or a stratum is not one of the site's.
+
+        References
+        ----------
+        Breslow: Discussion of Cox's regression models and life-tables (J. R. Stat. Soc. B 1972).
+
+        Examples
+        --------
+        >>> X, y = np.array([[0.0], [1.0], [1.0], [0.0]]), np.array([[3.0, 1], [2.0, 1], [1.0, 1], [1.5, 0]])
+        >>> model = FederatedCoxRegression(0.1, num_clients=1).fit(X, y)
+        >>> model.predict_survival_function([[0.0], [1.0]], [1.0, 2.5, 4.0], (X, y)).round(3)
+        array([[0.905, 0.741,   nan],
+               [0.67 , 0.301,   nan]])
+        """
+        scores = self.predict(X)
+        objective = self._objective(self._features(own[0]), self._targets(own[1]))
+        if not objective.num_events:
+            raise ConfigurationError("own=(X, y) has no event, so there is no baseline; give a site's rows with events")
+        found = baseline(objective, self.coef_)
+        known = np.unique(_fields_of(own[1])[1].get(_STRATA, 0)).tolist()
+        given = np.broadcast_to(known, (scores.size,)) if strata is None and len(known) == 1 else strata
+        labels = [] if given is None else np.asarray(given).tolist()
+        if len(labels) != scores.size or not set(labels) <= set(known):
+            raise ConfigurationError(
+                f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's, which are "
+                f"{known[:10]}"
+            )
+        hazards = np.array([found.at(known.index(label), times) for label in labels])
+        return np.asarray(np.exp(-hazards * np.exp(scores)[:, None]))
+
+    def score(self, X: ArrayLike, y: Any) -> float:
+        """Return Harrell's concordance of the risk scores with the times of one site, or of the strata in `y`.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d)
+            The features.
+        y : array-like, shape (n, 2), structured array or frame
+            The times and events, as for :meth:`fit`.
+        """
+        ordered, compared = concordance(self._objective(self._features(X), self._targets(y)), self.coef_)
+        return ordered / compared if compared else math.nan
+
+    def _told(self, X: Any, y: Any) -> Any:
+        several = are_parts(X) and isinstance(y, list | tuple)
+        return [self._targets(own) for own in y] if several else self._targets(y)
+
+    @staticmethod
+    def _targets(y: Any) -> NDArray[np.float64]:
+        """Return times, events, entries and strata, shape (n, 4): an entry of -1 is before all times."""
+        pair, more, found = _fields_of(y)
+        if len(pair) != 2:
+            raise ConfigurationError(f"y has {found}; {_EXPECTED}")
+        if pair[0].dtype == np.bool_ and pair[1].dtype != np.bool_:
+            pair.reverse()
+        try:
+            times, events = (own.astype(np.float64) for own in pair)
+            entry = more[_ENTRY].astype(np.float64) if _ENTRY in more else np.full(len(times), -1.0)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"y has times, events or entries that are no numbers; {_EXPECTED}") from error
+        strata = more.get(_STRATA, np.zeros(len(times), dtype=np.int64))
+        if any(is_missing(label) for label in strata.tolist()):
+            raise ConfigurationError("y has a stratum that is missing; give such rows a stratum, or leave them out")
+        return np.column_stack([times, events, entry, np.unique(strata, return_inverse=True)[1]])
+
+    def _objective(self, X: Any, y: NDArray[np.float64], weights: Vector | None = None) -> CoxRegression:
+        times, events, entry, strata = y.T
+        return CoxRegression(X, times, events, ties=self.ties, entry=entry, strata=strata, sample_weight=weights)
+
+    def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
+        if not any(weight * loss > 0.0 for weight, loss, _ in told):
+            raise ConfigurationError(
+                "there is no event at which anybody else of the same client and stratum is at risk, so there is "
+                "nothing to fit; events are 1 and censored rows 0"
+            )
+        return super()._strategy(psi, told, outputs, **more)
+
+
+def _fields_of(y: Any) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:
+    """Return time and event in the order in which targets have them, entry and strata by name, and what was given."""
+    array = np.asarray(y)
+    names = list(y.columns) if hasattr(y, "columns") else list(array.dtype.names or ())
+    if not names:
+        return list(array.T) if array.ndim == 2 else [], {}, f"an array of shape {array.shape}"
+    fields = {name: np.asarray(y[name]) for name in names}
+    more = {name: fields.pop(name) for name in (_ENTRY, _STRATA) if name in fields}
+    return list(fields.values()), more, f"the fields {names}"
