@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from representatives import nightly
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -81,7 +82,7 @@ def test_a_private_temporary_folder_serves_where_home_and_package_cannot_be_writ
     assert {path: path.stat().st_mtime_ns for path in cached(folder)} == kept
 
 
-@pytest.mark.parametrize("kind", ["link", "open to all", "file"])
+@pytest.mark.parametrize("kind", ["link", "open to all", *nightly("file")])
 def test_a_folder_that_somebody_else_prepared_is_not_used(package, tmp_path, kind):
     """Its files are executed."""
     read_only(package)
@@ -100,7 +101,7 @@ def test_a_folder_that_somebody_else_prepared_is_not_used(package, tmp_path, kin
     assert not cached(tmp_path)
 
 
-@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+@pytest.mark.parametrize("ending", ["nbc", *nightly("nbi")])
 @pytest.mark.parametrize("left", [0.5, *(pytest.param(left, marks=pytest.mark.slow) for left in (0, 7))])
 def test_a_file_that_was_cut_is_written_anew(package, tmp_path, ending, left):
     good(run(package, tmp_path, tmp_path), 0)
