@@ -154,7 +154,7 @@ $(VENV)/.docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
-BUILD_SITE := $(BIN)/python -m sphinx -W --keep-going -q -j auto
+BUILD_SITE := $(BIN)/python -m sphinx -W --keep-going -q
 docs: $(VENV)/.docs ## Build the documentation site in docs/_build/html, gallery included; nothing is fetched
 	$(BUILD_SITE) docs docs/_build/html
 
