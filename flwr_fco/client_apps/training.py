@@ -323,9 +323,15 @@ class TrainingHandler:
 
 
 def _units_of(objective: Objective) -> Sequence[int]:
-    """Return grades of the deviations of a linear model's dense columns; of sparse ones they say little of units."""
+    """Return grades of the deviations of a linear model's dense columns, none of a column that is mostly zero.
+
+    Where most rows are 0, as a pixel's at the edge, a deviation says how many are not, and little of the unit.
+    """
     design = objective.design if isinstance(objective, LinearModel) and objective.tells_units else None
-    return [] if design is None or isinstance(design, SparseDesign) else grades_of(design.deviations())
+    if design is None or isinstance(design, SparseDesign):
+        return []
+    few = 2 * np.count_nonzero(design.matrix, axis=0) < design.shape[0]
+    return grades_of(np.where(few, 0.0, design.deviations()))
 
 
 def names_of_objective(objective: Objective) -> tuple[Names, Names]:
