@@ -529,3 +529,30 @@ def simplex_terms(
     _simplex_root(s, b, low, high, tau, w)
     _share_out(s, b, low, high, radius, curved, w, out)
     return True
+
+
+@njit(cache=True)
+def diagonal_terms(
+    z: Vector, weights: Vector, threshold: Vector, shrinkage: Vector, lower: Vector, upper: Vector, out: Vector
+) -> None:
+    """Write clip(soft(z, threshold) / (weights + shrinkage), lower, upper); each term has z's size, or one element."""
+    step_w = 0 if weights.size == 1 else 1
+    step_a = 0 if threshold.size == 1 else 1
+    step_b = 0 if shrinkage.size == 1 else 1
+    step_l = 0 if lower.size == 1 else 1
+    step_u = 0 if upper.size == 1 else 1
+    for i in range(z.size):
+        a = threshold[i * step_a]
+        value = z[i]
+        if value > a:
+            value -= a
+        elif value < -a:
+            value += a
+        elif not math.isnan(value):
+            value = 0.0
+        value /= weights[i * step_w] + shrinkage[i * step_b]
+        if value < lower[i * step_l]:
+            value = lower[i * step_l]
+        elif value > upper[i * step_u]:
+            value = upper[i * step_u]
+        out[i] = value + 0.0

@@ -28,48 +28,91 @@ _SAMPLE_FROM = 65536
 
 
 @njit(cache=True, error_model="numpy")
-def termwise(v: Array, threshold: float, factor: float, lower: float, upper: float, out: Array) -> None:
-    """Write clip(factor * sign(v) max(|v| - threshold, 0), lower, upper)."""
+def soft_threshold(v: Array, threshold: float, out: Array) -> None:
+    """Write sign(v) max(|v| - threshold, 0)."""
     high = v.dtype.type(threshold)
     low = -high
-    times, bottom, top = v.dtype.type(factor), v.dtype.type(lower), v.dtype.type(upper)
+    for i in range(v.size):
+        x = v[i]
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        out[i] = x - c
+
+
+@njit(cache=True, error_model="numpy")
+def soft_threshold_weighted(v: Array, threshold: float, weights: Array, out: Array) -> None:
+    """Write sign(v_i) max(|v_i| - threshold * weights_i, 0)."""
+    for i in range(v.size):
+        x = v[i]
+        high = v.dtype.type(threshold * weights[i])
+        low = -high
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        out[i] = x - c
+
+
+@njit(cache=True, error_model="numpy")
+def soft_clip(v: Array, threshold: float, bound: float, out: Array) -> None:
+    """Write the soft-thresholded v, clipped to [-bound, bound]."""
+    high = v.dtype.type(threshold)
+    low = -high
+    top = v.dtype.type(bound)
+    bottom = -top
     zero = v.dtype.type(0.0)
     for i in range(v.size):
         x = v[i]
         c = x
         c = low if c < low else c
         c = high if c > high else c
-        x = (x - c) * times
-        x = bottom if x < bottom else x
+        x = x - c
         x = top if x > top else x
+        x = bottom if x < bottom else x
         out[i] = x + zero
 
 
 @njit(cache=True, error_model="numpy")
-def termwise_arrays(
-    v: Array, weights: Array, threshold: Array, shrinkage: Array, lower: Array, upper: Array, out: Array
-) -> None:
-    """Write clip(soft(v, threshold) / (weights + shrinkage), lower, upper); each term has v's size, or one element."""
-    step_w = 0 if weights.size == 1 else 1
-    step_a = 0 if threshold.size == 1 else 1
-    step_b = 0 if shrinkage.size == 1 else 1
-    step_l = 0 if lower.size == 1 else 1
-    step_u = 0 if upper.size == 1 else 1
+def soft_clip_weighted(v: Array, threshold: float, weights: Array, bound: float, out: Array) -> None:
+    """Write v_i soft-thresholded by threshold * weights_i, clipped to [-bound, bound]."""
+    top = v.dtype.type(bound)
+    bottom = -top
+    zero = v.dtype.type(0.0)
     for i in range(v.size):
-        a = threshold[i * step_a]
-        value: float = np.float64(v[i])
-        if value > a:
-            value -= a
-        elif value < -a:
-            value += a
-        elif not math.isnan(value):
-            value = 0.0
-        value /= weights[i * step_w] + shrinkage[i * step_b]
-        if value < lower[i * step_l]:
-            value = lower[i * step_l]
-        elif value > upper[i * step_u]:
-            value = upper[i * step_u]
-        out[i] = value + 0.0
+        x = v[i]
+        high = v.dtype.type(threshold * weights[i])
+        low = -high
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        x = x - c
+        x = top if x > top else x
+        x = bottom if x < bottom else x
+        out[i] = x + zero
+
+
+@njit(cache=True, error_model="numpy")
+def soft_scale(v: Array, threshold: float, factor: float, out: Array) -> None:
+    """Write factor * sign(v) max(|v| - threshold, 0)."""
+    high = v.dtype.type(threshold)
+    low = -high
+    times = v.dtype.type(factor)
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        x = v[i]
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        out[i] = (x - c) * times + zero
+
+
+@njit(cache=True, error_model="numpy")
+def scale(v: Array, factor: float, out: Array) -> None:
+    """Write factor * v."""
+    times = v.dtype.type(factor)
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        out[i] = v[i] * times + zero
 
 
 @njit(cache=True, error_model="numpy")
@@ -81,6 +124,47 @@ def scale_twice(v: Array, unit: float, factor: float, out: Array) -> None:
     else:
         for i in range(v.size):
             out[i] = (np.float64(v[i]) / unit) * factor + 0.0
+
+
+@njit(cache=True, error_model="numpy")
+def soft_scale_weighted(v: Array, threshold: float, shrinkage: float, weights: Array, out: Array) -> None:
+    """Write soft(v_i, threshold * weights_i) / (1 + shrinkage * weights_i)."""
+    zero = v.dtype.type(0.0)
+    one = v.dtype.type(1.0)
+    for i in range(v.size):
+        x = v[i]
+        high = v.dtype.type(threshold * weights[i])
+        low = -high
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        out[i] = (x - c) / (one + v.dtype.type(shrinkage * weights[i])) + zero
+
+
+@njit(cache=True, error_model="numpy")
+def clip(v: Array, lower: float, upper: float, out: Array) -> None:
+    """Write v clipped to [lower, upper]."""
+    low = v.dtype.type(lower)
+    high = v.dtype.type(upper)
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        x = v[i]
+        x = low if x < low else x
+        x = high if x > high else x
+        out[i] = x + zero
+
+
+@njit(cache=True, error_model="numpy")
+def clip_arrays(v: Array, lower: Array, upper: Array, out: Array) -> None:
+    """Write v_i clipped to [lower_i, upper_i]."""
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        x = v[i]
+        low = v.dtype.type(lower[i])
+        high = v.dtype.type(upper[i])
+        x = low if x < low else x
+        x = high if x > high else x
+        out[i] = x + zero
 
 
 # -- reductions --------------------------------------------------------------------------------------------------

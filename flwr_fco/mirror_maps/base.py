@@ -17,7 +17,7 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
 from flwr_fco.errors import ConfigurationError, MagnitudeError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.kernels.prox import termwise_arrays
+from flwr_fco.kernels.mirror import diagonal_terms
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms, Terms
 from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
 
@@ -344,7 +344,7 @@ class Coordinates(NamedTuple):
         scaled = terms.scaled(t, z.size)
         out = np.empty_like(z) if out is None else out
         if restricted is None:
-            termwise_arrays(z, _ONE, *scaled, out)
+            diagonal_terms(z, _ONE, *scaled, out)
         elif not restricted.solve(z, scaled, out):
             raise _without_point(self.geometry, self.regularizer, z, t)
         return out

@@ -13,7 +13,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.kernels.prox import termwise_arrays
 from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, TermwiseMap, l1_thresholds
 from flwr_fco.regularizers.base import BoundRegularizer, Terms
 from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
@@ -81,7 +80,7 @@ class DiagonalMetric(TermwiseMap):
 
     def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
         """Write clip(soft(z, threshold) / (weights + shrinkage), lower, upper); see :meth:`TermwiseMap.solve`."""
-        termwise_arrays(z, self.weights, *terms, out)
+        kernels.diagonal_terms(z, self.weights, *terms, out)
         return True
 
     def restrict(self, place: slice | NDArray[np.integer[Any]]) -> DiagonalMetric:
@@ -236,7 +235,7 @@ class PNorm(TermwiseMap):
             center = np.zeros(z.size) if self.center is None else self.center
             return bool(kernels.p_norm_terms(z, *terms, center, self.p, self._limit, out))
         # A sign constraint clips the dual: where z points out of the orthant, w is 0.
-        termwise_arrays(z, np.ones(1), *terms, out)
+        kernels.diagonal_terms(z, np.ones(1), *terms, out)
         self.conjugate_gradient(out, out)
         return True
 

@@ -12,12 +12,12 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.kernels.hard_sparsity import above_and_at, keep_largest, kth_largest
 from flwr_fco.regularizers.base import Array, FlatRegularizer, SeparableTerms
-from flwr_fco.regularizers.separable import Separable, Weighted, flat_weights
+from flwr_fco.regularizers.separable import Weighted, flat_weights
 from flwr_fco.regularizers.validation import POSITIVE, WEIGHTS, broadcastable, frozen_array, number, outside, tolerance
 
 
 @dataclass(frozen=True)
-class Box(Separable):
+class Box(FlatRegularizer):
     """The box {w : lower <= w <= upper}, coordinate by coordinate.
 
     The proximal map is the projection, whatever the step: ``clip(v, lower, upper)``.
@@ -70,9 +70,21 @@ class Box(Separable):
 
     def value(self, w: Array) -> float:
         eps = tolerance(w)
-        # A violation is measured relative to the bound; an open side has none.
-        inside = (w >= self.lower - eps * np.abs(self.lower)) & (w <= self.upper + eps * np.abs(self.upper))
+        # A violation is measured relative to the finite bound; if both sides are open there is none.
+        low = np.where(np.isfinite(self.lower), self.lower, 0.0)
+        high = np.where(np.isfinite(self.upper), self.upper, 0.0)
+        inside = (w >= np.where(np.isfinite(self.lower), low - eps * np.abs(low), -np.inf)) & (
+            w <= np.where(np.isfinite(self.upper), high + eps * np.abs(high), np.inf)
+        )
         return 0.0 if bool(inside.all()) else float(np.inf)
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        if isinstance(self.lower, float) and isinstance(self.upper, float):
+            kernels.clip(v, self.lower, self.upper, out)
+        else:
+            lower = np.ascontiguousarray(np.broadcast_to(self.lower, shape)).reshape(-1)
+            upper = np.ascontiguousarray(np.broadcast_to(self.upper, shape)).reshape(-1)
+            kernels.clip_arrays(v, lower, upper, out)
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
         return SeparableTerms(lower=self.lower, upper=self.upper)
@@ -84,7 +96,7 @@ class Box(Separable):
 
 
 @dataclass(frozen=True)
-class NonNegative(Separable):
+class NonNegative(FlatRegularizer):
     """The non-negative numbers {w : w >= 0}.
 
     The proximal map is the projection, whatever the step: ``max(v, 0)``.
@@ -103,12 +115,15 @@ class NonNegative(Separable):
         """Return 0.0 if no coordinate is negative, else inf."""
         return 0.0 if bool((w >= 0.0).all()) else float(np.inf)
 
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        kernels.clip(v, 0.0, np.inf, out)
+
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
         return SeparableTerms(lower=0.0)
 
 
 @dataclass(frozen=True)
-class LInfinityBall(Separable):
+class LInfinityBall(FlatRegularizer):
     """The l-infinity ball {w : max |w_i| <= radius}.
 
     The proximal map is the projection, whatever the step: ``clip(v, -radius, radius)``.
@@ -136,6 +151,9 @@ class LInfinityBall(Separable):
 
     def value(self, w: Array) -> float:
         return outside(float(np.abs(w).max(initial=0.0)) - self.radius, self.radius, w)
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        kernels.clip(v, -self.radius, self.radius, out)
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
         return SeparableTerms(lower=-self.radius, upper=self.radius)
@@ -180,7 +198,11 @@ class L1Ball(Weighted):
 
     def value(self, w: Array) -> float:
         flat = w.reshape(-1)
-        return outside(self._absolute(flat, w.shape) - self.radius, self.radius, w)
+        if self.weights is None:
+            norm = kernels.absolute_sum(flat)
+        else:
+            norm = kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape))
+        return outside(norm - self.radius, self.radius, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         if self.weights is not None:

@@ -13,8 +13,6 @@ from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array, FlatRegularizer, SeparableTerms
 from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, RATIO, WEIGHTS, amount, broadcastable, outside
 
-_ONE = np.ones(1)
-
 
 def flat_weights(weights: Array, shape: tuple[int, ...]) -> Array:
     """Return weights as a contiguous vector, one for each coordinate of an array of this shape."""
@@ -58,24 +56,8 @@ def threshold_max(gradient_at_zero: Array, weights: Array | None) -> float:
     return float(size.max(initial=0.0))
 
 
-class Separable(FlatRegularizer):
-    """A sum over coordinates, whose :meth:`separable_terms` give its proximal map."""
-
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        terms = self.separable_terms(shape)
-        assert terms is not None
-        numbers = [term for term in terms if not isinstance(term, np.ndarray)]
-        if len(numbers) == len(terms):
-            threshold, shrinkage, lower, upper = numbers
-            factor = 1.0 / (1.0 + amount(step, shrinkage))
-            kernels.termwise(v, amount(step, threshold), factor, lower, upper, out)
-            return
-        flat = (flat_weights(term, shape) if isinstance(term, np.ndarray) else term for term in terms)
-        kernels.termwise_arrays(v, _ONE, *SeparableTerms(*flat).scaled(step), out)
-
-
 @dataclass(frozen=True)
-class Zero(Separable):
+class Zero(FlatRegularizer):
     """No regularization: psi(w) = 0.
 
     The proximal map is ``prox(v, step) = v``.
@@ -93,6 +75,9 @@ class Zero(Separable):
         """Return 0."""
         return 0.0
 
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        np.add(v, v.dtype.type(0.0), out=out)
+
     def subgradient(self, w: Array) -> Array:
         """Return zeros."""
         return np.zeros_like(w)
@@ -101,8 +86,8 @@ class Zero(Separable):
         return SeparableTerms()
 
 
-class Weighted(Separable):
-    """A psi with a term for each coordinate, optionally with ``weights``."""
+class Weighted(FlatRegularizer):
+    """A sum over coordinates, optionally with ``weights``."""
 
     weights: Array | None
 
@@ -110,12 +95,6 @@ class Weighted(Separable):
         """Raise unless the weights broadcast to the array."""
         if self.weights is not None:
             broadcastable(self, "weights", self.weights.shape, name, shape)
-
-    def _absolute(self, flat: Array, shape: tuple[int, ...]) -> float:
-        """Return sum_i weights_i |w_i|."""
-        if self.weights is None:
-            return float(kernels.absolute_sum(flat))
-        return float(kernels.weighted_absolute_sum(flat, flat_weights(self.weights, shape)))
 
 
 @dataclass(frozen=True)
@@ -159,7 +138,23 @@ class L1(Weighted):
         flat = w.reshape(-1)
         if self.bound is not None and outside(float(np.abs(flat).max(initial=0.0)) - self.bound, self.bound, flat):
             return float(np.inf)
-        return times(self.strength, self._absolute(flat, w.shape))
+        if self.weights is None:
+            return times(self.strength, kernels.absolute_sum(flat))
+        return times(self.strength, kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape)))
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        threshold = amount(step, self.strength)
+        if self.weights is None:
+            if self.bound is None:
+                kernels.soft_threshold(v, threshold, out)
+            else:
+                kernels.soft_clip(v, threshold, self.bound, out)
+        else:
+            weights = flat_weights(self.weights, shape)
+            if self.bound is None:
+                kernels.soft_threshold_weighted(v, threshold, weights, out)
+            else:
+                kernels.soft_clip_weighted(v, threshold, weights, self.bound, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return strength * weights * sign(w), with sign(0) = 0."""
@@ -214,6 +209,13 @@ class L2Squared(Weighted):
         """Return strength/2 * sum_i weights_i w_i^2."""
         flat = w.reshape(-1)
         return half_squares(self.strength, flat, None if self.weights is None else flat_weights(self.weights, w.shape))
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        shrinkage = amount(step, self.strength)
+        if self.weights is None:
+            kernels.scale(v, 1.0 / (1.0 + shrinkage), out)
+        else:
+            kernels.soft_scale_weighted(v, 0.0, shrinkage, flat_weights(self.weights, shape), out)
 
     def subgradient(self, w: Array) -> Array:
         """Return the gradient, strength * weights * w."""
@@ -278,13 +280,25 @@ class ElasticNet(Weighted):
         if self.scales is not None:
             flat = flat * flat_weights(self.scales, w.shape)
         weights = None if self.weights is None else flat_weights(self.weights, w.shape)
-        absolute = self._absolute(flat, w.shape)
+        absolute = kernels.absolute_sum(flat) if weights is None else kernels.weighted_absolute_sum(flat, weights)
         square = kernels.square_sum(flat) if weights is None else kernels.weighted_square_sum(flat, weights)
         if in_range(square):
             return float(self.strength * (self.l1_ratio * absolute + 0.5 * (1.0 - self.l1_ratio) * square))
         # Summed separately, so that an overflowing square cannot give 0 * inf.
         total = times(self.strength * self.l1_ratio, absolute)
         return total + half_squares(self.strength * (1.0 - self.l1_ratio), flat, weights)
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        threshold = amount(step, self.strength * self.l1_ratio)
+        shrinkage = amount(step, self.strength * (1.0 - self.l1_ratio))
+        if self.scales is not None:
+            thresholds, shrinkages = (flat_weights(np.asarray(own), shape) for own in self._scaled())
+            kernels.soft_scale_weighted(v, threshold, 0.0, thresholds, out)
+            out /= 1.0 + shrinkage * shrinkages
+        elif self.weights is None:
+            kernels.soft_scale(v, threshold, 1.0 / (1.0 + shrinkage), out)
+        else:
+            kernels.soft_scale_weighted(v, threshold, shrinkage, flat_weights(self.weights, shape), out)
 
     def subgradient(self, w: Array) -> Array:
         """Return strength * weights * scales * (l1_ratio * sign(w) + (1 - l1_ratio) * u), with sign(0) = 0."""
