@@ -5,6 +5,7 @@ import zlib
 from pathlib import Path
 from tomllib import loads
 
+from flwr_fco.models import write_file
 from flwr_fco.server.options import _OWN_ENTRIES, parameter_entries
 
 DOCS = Path(__file__).parent
@@ -107,7 +108,7 @@ def inventory(name: str, pattern: str, names: str) -> str:
     path = DOCS / "_build" / f"{name}.inv"
     path.parent.mkdir(exist_ok=True)
     head = f"# Sphinx inventory version 2\n# Project: {name}\n# Version:\n# The remainder is compressed using zlib.\n"
-    path.write_bytes(head.encode() + zlib.compress(lines.encode()))
+    write_file(path, head.encode() + zlib.compress(lines.encode()))
     return str(path)
 
 

@@ -247,7 +247,8 @@ def _check_minimum(
         signs = np.where(np.arange(w.size) % 2, nudge, -nudge)
         blur += np.abs(mirror_map.gradient(w * (1.0 + signs)) - mirror_map.gradient(w * (1.0 - signs)))
     tried = _towards(w, points)
-    there = t * np.array([regularizer.value(x) for x in tried])
+    with np.errstate(invalid="ignore"):  # 0 times the infinity of a point that rounding has moved out of a set
+        there = t * np.array([regularizer.value(x) for x in tried])
     tried, there = tried[np.isfinite(there)], there[np.isfinite(there)]
     changes = np.abs(tried - w)
     if dual is not None:

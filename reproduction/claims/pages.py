@@ -144,7 +144,7 @@ def _detail_page(
     page: Mapping[str, Any], definition: Definition, found: Sequence[Verdict], stored: Stored, picture: str
 ) -> str:
     head, _, tables = verdict_table(definition, found).partition("\n\n")
-    return render(
+    text = render(
         "details.md",
         name=definition.name,
         head=head,
@@ -157,6 +157,7 @@ def _detail_page(
         picture=picture,
         key=_KEY,
     )
+    return text.rstrip() + "\n"
 
 
 def findings(

@@ -24,7 +24,7 @@ from flwr_fco.strategies import Steps
 how = sys.argv[1]
 
 def load(context):
-    print("busy", os.getpid(), file=sys.stderr, flush=True)
+    os.write(2, f"\\nbusy {os.getpid()}\\n".encode())  # a line of its own, whatever others write
     if how == "sleeps":
         time.sleep(600)
     if how == "computes":

@@ -20,6 +20,7 @@ from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import DFedDA, Epochs, FedDualAvg, Steps, Wire
 from flwr_fco.topology import ring
 from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.keys import UNITS
 from flwr_fco.wire.protocol import Uplink
 
 OBJECTIVES = clients()
@@ -474,6 +475,6 @@ def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype)
     )
     simulate(strategy, app_of(clients()), num_nodes=4, num_rounds=2, initial_arrays=model, progress=False)
     assert [(round(total, 6), writeable, numbers) for total, writeable, numbers in seen] == [
-        *[(0.0, False, {})] * 4,
+        *[(0.0, False, {UNITS: 1.0})] * 4,  # first answers say their columns' units
         *[(float(FEATURES + 1), False, {})] * 4,
     ]
