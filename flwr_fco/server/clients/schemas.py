@@ -14,7 +14,8 @@ from flwr_fco.core.schema import Names, Units, difference, digests_of, listed, s
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.envelope import NAMES, addressed, names_in
-from flwr_fco.wire.protocol import Node
+from flwr_fco.wire.keys import UNITS
+from flwr_fco.wire.protocol import Downlink, Node
 
 #: Seconds to wait for the names of sites that differ.
 _TIMEOUT = 120.0
@@ -110,6 +111,20 @@ class Schemas:
                 if names.get(node) is None:
                     less = others if node in odd else f"{odd[0]}"
                     self._unproved[node.key] = difference(f"{node}", None, less, theirs, classes=place == 1)
+
+    def asking(self, letters: Sequence[tuple[Node, Downlink]]) -> list[tuple[Node, Downlink]]:
+        """Return letters of which the first to each node asks for the units of its columns.
+
+        Parameters
+        ----------
+        letters : sequence of tuples of Node and Downlink
+            What the nodes are sent.
+        """
+        if all(node.key in self.measured for node, _ in letters):
+            return list(letters)
+        # One object for all nodes that get the same, as before.
+        told = {id(each): each._replace(numbers={**each.numbers, UNITS: 1.0}) for _, each in letters}
+        return [(node, each if node.key in self.measured else told[id(each)]) for node, each in letters]
 
     def compare_units(self, grid: Grid | None, d: int, said: Mapping[Node, Sequence[int]]) -> None:
         """Warn of columns whose standard deviations differ as those of other units do, of each column once.

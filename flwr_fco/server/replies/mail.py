@@ -445,7 +445,7 @@ class Mail(Part):
                 current.works[node.node_id] = downlink.work
         if self.places:
             letters = [(node, self._at_its_places(node, downlink)) for node, downlink in letters]
-        return self._asking_for_units(letters) if self._columns else letters
+        return self.schemas.asking(letters) if self._columns else letters
 
     @property
     def _columns(self) -> int:
@@ -453,20 +453,6 @@ class Mail(Part):
         private = getattr(self.options, "privacy", None) is not None
         shape = self.plan.layout.shapes.get("coefficients", ())
         return 0 if private or not shape or type(self.language) is not OwnClients else int(shape[0])
-
-    def _asking_for_units(self, letters: list[Letter]) -> list[Letter]:
-        """Return letters of which the first to each node asks for the units of its columns."""
-        measured, asking = self.schemas.measured, dict[int, Downlink]()
-        found = []
-        for node, downlink in letters:
-            if node.key not in measured:
-                # One object for all nodes that get the same, as before.
-                if id(downlink) not in asking:
-                    asking[id(downlink)] = downlink._replace(numbers={**downlink.numbers, UNITS: 1.0})
-                found.append((node, asking[id(downlink)]))
-            else:
-                found.append((node, downlink))
-        return found
 
     def _at_its_places(self, node: Node, downlink: Downlink) -> Downlink:
         """Return a node's downlink at the coordinates of its features, if the node has reported them."""
