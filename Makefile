@@ -154,11 +154,12 @@ $(VENV)/.docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
-BUILD_SITE := $(BIN)/python -m sphinx -W --keep-going -q
-docs: $(VENV)/.docs ## Build the documentation site in docs/_build/html, gallery included; nothing is fetched
+# With PyTorch, for the reference of flwr_fco.torch.
+BUILD_SITE := $(WITH_TORCH) $(BIN)/python -m sphinx -W --keep-going -q
+docs: $(VENV)/.docs $(BESIDE)/.installed ## Build the documentation site in docs/_build/html, gallery included; nothing is fetched
 	$(BUILD_SITE) docs docs/_build/html
 
-docs-quick: $(VENV)/.docs ## Build it without running the gallery's scripts
+docs-quick: $(VENV)/.docs $(BESIDE)/.installed ## Build it without running the gallery's scripts
 	$(BUILD_SITE) -D plot_gallery=0 docs docs/_build/html
 
 clean: ## Remove .venv and what runs and tests have written

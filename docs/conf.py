@@ -2,7 +2,6 @@
 
 import re
 import zlib
-from importlib.util import find_spec
 from pathlib import Path
 from tomllib import loads
 
@@ -61,8 +60,7 @@ autodoc_default_options = {
     "exclude-members": "set_fit_request, set_predict_request, set_score_request",
 }
 autodoc_typehints = "none"
-# Pages about what needs them are the same without them.
-autodoc_mock_imports = [name for name in ("ray", "torch") if find_spec(name) is None]
+autodoc_mock_imports = ["ray"]
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
 

@@ -171,7 +171,7 @@ class LocalTraining:
     returns the reply: the increments, the sum of the step sizes used by the optimiser (including changes by a
     scheduler), and the model's running statistics.
 
-    Rules
+    Notes
     -----
     1. The training loop is yours: your loader determines epochs and batches, not the strategy's ``local_epochs`` and
        ``batch_size`` (``training.work`` has these, if you want to follow them).

@@ -46,7 +46,7 @@ class TorchObjective(Objective):
     Regularizers and mirror maps are then the NumPy ones; the optimisers of this package (:class:`DualAveraging`, ...)
     are for your own training loops.
 
-    Rules
+    Notes
     -----
     1. The layout is that of ``model.state_dict()``, so ``ArrayRecord(model.state_dict())`` is a start point. What is
        optimised are the parameters that require a gradient; frozen ones and buffers pass through (:meth:`buffers`).

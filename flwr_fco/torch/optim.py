@@ -46,7 +46,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
     ``scope`` and ``maximize``. The learning rate is read at every step, so the schedulers in
     ``torch.optim.lr_scheduler`` work, and :attr:`elapsed` is the sum of the learning rates used.
 
-    Rules
+    Notes
     -----
     1. psi acts on the parameters with two or more dimensions if there are any, otherwise on all except those called
        ``bias`` or ``intercept``, as on the server. ``apply_to`` overrides this rule. A regularizer set for a group acts
