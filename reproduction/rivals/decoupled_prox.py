@@ -13,7 +13,10 @@ Zhang, Hu, Johansson (2023), their symbols in brackets; K local steps, P_s the p
 With psi = 0 it is gradient tracking (FedDAGT). FedDAGT's dual sums all steps and psi's weight grows with it; here psi
 weighs what one round weighs, as in a proximal gradient method. Exact for any K with exact gradients and all clients.
 
-Differs from the paper in: 1. the server sends ``start`` and ``common``, two vectors; the paper's clients compute both
+The paper's own text was not at hand: the fixed point is tested, the steps were not compared with algorithm 1 line by
+line. Somebody who has it should.
+
+Known to differ from the paper in: 1. the server sends ``start`` and ``common``, two vectors; the paper's clients compute both
 from ``point`` and what they remember, which a client that missed a round could not; 2. the first start is the model as
 it is given, without psi; 3. client m has weight p_m, not 1/M; 4. clients with more steps do not weigh more
 (``normalize_local_work``).
