@@ -16,10 +16,10 @@ weighs what one round weighs, as in a proximal gradient method. Exact for any K 
 The paper's own text was not at hand: the fixed point is tested, the steps were not compared with algorithm 1 line by
 line. Somebody who has it should.
 
-Known to differ from the paper in: 1. the server sends ``start`` and ``common``, two vectors; the paper's clients compute both
-from ``point`` and what they remember, which a client that missed a round could not; 2. the first start is the model as
-it is given, without psi; 3. client m has weight p_m, not 1/M; 4. clients with more steps do not weigh more
-(``normalize_local_work``).
+Differs from the paper, as far as is known, in: 1. the server sends ``start`` and ``common``, two vectors; the paper's
+clients compute both from ``point`` and what they remember, which a client that missed a round could not; 2. the first
+start is the model as it is given, without psi; 3. client m has weight p_m, not 1/M; 4. clients with more steps do not
+weigh more (``normalize_local_work``).
 """
 
 from __future__ import annotations
