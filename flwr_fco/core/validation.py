@@ -112,7 +112,7 @@ def describe(kind: Any) -> str:
     >>> describe(int | None)
     'a whole number or None'
     """
-    origin, args = get_origin(kind), get_args(kind)
+    origin, args = _parts(kind)
     if origin in (Union, types.UnionType):
         return " or ".join(dict.fromkeys(describe(arg) for arg in args))
     if origin is Literal:
@@ -133,6 +133,14 @@ def describe(kind: Any) -> str:
     return names.get(kind) or f"{'an' if name[0] in 'AEIO' else 'a'} {name}"
 
 
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return a type's origin and arguments; those that an alias stands for, as NumPy's NDArray is one from 2.5 on."""
+    origin = get_origin(kind)
+    if hasattr(origin, "__value__"):
+        return _parts(origin.__value__)
+    return origin, get_args(kind)
+
+
 def _count_of(kind: Any) -> int:
     """Return the number of arguments of a ``Callable[...]``; 0 if it is not specified."""
     arguments = next(iter(get_args(kind)), None)
@@ -141,7 +149,7 @@ def _count_of(kind: Any) -> int:
 
 def _match(value: Any, kind: Any) -> tuple[bool, Any]:
     """Return whether a value has a type, and the value converted to it."""
-    origin, args = get_origin(kind), get_args(kind)
+    origin, args = _parts(kind)
     if kind is Any:
         return True, value
     if origin in (Union, types.UnionType):

@@ -171,9 +171,10 @@ def mirror_prox(
     for t in range(steps):
         dual = np.array(h.gradient(z))
         trial = dual.copy()
-        objective.add_gradient(z, next(batches), -step_size, trial)
-        half = h.retrieve(trial, step_size, psi)
-        objective.add_gradient(half, next(batches), -step_size, dual)
+        with np.errstate(over="ignore", invalid="ignore"):  # an error says it
+            objective.add_gradient(z, next(batches), -step_size, trial)
+            half = h.retrieve(trial, step_size, psi)
+            objective.add_gradient(half, next(batches), -step_size, dual)
         z = h.retrieve(dual, step_size, psi)
         total += half
         if not np.isfinite(z).all():

@@ -66,12 +66,14 @@ def test_the_definitions_have_the_best_constants_of_the_page(problem, name):
     assert len(best) == 11
     names = {"FedDR": "FedDR, over-relaxed", "APDAInexact": "APDA-Inexact", "FiveGCS": "5GCS"}
     runs = {line.label: line.settings for line in load_definition(name).runs}
+    # Where the paper's rows have the paper's grid, the page's search is the finer one.
+    fine, plain = (", a finer grid", ", the paper's grid") if name == "dualfl-fig1a" else ("", "")
     for method, words in best:
         for pair in words.split(", "):
             key, value = pair.rsplit(" ", 1)
-            assert runs[names.get(method, method)][key] == float(value), (method, key)
+            assert runs[names.get(method, method) + fine][key] == float(value), (method, key)
     # Over-relaxation aside, FedDR is FedPD.
-    assert runs["FedDR"] == {**runs["FedPD"], "relaxation": 1.0}
+    assert runs["FedDR" + plain] == {**runs["FedPD" + plain], "relaxation": 1.0}
 
 
 @pytest.mark.parametrize(

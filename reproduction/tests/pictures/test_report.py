@@ -32,8 +32,14 @@ def test_a_method_has_its_colour_and_line_whatever_else_is_in_the_figure():
     sinking = 1.0 / (1 + ROUNDS)
     for names in (["FedDualAvg", "FedMid"], ["FedMidOSP", "FedMid", "FedDualAvg"]):
         _, drawn = lines({name: curve(sinking) for name in names})
+        colors = [to_hex(line.get_color()) for line in drawn]
+        # Only where another curve has it already, a method has another one.
+        own = [appearance(name).color for name in names]
+        assert [one == color for one, color in zip(own, colors, strict=True)] == [
+            color not in own[:i] for i, color in enumerate(own)
+        ]
+        assert len(set(colors)) == len(colors)
         for name, line in zip(names, drawn, strict=True):
-            assert to_hex(line.get_color()) == appearance(name).color
             assert line.get_linestyle() == {"solid": "-", "dashed": "--"}[appearance(name).line]
 
 

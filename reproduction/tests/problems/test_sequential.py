@@ -112,9 +112,8 @@ def test_mirror_prox_has_its_bound_after_every_number_of_steps(name):
 def test_mirror_prox_takes_the_steps_of_fedmip_with_one_client():
     objective, psi, _, start, beta, _ = sparse(0)
     x, y = np.split(start, [10])
-    strategy = FedMiP(
-        regularizer=psi, client_lr=0.5 / beta, server_prox=False, work=Steps(7, batch_size=None), fraction_evaluate=0.0
-    )
+    alone = {"min_train_nodes": 1, "min_available_nodes": 1, "fraction_evaluate": 0.0}
+    strategy = FedMiP(regularizer=psi, client_lr=0.5 / beta, server_prox=False, work=Steps(7, batch_size=None), **alone)
     options = {"num_nodes": 1, "num_rounds": 1, "progress": False}
     result = simulate(strategy, client_app(lambda context: objective), initial_arrays={"x": x, "y": y}, **options)
     last = mirror_prox(objective, start, steps=7, step_size=0.5 / beta, regularizer=psi).last
