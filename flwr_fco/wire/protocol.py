@@ -118,6 +118,10 @@ class ReceivedVectors(Received):
         whole = [name for name, vector in super().items() if type(vector) is not SparseVector]
         return {**self, **{name: self[name] for name in whole}}.items()
 
+    def values(self) -> Any:
+        """Return the vectors of :meth:`items`."""
+        return dict(self.items()).values()
+
     def at(self, name: str, indices: NDArray[Any]) -> Vector:
         """Return a vector at some coordinates.
 

@@ -14,7 +14,7 @@ from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies import mail
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Epochs, Wire
+from flwr_fco.strategies import DualFL, Epochs, FedDAGT, FedDR, FedDyn, Minimise, Scaffnew, Steps, Wire
 from flwr_fco.wire.protocol import ReceivedVectors
 
 D = 600
@@ -39,6 +39,7 @@ def test_who_wants_the_whole_gets_it_read_only_and_finite():
     assert_array_equal(vectors["dual"], [1, 0, 0, -2, 0])
     assert not vectors["dual"].flags.writeable
     assert_array_equal(dict(vectors.items())["dual"], vectors["dual"])
+    assert_array_equal(next(iter(ReceivedVectors({"dual": short}).values())), vectors["dual"])
     bad = NonZeros(short.indices, short.values * np.nan, 5)
     with pytest.raises(ProtocolError, match="2 NaN"):
         ReceivedVectors.to_look_at({"dual": bad}, {"dual"})["dual"]
@@ -91,6 +92,37 @@ def test_the_bits_are_the_same_and_the_first_messages_are_short(form, messages, 
         assert sum(short) < sum(whole)
     if form == "sparse" and not options:
         assert sum(short) < 0.5 * sum(whole)
+
+
+MINIMISES = {"work": Minimise(), "fraction_evaluate": 0.0}
+STEPS = {"client_lr": 0.5, "work": Steps(2), "fraction_evaluate": 0.0}
+
+
+@pytest.mark.parametrize("messages", [False, True])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        lambda: DualFL(nu=0.05, rho=0.0, **MINIMISES),
+        lambda: FedDR(step=2.0, **MINIMISES),
+        lambda: FedDyn(penalty=0.5, **MINIMISES),
+        lambda: FedDAGT(**STEPS),
+        lambda: Scaffnew(client_lr=0.5, probability=0.5, fraction_evaluate=0.0),
+    ],
+)
+def test_what_clients_remember_begins_as_with_whole_vectors(strategy, messages, monkeypatch):
+    """A client's memory begins with zeros of the message's kind, and the first message is zero nearly everywhere."""
+    mods = [lambda message, context, call_next: call_next(message, context)] if messages else None
+    rng = np.random.default_rng(0)
+    losses = [Logistic(rng.standard_normal((12, D)), np.arange(12) % 2, l2=0.1) for _ in range(3)]
+    app = client_app(lambda context: losses[context.node_config["partition-id"]], mods=mods)
+
+    def run():
+        result = simulate(strategy(), app, num_nodes=3, num_rounds=3, initial_arrays=START, progress=False)
+        return result.arrays["coefficients"].numpy()
+
+    expected = run()
+    monkeypatch.setattr(mail, "LONG", 100)
+    assert_array_equal(run().view(np.int64), expected.view(np.int64))
 
 
 @pytest.mark.parametrize(
