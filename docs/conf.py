@@ -1,11 +1,9 @@
 """How the site is built: `make docs`. Nothing is fetched."""
 
 import re
-import zlib
 from pathlib import Path
 from tomllib import loads
 
-from flwr_fco.models import write_file
 from flwr_fco.server.options import _OWN_ENTRIES, parameter_entries
 
 DOCS = Path(__file__).parent
@@ -17,7 +15,6 @@ version = release
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
-    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",
     "numpydoc",
@@ -28,7 +25,6 @@ extensions = [
 ]
 exclude_patterns = ["_build", "gallery/*.rst", "gallery/*.py", "sg_execution_times.rst"]
 templates_path = ["_templates"]
-nitpicky = False
 # What is quoted can be sought in a log.
 smartquotes = False
 
@@ -46,7 +42,7 @@ html_theme_options = {
     "secondary_sidebar_items": ["page-toc"],
     "pygments_light_style": "a11y-high-contrast-light",
 }
-html_sidebars = {"index": [], "gallery/index": []}
+html_sidebars = {"index": []}
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
@@ -62,7 +58,6 @@ autodoc_default_options = {
 autodoc_typehints = "none"
 autodoc_mock_imports = ["ray"]
 numpydoc_show_class_members = False
-numpydoc_xref_param_type = False
 
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -76,44 +71,6 @@ sphinx_gallery_conf = {
     "abort_on_example_error": True,
     "remove_config_comments": True,
     "within_subsection_order": "FileNameSortKey",
-}
-
-# The names of other projects that our pages link, with the pattern of their addresses. Their own inventories would have
-# to be fetched, or committed (two megabytes).
-ELSEWHERE = {
-    "flwr": (
-        "https://flower.ai/docs/framework/",
-        "ref-api/$.html",
-        "flwr.app.Array flwr.app.ArrayRecord flwr.app.Context flwr.app.Message flwr.app.MetricRecord "
-        "flwr.app.RecordDict flwr.clientapp.ClientApp flwr.serverapp.Grid flwr.serverapp.ServerApp",
-    ),
-    "numpy": ("https://numpy.org/doc/stable/", "reference/generated/$.html#$", "numpy.ndarray numpy.random.Generator"),
-    "scikit-learn": (
-        "https://scikit-learn.org/stable/",
-        "modules/generated/$.html#$",
-        "sklearn.linear_model.ElasticNet sklearn.linear_model.Lasso sklearn.linear_model.LogisticRegression "
-        "sklearn.model_selection.GridSearchCV sklearn.pipeline.Pipeline sklearn.preprocessing.StandardScaler",
-    ),
-    "torch": (
-        "https://docs.pytorch.org/docs/stable/",
-        "generated/$.html#$",
-        "torch.nn.Module torch.optim.Optimizer torch.optim.SGD torch.utils.data.Dataset",
-    ),
-}
-
-
-def inventory(name: str, pattern: str, names: str) -> str:
-    """Write a Sphinx inventory of a few classes, and return its path."""
-    lines = "".join(f"{each} py:class 1 {pattern.replace('$', each)} -\n" for each in names.split())
-    path = DOCS / "_build" / f"{name}.inv"
-    path.parent.mkdir(exist_ok=True)
-    head = f"# Sphinx inventory version 2\n# Project: {name}\n# Version:\n# The remainder is compressed using zlib.\n"
-    write_file(path, head.encode() + zlib.compress(lines.encode()))
-    return str(path)
-
-
-intersphinx_mapping = {
-    name: (base, inventory(name, pattern, names)) for name, (base, pattern, names) in ELSEWHERE.items()
 }
 
 
