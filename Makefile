@@ -24,12 +24,12 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-# `make run` needs what a user installs, and matplotlib.
+# `make run` needs what a user installs, and matplotlib: `make install` has brought both.
 PLAIN := $(VENV)/.plain
 $(PLAIN): pyproject.toml
 	@$(SUPPORTED)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --editable '.[plot]'
+	test $(INSTALLED) -nt $< || $(BIN)/python -m pip install --quiet --editable '.[plot]'
 	@touch $@
 
 run: $(PLAIN) ## Train on real data: FedDualAvg beside FedAvg and scikit-learn, a table and a picture; with Ray, also through Flower
