@@ -103,7 +103,7 @@ def test_every_page_is_on_the_site():
     for page in docs.glob("*/*.md"):
         index = page.parent / "index.md"
         if page != index and index.is_file():
-            assert page.stem in index.read_text(encoding="utf-8").split(), page
+            assert page.stem in index.read_text(encoding="utf-8").splitlines(), page
 
 
 def gaps_of_the_full_run():
