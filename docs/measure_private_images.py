@@ -222,7 +222,7 @@ def chosen(runs: Runs, clients: int, epsilon: float):
 
 
 def tables() -> None:
-    """Print the tables of docs/benchmarks/privacy.md from what is stored, and draw the README's picture."""
+    """Print the tables of docs/benchmarks/privacy.md from what is stored, and draw their picture."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -9,7 +9,7 @@ MEMORY and FURTHER were chosen on networks and seeds of their own, which no repo
 of 64, 100, 50 and 10, five layers of 80, or two and four small convolutions, seeds 10 and 11. GAIN was not searched
 for: of PyTorch's value, of 1 and of no limit the first did no harm to networks that learn (digits, seeds 3 and 4) and
 helped those that do not yet (digits with seven layers as PyTorch makes them, seed 3). That there is such a thing came
-from the deep network on CIFAR-10 of docs/tutorials/pytorch.md, with SGD in 24 rounds.
+from the deep network on CIFAR-10 of docs/benchmarks/networks.md, with SGD in 24 rounds.
 """
 
 from __future__ import annotations
