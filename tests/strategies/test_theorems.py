@@ -150,7 +150,14 @@ def test_the_mixing_time_of_the_theorems():
         ({"smoothness": 0.0}, "smoothness=0.0; expected a finite number > 0"),
         ({"noise": -1.0}, "noise=-1.0; expected a finite number >= 0"),
         ({"gradients": float("nan")}, "gradients=nan"),
-        ({"mixing_time": 0.5}, "a mixing time >= 1"),
+        ({"mixing_time": 0.5}, "mixing_time=0.5; expected a finite number >= 1"),
+        ({"rounds": 2.5}, "rounds=2.5 is a float"),
+        ({"clients": 0}, "clients=0; expected a whole number >= 1"),
+        ({"noise": None}, "noise=None"),
+        # Neither an overflow nor a rate of 0 comes out.
+        ({"theorem": "gt-B.1", "gradients": 1e300}, "too large or too small"),
+        ({"theorem": "gt-C.1", "noise": 1.0, "distance": 5e-324}, "too large or too small"),
+        ({"smoothness": 1e-320}, "too large or too small"),
     ],
 )
 def test_wrong_constants_are_refused(options, match):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
+from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 
 _SQRT5 = math.sqrt(5.0)
@@ -64,6 +66,22 @@ _THEOREMS: dict[str, _Formula] = {
     ),
 }
 
+_POSITIVE, _COUNT = (float, *POSITIVE["range"]), (int, *AT_LEAST_ONE["range"])
+_NOT_NEGATIVE = (float, lambda value: 0.0 <= value < math.inf, "a finite number >= 0")
+#: Symbol, kind and range of each constant.
+_CONSTANTS: dict[str, tuple[Any, ...]] = {
+    "smoothness": ("big_l", *_POSITIVE),
+    "distance": ("b", *_POSITIVE),
+    "rounds": ("r", *_COUNT),
+    "steps": ("k", *_COUNT),
+    "clients": ("m", *_COUNT),
+    "noise": ("sigma", *_NOT_NEGATIVE),
+    "gradients": ("g", *_NOT_NEGATIVE),
+    "mixing_time": ("tau", float, lambda value: 1.0 <= value < math.inf, "a finite number >= 1"),
+    "dimension": ("d", int, lambda value: value >= 2, "a whole number >= 2"),
+    "failure": ("delta", float, lambda value: 0.0 < value <= 1.0, "a number > 0, at most 1"),
+}
+
 
 def theorem_rate(
     theorem: str,
@@ -114,7 +132,7 @@ def theorem_rate(
     Raises
     ------
     ConfigurationError
-        If the theorem is not known, or a constant is out of range.
+        If the theorem is not known, or a constant is out of range, or the step size is no float64 number.
 
     Examples
     --------
@@ -123,29 +141,20 @@ def theorem_rate(
     >>> round(theorem_rate("fco-D.1", smoothness=2.0, distance=1.0, rounds=100, steps=5, gradients=3.0), 4)
     0.0164
     """
-    if theorem not in _THEOREMS:
+    given = dict(locals())
+    if checked("theorem", theorem, str) not in _THEOREMS:
         raise ConfigurationError(f"theorem={theorem!r}; expected one of {', '.join(_THEOREMS)}")
-    positive = {"smoothness": smoothness, "distance": distance, "rounds": rounds, "steps": steps, "clients": clients}
-    for name, value in positive.items():
-        if not 0.0 < value < math.inf:
-            raise ConfigurationError(f"{name}={value!r}; expected a finite number > 0")
-    for name, value in {"noise": noise, "gradients": gradients}.items():
-        if not 0.0 <= value < math.inf:
-            raise ConfigurationError(f"{name}={value!r}; expected a finite number >= 0")
-    if not (1.0 <= mixing_time < math.inf and dimension >= 2 and 0.0 < failure <= 1.0):
+    symbols = {}
+    for name, (symbol, kind, within, text) in _CONSTANTS.items():
+        symbols[symbol] = value = checked(name, given[name], kind)
+        if not within(value):
+            raise ConfigurationError(f"{name}={value!r}; expected {text}")
+    try:
+        rate = _THEOREMS[theorem](**symbols)
+    except OverflowError:
+        rate = math.nan
+    if not 0.0 < rate < math.inf:
         raise ConfigurationError(
-            f"mixing_time={mixing_time!r}, dimension={dimension!r}, failure={failure!r}; expected a mixing time >= 1, "
-            "a dimension >= 2 and 0 < failure <= 1"
+            f"the step size of {theorem} is no float64 number > 0: {given}; a constant is too large or too small"
         )
-    return _THEOREMS[theorem](
-        big_l=smoothness,
-        b=distance,
-        r=rounds,
-        k=steps,
-        m=clients,
-        sigma=noise,
-        g=gradients,
-        tau=mixing_time,
-        d=dimension,
-        delta=failure,
-    )
+    return rate
