@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 
 _SQRT5 = math.sqrt(5.0)
@@ -127,10 +128,10 @@ def theorem_rate(
         raise ConfigurationError(f"theorem={theorem!r}; expected one of {', '.join(_THEOREMS)}")
     positive = {"smoothness": smoothness, "distance": distance, "rounds": rounds, "steps": steps, "clients": clients}
     for name, value in positive.items():
-        if not 0.0 < value < math.inf:
+        if not 0.0 < checked(name, value, float) < math.inf:
             raise ConfigurationError(f"{name}={value!r}; expected a finite number > 0")
     for name, value in {"noise": noise, "gradients": gradients}.items():
-        if not 0.0 <= value < math.inf:
+        if not 0.0 <= checked(name, value, float) < math.inf:
             raise ConfigurationError(f"{name}={value!r}; expected a finite number >= 0")
     if not (1.0 <= mixing_time < math.inf and dimension >= 2 and 0.0 < failure <= 1.0):
         raise ConfigurationError(
