@@ -145,13 +145,14 @@ def grades_of(deviations: Vector) -> list[int]:
 
     Examples
     --------
-    >>> grades_of(np.array([0.0, 1.0, 2.0, 0.5]))
-    [0, 1, 17, -16]
+    >>> grades_of(np.array([0.0, 1.0, 2.0, 0.5, np.inf]))
+    [0, 1, 17, -16, 16369]
     """
     if deviations.size > _MOST_COLUMNS or not deviations.any():
         return []
     with np.errstate(divide="ignore"):
-        grades = np.rint(_GRADES * np.log2(deviations))
+        # A deviation that has overflowed counts as a large one.
+        grades = np.rint(_GRADES * np.log2(deviations).clip(max=1023.0))
     found: list[int] = np.where(deviations > 0.0, grades + (grades >= 0.0), 0.0).astype(np.int64).tolist()
     return found
 

@@ -148,6 +148,8 @@ def test_the_mixing_time_of_the_theorems():
     [
         ({"theorem": "D.1"}, "expected one of fco-D.1"),
         ({"smoothness": 0.0}, "smoothness=0.0; expected a finite number > 0"),
+        ({"smoothness": None}, "smoothness=None is a NoneType; expected a number"),
+        ({"noise": "0.1"}, "noise='0.1' is a str; expected a number"),
         ({"noise": -1.0}, "noise=-1.0; expected a finite number >= 0"),
         ({"gradients": float("nan")}, "gradients=nan"),
         ({"mixing_time": 0.5}, "mixing_time=0.5; expected a finite number >= 1"),

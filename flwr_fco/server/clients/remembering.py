@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, Change, ClientHalf, Problem, To, without_common
+from flwr_fco.algorithms.contract import Algorithm, Change, ClientHalf, Implied, Problem, To, without_common
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.layout import euclidean_norm
 from flwr_fco.core.logs import log
@@ -185,13 +185,13 @@ def told(
         What the client sent.
     """
     after = remembered(half, message, half.fresh(message) if before is None else before, uplink, begins=before is None)
-    implied = half.implied(message, after, uplink.vectors, uplink.elapsed)
+    implied = _implied(half, message, after, uplink)
     if implied is None:
         return after, None
     length = length_of(implied.gradient)
     if implied.point is None or before is None:
         return after, Said(length)
-    last = half.implied(message, before, uplink.vectors, uplink.elapsed)
+    last = _implied(half, message, before, uplink)
     assert last is not None
     assert last.point is not None
     moved, bent = implied.point - last.point, implied.gradient - last.gradient
@@ -215,8 +215,16 @@ def told_on_graph(algorithm: Algorithm, problem: Problem, state: Any, node: Node
         What the node sent.
     """
     message = algorithm.downlink(problem, state, To(node.key))
-    implied = algorithm.implied(message, {}, uplink.vectors, uplink.elapsed)
+    implied = _implied(type(algorithm), message, {}, uplink)
     return None if implied is None else Said(length_of(implied.gradient))
+
+
+def _implied(half: type[Algorithm], message: Downlink, memory: Mapping[str, Any], uplink: Uplink) -> Implied | None:
+    """Return what an answer implies; of whole vectors, as a client may send others where the method has none."""
+    sent = uplink.vectors
+    if not half.sparse:
+        memory, sent = ({name: dense(vector) for name, vector in each.items()} for each in (memory, sent))
+    return half.implied(message, memory, sent, uplink.elapsed)
 
 
 class Gossip(Part):

@@ -299,8 +299,8 @@ def _check_options(where: str, saved: str, options: str) -> None:
             f"{name} was {theirs.get(name, 'not there')}, is {ours.get(name, 'not there')}" for name in names
         )
         raise ConfigurationError(
-            f"{where} was saved with other settings than this strategy's: {differences[:500]}. Resume with the "
-            "strategy that wrote it, or start anew from the model"
+            f"{where} was saved with other settings than this strategy's: {printable(differences)[:500]}. Resume with "
+            "the strategy that wrote it, or start anew from the model"
         )
 
 

@@ -106,6 +106,17 @@ def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
     assert distances[200][0] <= 1e-6
 
 
+@pytest.mark.parametrize("name", ["Scaffnew", "FedDR", "FedDyn", "DFedDAGT", "FedDAGT"])
+def test_a_client_may_send_a_few_coordinates_where_the_method_has_whole_vectors(name):
+    """It did end the run of all with a TypeError."""
+
+    def lie(number, vectors):
+        some = {key: value[:2] for key, value in vectors.items()}
+        return {**some, **{f"places:{key}": np.arange(2, dtype=np.int32) for key in vectors}}
+
+    assert max(run(make(name), OBJECTIVES, 3, mods=[saying(lie)], grid=Lenient).train_metrics_clientapp) == 3
+
+
 def test_two_rounds_are_not_three():
     """Rounds in a row count, and only those in which the client was asked."""
     strategy = make("FedDAGT")
