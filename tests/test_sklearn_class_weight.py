@@ -112,6 +112,10 @@ def test_sites_of_other_weights_are_refused_and_small_classes_stay_unknown():
     with pytest.raises(ConfigurationError, match=r"has the classes .*'b' of weight 3.*, the ServerApp .*weight 2"):
         over_a_grid(model, features, targets, ["a", "b"], site=site)
     balanced = FederatedLogisticRegression(class_weight="balanced", num_clients=3)
+    plain = FederatedLogisticRegression(num_clients=3)
+    for server, site in ((balanced, plain), (plain, balanced)):
+        with pytest.raises(ConfigurationError, match="'a' balanced"):
+            over_a_grid(server, features, targets, ["a", "b"], site=site)
     with pytest.raises(ConfigurationError, match=r"1 of num_clients=3 sites have answered.*min_class_rows=20"):
         over_a_grid(balanced, features, targets, ["a", "b"], disclosure=Disclosure(min_class_rows=20))
 
@@ -155,3 +159,14 @@ def test_a_sites_own_intercept_is_that_of_the_weighted_rows():
     weights = np.where(targets[0] == "b", 3.0, 1.0)
     chances = model.predict_proba(features[0])[:, 1]
     assert weights @ chances == pytest.approx(weights @ (targets[0] == "b"), abs=1e-9)
+
+
+def test_sites_judge_a_balanced_model_that_was_fitted_to_other_rows_here():
+    features, targets = parts()
+    model = FederatedLogisticRegression(class_weight="balanced", num_clients=3)
+    data = list(zip(features, targets, strict=True))
+    app = model.client_app(lambda c: data[c.node_config["partition-id"]], ["a", "b"])
+    model.fit(features, targets)
+    grid = InProcessGrid(app, 3, raise_errors=False)
+    with flower.identity(grid.run_id), flower.quiet(50):
+        assert model.quality(grid).overall == model.quality(features, targets).overall

@@ -13,6 +13,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
+from flwr_fco.kernels.prox import soft_threshold, soft_threshold_weighted
 from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, TermwiseMap, l1_thresholds
 from flwr_fco.regularizers.base import BoundRegularizer, Terms
 from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
@@ -234,8 +235,15 @@ class PNorm(TermwiseMap):
         if not self.closed_form(terms):
             center = np.zeros(z.size) if self.center is None else self.center
             return bool(kernels.p_norm_terms(z, *terms, center, self.p, self._limit, out))
+        if terms.threshold.size == 1:
+            soft_threshold(z, terms.threshold[0], out)
+        else:
+            soft_threshold_weighted(z, 1.0, terms.threshold, out)
         # A sign constraint clips the dual: where z points out of the orthant, w is 0.
-        kernels.diagonal_terms(z, np.ones(1), *terms, out)
+        if terms.lower[0] == 0.0:
+            np.maximum(out, 0.0, out=out)
+        if terms.upper[0] == 0.0:
+            np.minimum(out, 0.0, out=out)
         self.conjugate_gradient(out, out)
         return True
 

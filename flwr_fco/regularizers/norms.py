@@ -130,6 +130,10 @@ class LInfinity(FlatRegularizer):
         return float(np.abs(np.asarray(gradient_at_zero, dtype=np.float64)).sum())
 
 
+#: Relative change at which Newton steps end: below it they are rounding and need not end by themselves.
+_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
+
+
 def p_norm(w: Array, p: float) -> float:
     """Return ||w||_p, from powers of w/max|w| that do not overflow."""
     size = np.abs(w.astype(np.float64))
@@ -222,7 +226,7 @@ class LpNorm(FlatRegularizer):
             trial = length + gap / slope if slope > 0.0 else low
             if not low < trial < high:
                 trial = 0.5 * (low + high)
-            done = abs(trial - length) <= np.finfo(np.float64).eps * length
+            done = abs(trial - length) <= _ROUNDING * length
             length = trial
             if done:
                 break
@@ -237,7 +241,7 @@ class LpNorm(FlatRegularizer):
             power = length * y ** (q - 2.0)
             change = (power * y + threshold * y - size) / ((q - 1.0) * power + threshold)
             y = np.maximum(y - change, 0.0)
-            if (change <= np.finfo(np.float64).eps * y).all():
+            if (change <= _ROUNDING * y).all():
                 break
         return np.asarray(y)
 
@@ -245,7 +249,7 @@ class LpNorm(FlatRegularizer):
         """Return strength * sign(w) (|w| / ||w||_p)^(p-1), 0 at 0."""
         norm = p_norm(w, self.p)
         result = np.zeros_like(w)
-        if norm > 0.0:
+        if norm != 0.0:
             result[...] = self.strength * np.copysign((np.abs(w.astype(np.float64)) / norm) ** (self.p - 1.0), w)
         return result
 

@@ -361,7 +361,11 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         return parts._replace(weights=own, weighted=True)
 
     def _names_of_classes(self) -> Names:
-        return class_names(self.classes_, self._class_weights)
+        return self._named(self.classes_)
+
+    def _named(self, classes: NDArray[Any]) -> tuple[str, ...]:
+        """Return the classes as texts, of which a balance's weights are no part: sites do not know them at first."""
+        return class_names(classes, "balanced" if self._balanced else self._class_weights)
 
     @property
     def _balanced(self) -> bool:
@@ -410,7 +414,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             made = MultinomialLogistic(
                 X, codes, num_classes=classes.size, intercept=self.fit_intercept, sample_weight=weights
             )
-        made.class_names = class_names(classes, self._class_weights)
+        made.class_names = self._named(classes)
         return made
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:

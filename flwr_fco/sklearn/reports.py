@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -44,10 +44,16 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
 
 
-def class_names(classes: NDArray[Any], weights: NDArray[np.float64] | None = None) -> tuple[str, ...]:
+def class_names(
+    classes: NDArray[Any], weights: NDArray[np.float64] | Literal["balanced"] | None = None
+) -> tuple[str, ...]:
     """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not; with their weights."""
     names = [repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist()]
-    factors = [""] * len(names) if weights is None else [f" of weight {factor:.6g}" for factor in weights]
+    factors = [""] * len(names)
+    if isinstance(weights, str):
+        factors = [f" {weights}"] * len(names)
+    elif weights is not None:
+        factors = [f" of weight {factor:.6g}" for factor in weights]
     return tuple(name + factor for name, factor in zip(names, factors, strict=True))
 
 

@@ -388,3 +388,14 @@ def test_an_elastic_net_of_scales_is_that_of_the_scaled_coefficients():
         assert best[j] == pytest.approx(own[0] / scales[j], rel=1e-13)
     assert psi.strength_max(v) == pytest.approx(plain.strength_max(v / scales), rel=1e-14)
     np.testing.assert_allclose(psi.subgradient(v), scales * plain.subgradient(scales * v), rtol=1e-13)
+
+
+def test_the_lp_norm_s_newton_steps_end_where_they_only_round(monkeypatch):
+    steps, maximum = [], np.maximum
+    monkeypatch.setattr(np, "maximum", lambda *given: (steps.append(1), maximum(*given))[1])
+    LpNorm(1.0, p=1.5).prox(np.random.default_rng(0).normal(size=10_000), 5.0)
+    assert len(steps) < 100
+
+
+def test_a_nan_is_in_the_lp_norm_s_subgradient():
+    assert np.isnan(LpNorm(1.0, p=1.5).subgradient(np.array([np.nan, 1.0]))).any()

@@ -357,7 +357,7 @@ class Strengths(Choice):
     )
     folds: int | None = field(
         default=None,
-        metadata={"range": (lambda folds: folds is None or 2 <= folds <= 1000, "2 to 1000 folds, or None")},
+        metadata={"range": (lambda folds: folds is None or 2 <= folds <= 1000, "2 to 1000 folds")},
     )
     rule: Literal["best", "one-standard-error"] = "best"
     max_bytes: int = field(default=32 * 2**20, metadata=AT_LEAST_ONE)
