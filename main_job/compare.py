@@ -275,7 +275,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     root = options.root.resolve()
     directory = (options.directory or root / ".run").resolve()
-    directory.mkdir(parents=True, exist_ok=True)
     overrides: dict[str, Any] = {}
     if options.num_server_rounds is not None:
         overrides["num-server-rounds"] = options.num_server_rounds
@@ -287,12 +286,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console = Console(width=120, soft_wrap=True)
     try:
+        directory.mkdir(parents=True, exist_ok=True)
         compare(root, overrides, options.picture or directory / "main-job.png", console)
         if options.flower_rounds and find_spec("ray") is None:
             console.print("Flower's simulation needs Ray: `make install`, then `make run` repeats this through Flower")
         elif options.flower_rounds:
             through_flower(root, directory, overrides, options.flower_rounds, console)
-    except FlwrFcoError as error:
+    except (FlwrFcoError, OSError) as error:
         print(f"make run: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """An app that reads `data-path` gives its node that file's rows, and without it a share of the bundled ones."""
 
+import csv
 import importlib
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from sklearn.datasets import load_breast_cancer
 
 APP = Path(__file__).parents[2] / "examples" / "quickstart-sparse-logistic"
 
@@ -25,9 +27,13 @@ def of_a_node(**config):
 
 def test_a_node_with_a_file_has_its_rows_and_one_without_its_share(load_client, tmp_path):
     path = tmp_path / "patients.csv"
-    path.write_text("first,second,benign\n1.5,2.0,1\n0.5,1.0,0\n")
+    names = load_breast_cancer().feature_names
+    rows = np.arange(60.0).reshape(2, 30)
+    with path.open("w", newline="") as file:
+        # The columns of a file may come in any order.
+        csv.writer(file).writerows([["benign", *names[::-1]], [1, *rows[0, ::-1]], [0, *rows[1, ::-1]]])
     features, labels = load_client(of_a_node(**{"partition-id": 3, "data-path": str(path)}))
-    np.testing.assert_array_equal(features, [[1.5, 2.0], [0.5, 1.0]])
+    np.testing.assert_array_equal(features, rows)
     np.testing.assert_array_equal(labels, [1, 0])
     parts = [load_client(of_a_node(**{"partition-id": m, "num-partitions": 4}))[0] for m in range(4)]
     assert sum(map(len, parts)) == 426

@@ -1,5 +1,6 @@
 """The model that both sides share, and the patients of each node."""
 
+import csv
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,15 @@ def load_patients() -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray, np.n
 def load_client(context: Context) -> tuple[np.ndarray, np.ndarray]:
     """Return a node's patients: those of its file, if it has a ``data-path``; else its share of the bundled ones.
 
-    The file is a CSV with a line of names, the measurements in the order of scikit-learn's, and 1 (benign) or 0 last.
+    The file is a CSV whose first line names its columns: scikit-learn's measurements and ``benign``, which is 1 or 0.
     """
+    names, features, _, labels, _ = load_patients()
     path = context.node_config.get("data-path")
     if path is not None:
-        table = np.loadtxt(str(path), delimiter=",", skiprows=1, ndmin=2)
+        with open(str(path), encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        # By name: the columns of a file may come in any order.
+        table = np.reshape([float(row[name]) for row in rows for name in (*names, "benign")], (-1, len(names) + 1))
         return table[:, :-1], table[:, -1]
-    _, features, _, labels, _ = load_patients()
     own = slice(int(context.node_config["partition-id"]), None, int(context.node_config["num-partitions"]))
     return features[own], labels[own]
