@@ -119,11 +119,21 @@ class Topology:
         factor : int
             4 in theorem B.1 (DFedDA), 8 in theorem B.2 (DFedDA-GT).
 
+        Raises
+        ------
+        ConfigurationError
+            If the nodes never agree: two groups of them swap their values for ever.
+
         Examples
         --------
         >>> complete(4).theorem_time(8)
         1.0
         """
+        if math.isinf(self.mixing_time):
+            raise ConfigurationError(
+                f"{self}: its nodes never agree, and no rate follows from its mixing time; let nodes keep a part of "
+                "their own value, or give client_lr by hand"
+            )
         return max(1.0, 0.5 * math.log(factor * self.num_nodes) * self.mixing_time)
 
     def __str__(self) -> str:

@@ -652,7 +652,7 @@ class SimplexGame(_Game):
         return [MatrixGame(self.dataset.matrix)]
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return gap, residual and ``diameter``, the theorems' B: log(rows) + log(columns), the largest divergence.
+        """Return gap, residual and ``diameter``, the theorems' B with entropies: log(rows) + log(columns).
 
         Parameters
         ----------

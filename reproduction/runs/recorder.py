@@ -67,7 +67,7 @@ class Recorder:
         self.on_round: Callable[[int], None] | None = None
         self.history: list[dict[str, float]] = []
         self.diverged = 0
-        self._plateau = Plateau(settings.plateau_patience) if settings.plateau else None
+        self._plateau, self._stage = Plateau(settings.plateau_patience) if settings.plateau else None, 0
         self.strategy = build_strategy(settings, task.dataset.num_clients, task.regularizer, self._plateau)
         self._require_watched_node()
         self._cpu_began = time.process_time()
@@ -221,7 +221,9 @@ class Recorder:
         """Show the last line, that of a round, to the plateau rule if there is one."""
         if self._plateau is None:
             return
-        if self.settings.stage_rounds and when % self.settings.stage_rounds == 0:
+        stage = when // self.settings.stretch // _stage_length(self.settings) if self.settings.stage_rounds else 0
+        if stage != self._stage:
+            self._stage = stage
             self._plateau.restart()
         self._plateau.observe(self._score())
 
@@ -333,12 +335,17 @@ def build_strategy(
         "seed": settings.seed,
     }
     if settings.stage_rounds:
-        length = max(1, settings.stage_rounds // settings.stretch)
+        length = _stage_length(settings)
         decided["stages"] = make_stages(settings.strategy, length, settings.exchanges, settings.strategy_options)
     elif settings.stage_accuracy:
         decided["stages"] = _stages_of_theory(settings, num_clients)
     options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}
     return make_strategy(settings.strategy, decided, options)
+
+
+def _stage_length(settings: RunSettings) -> int:
+    """Return the number of communications in a stage."""
+    return max(1, settings.stage_rounds // settings.stretch)
 
 
 def _stages_of_theory(settings: RunSettings, num_clients: int) -> list[Stage]:

@@ -96,6 +96,26 @@ def test_the_true_gap_never_exceeds_the_certificate(first, case):
     assert true_gap <= found.value * (1.0 + 1e-12) + 1e-12
 
 
+@together("case", [(0.5, 0.05), (0.5, 9.0), (3.0, 0.05), (3.0, 9.0)])
+def test_of_squares_with_a_norm_the_best_scaling_of_the_slopes_is_taken(case):
+    """The bound is the best of all points s (A w - y) that the norm allows, s of both signs."""
+    size, strength = case
+    rng = np.random.default_rng(4)
+    features, true = rng.normal(size=(20, 4)), rng.normal(size=4)
+    targets, w = features @ true + 0.3 * rng.normal(size=20), size * true
+    found = certify([LeastSquares(features, targets, scale=0.5, intercept=False)], None, L1(strength), w)
+    rest = features @ w - targets
+    limit = strength / np.abs(features.T @ rest / 20).max()
+    scaled = np.linspace(-limit, limit, 100_001)[:, None] * rest
+    best = np.max(-(scaled**2).mean(axis=1) / 2 - (scaled * targets).mean(axis=1))
+    assert found.objective - found.value == pytest.approx(best, rel=1e-8)
+    # A perfect fit leaves nothing to scale.
+    assert (
+        certify([LeastSquares(features, features @ w, scale=0.5, intercept=False)], None, L1(strength), w).kind
+        == "duality-gap"
+    )
+
+
 @together("kind", ["squares", "logistic", "softmax"])
 @together("psi", [*PSI, Nuclear(0.05)])
 def test_it_vanishes_at_the_optimum(kind, psi):

@@ -1,7 +1,7 @@
-"""Two rivals, written from their papers; NumPy only.
+"""Two rivals; NumPy only.
 
-FedCM: Xu, Wang, Wang, Yao (2021), algorithm 2. `decoupled`: Zhang, Hu, Johansson (2023), algorithm 1, with the paper's
-own communication: one vector up and one down, from which a client finds its correction.
+FedCM is written from Xu, Wang, Wang, Yao (2021), algorithm 2. `decoupled` is Zhang, Hu, Johansson (2023), algorithm 1,
+as far as it is known without the paper's text: one vector up and one down, from which a client finds its correction.
 """
 
 import numpy as np

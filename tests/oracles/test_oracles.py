@@ -1,4 +1,4 @@
-"""The strategies, through `simulate`, against implementations that were written from the papers alone."""
+"""The strategies, through `simulate`, against implementations from the papers alone, but for DecoupledProx's."""
 
 import ast
 from pathlib import Path

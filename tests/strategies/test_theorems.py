@@ -6,7 +6,7 @@ from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.strategies import theorem_rate
-from flwr_fco.topology import chain, complete
+from flwr_fco.topology import chain, complete, from_matrix
 
 # The bound at a step size e, and the rate that the paper concludes from it. L, B, R, K, M, s (sigma), g, t (tau), D.
 BOUNDS = {
@@ -141,6 +141,8 @@ def test_the_mixing_time_of_the_theorems():
     for factor in (4, 8):
         assert chain(16).theorem_time(factor) == pytest.approx(np.log(factor * 16) / (2 * np.log(1 / sigma)))
     assert complete(16).theorem_time(8) == 1.0
+    with pytest.raises(ConfigurationError, match="never agree"):
+        from_matrix([[0.0, 1.0], [1.0, 0.0]]).theorem_time(4)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
@@ -90,20 +89,10 @@ class Graph:
             Number of connected nodes: the size of a topology that is known by its name.
         factor : int
             4 without trackers, 8 with them.
-
-        Raises
-        ------
-        ConfigurationError
-            If the nodes never agree, because the graph is not connected.
         """
         topology = self.topology
         if topology is None:
             topology = TOPOLOGIES[str(self.mixing)](num_nodes)
-        if math.isinf(topology.mixing_time):
-            raise ConfigurationError(
-                f"{topology} is not connected: its nodes never agree, and no rate follows from its mixing time; give "
-                "client_lr by hand"
-            )
         return topology.theorem_time(factor)
 
     @property

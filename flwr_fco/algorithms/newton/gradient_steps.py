@@ -288,8 +288,8 @@ class QuasiNewtonState(NamedTuple):
         Of the best point, as in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
     step : float
         t.
-    smoothness : float
-        sum_m p_m L_m.
+    smoothness, largest : float
+        sum_m p_m L_m; and 0, not -1 as where :class:`AcceleratedState` lacks it.
     population : float
         A digest of the clients and their weights; -1 before the first round.
     since : float

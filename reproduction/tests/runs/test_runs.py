@@ -12,6 +12,7 @@ from flwr_fco.strategies import CompositeStrategy, method_of, run_of
 from flwr_fco.topology import consensus_error
 from reproduction.runs import run as runs
 from reproduction.runs.methods import STRATEGIES
+from reproduction.runs.plateau import Plateau
 from reproduction.runs.recorder import Recorder
 from reproduction.runs.run import run, save_run
 from reproduction.runs.run_folder import read_run
@@ -245,6 +246,20 @@ def test_the_plateau_rule_halves_both_rates():
     assert 0 < first < 60
     with pytest.raises(ConfigurationError, match=r"plateau='loss'.*l1-error"):
         run(graph(plateau="loss"))
+
+
+@pytest.mark.parametrize(
+    ("stretch", "every", "forgotten"), [(1, 2, [10, 20, 30]), (1, 7, [14, 21, 35]), (4, 4, [8, 16, 24, 32])]
+)
+def test_the_plateau_rule_forgets_its_best_score_with_every_stage(stretch, every, forgotten, monkeypatch):
+    """At the first score of a stage, also where stages and scores, or stages and communications, do not fit."""
+    when = []
+    monkeypatch.setattr(Plateau, "restart", lambda plateau: when.append(int(recorder.history[-1]["round"])))
+    values = {"stage_rounds": 10, "radius_squared": 4e3, "num_rounds": 36, "stretch": stretch}
+    own = graph("MultistepReFedDAGT", plateau="gap", plateau_every=every, **values)
+    recorder = Recorder(own.load(), own)
+    run_on_graph(recorder, lambda *of_round: None)
+    assert when[: len(forgotten)] == forgotten
 
 
 def test_the_plateau_rule_can_watch_one_node():

@@ -143,6 +143,10 @@ def test_bounds_of_metrics_look_back_and_never_at_a_minority():
     # Residuals are 0 up to rounding, which may be any.
     residuals = [{"own residual": value} for value in (1e-16, 3e-16, 0.0, 2e-16, 1e-16, 8e-11, 1e-3)]
     assert metric_objections(residuals, 1000.0, bounds) == {}
+    # At most the limit, which is allowed, on both sides.
+    for far, answer in ((1001.0, set()), (-999.0, set()), (1001.1, {4}), (-999.1, {4})):
+        alone = [{"loss": loss} for loss in (1.0, 1.0, 1.0, 1.0, far)]
+        assert set(metric_objections(alone, 1000.0, IncrementBounds(1000.0, None))) == answer
     # Of two, or of one alone, the usual size of earlier rounds says which of them lies.
     assert objections(0.5, -1e9) == {1}
     assert objections(-1e9) == {0}
