@@ -71,7 +71,7 @@ class Solves(BaseEstimator):  # type: ignore[misc]
 
     def _halves(self, asked: Selection, strategy: FedNewton, outputs: int) -> Halves:
         """Return the runs of a stability selection with the estimator's penalty, whatever its strength."""
-        l1, d = float(getattr(self, "l1_ratio", 1.0)), self.n_features_in_
+        l1, d = float(self.l1_ratio), self.n_features_in_
         if l1 == 0.0:
             raise ConfigurationError("selection with l1_ratio=0.0: a ridge selects nothing; give l1_ratio=1.0")
         psi = penalty_of(l1, 1.0 - l1, *(broadcast(own, outputs) for own in (self._factors, self._scales)))
