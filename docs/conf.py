@@ -41,10 +41,10 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "flwr-fco"},
-    "github_url": PROJECT["urls"]["Source"],
+    "icon_links": [{"name": "Source", "url": PROJECT["urls"]["Source"], "icon": "fa-solid fa-code"}],
     "show_prev_next": False,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 5,
     "secondary_sidebar_items": ["page-toc"],
     "pygments_light_style": "a11y-high-contrast-light",
 }
