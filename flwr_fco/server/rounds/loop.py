@@ -63,12 +63,7 @@ def run_rounds(
     began = time.monotonic()
     progress, watch = _prepare(run, grid, initial_arrays, num_rounds, callbacks, resume)
     run.progress, hooks, result = progress, progress.hooks, progress.result
-    log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
-    log(INFO, "\t├── Number of rounds: %d", num_rounds)
-    if resume is not None:
-        log(INFO, "\t├── Resumed after round %d: %s", progress.round, shown(resume))
-    run.choose_rates(grid)
-    run.strategy.summary()
+    _introduce(run, grid, progress.round, num_rounds, resume)
     number = -1
     try:
         progress.begin(run.strategy, num_rounds)
@@ -133,6 +128,16 @@ def _prepare(
     if resume is not None:
         _resume(run, resume, progress, num_rounds)
     return progress, watch
+
+
+def _introduce(run: Run, grid: Grid, done: int, num_rounds: int, resume: str | os.PathLike[str] | None) -> None:
+    """Log what begins after `done` rounds: the strategy's summary needs the rates, which clients may be asked about."""
+    log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
+    log(INFO, "\t├── Number of rounds: %d", num_rounds)
+    if resume is not None:
+        log(INFO, "\t├── Resumed after round %d: %s", done, shown(resume))
+    run.choose_rates(grid)
+    run.strategy.summary()
 
 
 def _resume(run: Run, path: str | os.PathLike[str], progress: Progress, num_rounds: int) -> None:
