@@ -9,6 +9,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedLogisticRegression
+from flwr_fco.strategies import Strengths
 from flwr_fco.wire import flower
 
 
@@ -90,7 +91,7 @@ def test_a_balance_over_a_grid_with_a_cross_validation_is_the_weights_own():
     _, counts = np.unique(np.concatenate(targets), return_counts=True)
     found = []
     for given in ("balanced", dict(zip("ab", (62.5 / counts).tolist(), strict=True))):
-        model = FederatedLogisticRegression(l1_ratio=1.0, class_weight=given, num_clients=3, cv=3)
+        model = FederatedLogisticRegression(l1_ratio=1.0, class_weight=given, num_clients=3, cv=Strengths(6, folds=3))
         found.append(over_a_grid(model, features, targets, ["a", "b"]))
     np.testing.assert_allclose(found[0].coef_, found[1].coef_, atol=1e-8)
     assert found[0].strength_ == pytest.approx(found[1].strength_)
