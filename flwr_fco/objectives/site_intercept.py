@@ -138,6 +138,13 @@ class SiteIntercept(LinearModel):
             return bool((self._targets == self._targets[0]).all())
         return isinstance(objective, Poisson) and not self._targets.any()
 
+    @property
+    def num_own(self) -> int:
+        """Number of intercepts that the rows determine: one, or one of each stratum, but none of what adds nothing."""
+        if self._parts:
+            return sum(part.num_own for _, _, part in self._parts.values())
+        return int(not self.adds_nothing)
+
     def own_intercept(self, w: Vector) -> float | dict[Any, float]:
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision.
 
@@ -261,7 +268,9 @@ class SiteIntercept(LinearModel):
 
     def dual_terms(self) -> DualTerms:
         objective = self.with_intercept
-        return DualTerms(f"{type(objective).__name__} {objective._factor:g}, own intercepts", l2=self.l2)
+        kind = f"{type(objective).__name__} {objective._factor:g}, own intercepts"
+        # The curvature of counts has no bound.
+        return DualTerms(kind, l2=self.l2, link="convex" if isinstance(objective, Poisson) else "profiled")
 
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return the metrics of the objective with its best intercept, which fits a stratum of one class."""
@@ -269,6 +278,19 @@ class SiteIntercept(LinearModel):
             return {"loss": self.value(w)}
         objective, whole = self._at_best(w)
         return objective.metrics(whole)
+
+    def largest_square(self) -> float:
+        """Return the largest mean square of a feature about its means in the strata, times the curvature of their loss.
+
+        By it, a duality gap proves coefficients zero (:func:`flwr_fco.strategies.proved_zero`). What adds nothing
+        has 0.
+        """
+        return self.with_intercept._curvature[0] * float(self._variances().max(initial=0.0))
+
+    def _variances(self) -> Vector:
+        if self._parts:
+            return self._mean_of(lambda part: part._variances())
+        return np.zeros(self.layout.size) if self.adds_nothing else self.with_intercept.moments()[1]
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return that of the objective with its intercept, which is no smaller."""

@@ -166,11 +166,6 @@ class Federated(Judges, Solves):
         asked = checked("intervals", intervals, bool | Intervals)
         self._table = None
         self._intervals = (Intervals() if asked else None) if isinstance(asked, bool) else asked
-        if self._intervals is not None and self.site_intercepts is not None and self._kind is not CLASSES:
-            raise ConfigurationError(
-                f"intervals with site_intercepts={self.site_intercepts!r}: how many intercepts there are, which the "
-                "noise of squares needs, stays at the sites; logistic models have intervals. Leave one of them out"
-            )
         given = "sample_weight" if sample_weight is not None else "class_weight"
         if self._intervals is not None and (sample_weight is not None or getattr(self, given, None) is not None):
             raise ConfigurationError(
