@@ -212,10 +212,12 @@ class Federated(Judges, Solves):
         """Whether the model has an intercept that all clients share."""
         return self.fit_intercept and self.site_intercepts is None
 
-    def _sited(self, objective: LeastSquares | Logistic) -> Objective:
-        """Return a client's objective, with an intercept of its own if that is asked for."""
+    def _sited(self, objective: LeastSquares | Logistic, strata: Any = None) -> Objective:
+        """Return a client's objective, with an intercept of its own, or of its strata, if that is asked for."""
         if self.site_intercepts is None:
             return objective
+        if strata is not None:
+            return SiteIntercept(objective, strata=strata)
         with warnings.catch_warnings():
             # Who knows all sites names those with few rows.
             warnings.simplefilter("ignore", UserWarning)
@@ -247,9 +249,11 @@ class Federated(Judges, Solves):
             raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
         X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
-        weights, y = self._site_weights(column_or_1d(y), *classes), column_or_1d(y)
+        y, given = column_or_1d(y), row_weights(sample_weight, X)
+        X, y, given = (own[given > 0.0] for own in (X, y, given))
+        weights = self._site_weights(y, *classes)
         if sample_weight is not None:
-            weights = row_weights(sample_weight, X) * (1.0 if weights is None else weights)
+            weights = given * (1.0 if weights is None else weights)
         found = self._objective(X, y, *classes, weights).own_intercept(np.ravel(self.coef_))
         if not math.isfinite(found):
             raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
@@ -479,14 +483,26 @@ class Federated(Judges, Solves):
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
-            X, y, names = read_site(load(context), order)
+            X, y, strata, names = read_site(load(context), order)
             targets = self._targets(y)
             weights = self._site_weights(targets, *classes, context=context)
-            objective: Objective = self._objective(X, targets, *classes, weights)
+            if strata is not None:
+                self._check_strata()
+            more = {} if strata is None else {"strata": strata}
+            objective: Objective = self._objective(X, targets, *classes, weights, **more)
             objective.feature_names = names
             return _compared(objective)
 
         return make_app(objective_of, disclosure=disclosure, mods=self._mods)
+
+    def _check_strata(self) -> None:
+        """Refuse strata beside the features and the targets, if there are no intercepts of theirs."""
+        if self._kind is not CLASSES or self.site_intercepts is None:
+            raise ConfigurationError(
+                f"strata with {type(self).__name__}(site_intercepts={self.site_intercepts!r}); expected "
+                "FederatedLogisticRegression(site_intercepts='local'), whose intercepts are then of each stratum of a "
+                "site. Survival times have theirs in y"
+            )
 
     @staticmethod
     def _targets(y: Any) -> NDArray[Any]:
