@@ -164,7 +164,7 @@ class Federated(Judges, Solves):
         self._selected: Selected | None = None
         self._selection = (Selection() if chosen else None) if isinstance(chosen, bool) else chosen
         asked = checked("intervals", intervals, bool | Intervals)
-        self._table = None
+        self._table, self._row_weights = None, sample_weight is not None
         self._intervals = (Intervals() if asked else None) if isinstance(asked, bool) else asked
         given = "sample_weight" if sample_weight is not None else "class_weight"
         if self._intervals is not None and (sample_weight is not None or getattr(self, given, None) is not None):
@@ -363,6 +363,7 @@ class Federated(Judges, Solves):
                 on_interrupt="raise",
             )
 
+        self._weighted = split.weighted
         count = sum(objective.num_examples for objective in objectives)
         data = f"{count} rows{', weighted' * split.weighted}, of {len(objectives)} sites"
         return self._solved(strategy, run, start, outputs, total, data)
@@ -420,6 +421,7 @@ class Federated(Judges, Solves):
         self._name_idle(sites, told)
         deviations = {site: answer.vectors[DEVIATIONS] for site, answer in zip(sites, answers, strict=True)}
         warn_of_units(deviations, self._names(d))
+        self._weighted = bool(more)
         rows = math.fsum(answer.examples for answer in answers)
         data = f"{rows:.0f} rows{', weighted' * bool(more)}, of {len(answers)} sites"
 
