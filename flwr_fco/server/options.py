@@ -669,8 +669,8 @@ _NOT_IN_EVERY_METHOD = {
     "density": "It keeps the largest entries of one running sum, which FedDualAvg, FedDualAvgOSP and FedDA have; "
     "elsewhere write regularizer=L1(...)",
     "privacy": "Noise belongs into a running sum of increments of clients that remember nothing, which FedDualAvg, "
-    "FedDualAvgOSP, FedDA and FeDualEx have; what clients remember (trackers, duals of their own) goes into later rounds "
-    "without noise, and averages of models are no sums",
+    "FedDualAvgOSP, FedDA and FeDualEx have; what clients remember (trackers, duals of their own) goes into later "
+    "rounds without noise, and averages of models are no sums",
 }
 _STEPS, _EPOCHS = ("local_steps", "steps"), ("local_epochs", "epochs", "num_epochs")
 _SOME_OR_ALL = ("participation=Participation({name}={value!r})", "participation=Everyone({name}={value!r})")
