@@ -43,6 +43,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 from torch.nn import functional
+from torch.optim.swa_utils import update_bn
 
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
@@ -254,14 +255,7 @@ class Task:
         self.set(w)
         images, labels = self.test
         if anew:
-            norms = [layer for layer in self.network.modules() if isinstance(layer, nn.BatchNorm2d)]
-            for layer in norms:
-                layer.reset_running_stats()
-                layer.momentum = None
-            for own, _ in self.parts:
-                self.network(own)
-            for layer in norms:
-                layer.momentum = 0.1
+            update_bn((own for own, _ in self.parts), self.network)
         self.network.eval()
         right = [
             (self.network(x).argmax(1) == y).sum() for x, y in zip(images.split(1000), labels.split(1000), strict=True)
