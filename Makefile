@@ -152,17 +152,13 @@ pictures: $(INSTALLED) ## Draw the pictures of the README again
 	$(BIN)/python -m main_job.compare --flower-rounds 0 --picture docs/images/main-job.png
 	@set -e; for script in docs/make_*.py; do $(BIN)/python $$script; done
 
-$(VENV)/.docs: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
-	@touch $@
+BUILD_SITE := $(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+docs: $(INSTALLED) $(BESIDE)/.installed ## Build the documentation site in docs/_build/html, gallery included; nothing is fetched
+	$(WITH_TORCH) $(BUILD_SITE)
 
-# With PyTorch, for the reference of flwr_fco.torch.
-BUILD_SITE := $(WITH_TORCH) $(BIN)/python -m sphinx -W --keep-going -q
-docs: $(VENV)/.docs $(BESIDE)/.installed ## Build the documentation site in docs/_build/html, gallery included; nothing is fetched
-	$(BUILD_SITE) docs docs/_build/html
-
-docs-quick: $(VENV)/.docs $(BESIDE)/.installed ## Build it without running the gallery's scripts
-	$(BUILD_SITE) -D plot_gallery=0 docs docs/_build/html
+# Without PyTorch, which another job may be installing.
+docs-quick: $(INSTALLED) ## Build it without running the gallery's scripts
+	$(BUILD_SITE) -D plot_gallery=0
 
 clean: ## Remove .venv and what runs and tests have written
 	rm -rf $(VENV) $(LOWEST) $(BESIDE) docs/_build docs/auto_gallery docs/reference/api .run .mypy_cache .pytest_cache .ruff_cache build dist

@@ -34,7 +34,7 @@ from flwr_fco.server.rounds.hooks import Callback, Hooks, Progress, RoundHooks
 from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.server.rounds.subclass import has_own_hooks, hooked_round
 from flwr_fco.server.run import Run
-from flwr_fco.wire.arrays import NOT_FINITE
+from flwr_fco.wire.arrays import NOT_FINITE, OTHER_NAMES
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.metrics import as_metrics, joined_metrics
 
@@ -205,7 +205,9 @@ def _why_nothing(run: Run, result: Result) -> str:
         return f"{text}{replies} good replies in the last one; lower min_replies or wait for more clients"
     whys = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
     more = len(reasons) - 3
-    return f"{text}{whys}{f'; and {more} other reasons' if more > 0 else ''}. All are in the error's `result.left_out`"
+    advice = " Give `start` the arrays that the clients return." if all(OTHER_NAMES in why for why in reasons) else ""
+    others = f"; and {more} other reasons" if more > 0 else ""
+    return f"{text}{whys}{others}. All are in the error's `result.left_out`.{advice}"
 
 
 class _Watch:
