@@ -516,7 +516,7 @@ class LinearData(NamedTuple):
 
 
 def refuse_text(features: Any, name: str = "features") -> None:
-    """Refuse a frame's columns of text or categories, whose codes each site would choose for itself.
+    """Refuse a frame's columns of text or categories, whose codes each site would choose for itself, and of dates.
 
     The values are not shown: the error goes to the server, and a category can be that of one row.
 
@@ -543,6 +543,17 @@ def refuse_text(features: Any, name: str = "features") -> None:
             "expected numbers. Agree on the categories at all sites, and give a column for each, such as "
             f'pandas.get_dummies(X[{texts[0]!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)'
         )
+
+    dates = [own for own, kind in zip(columns, list(kinds), strict=True) if str(kind).lower().startswith(_DATES)]
+    if dates:
+        raise ConfigurationError(
+            f"{name}: the columns {dates[:5]}{' and more' if len(dates) > 5 else ''} hold dates or times; expected "
+            "numbers, such as days since a day that all sites agree on"
+        )
+
+
+#: How the types of columns of dates and times begin.
+_DATES = ("date", "time", "period", "duration")
 
 
 def _is_text(frame: Any, column: int, kind: Any) -> bool:

@@ -293,11 +293,12 @@ class Federated(Judges, Solves):
                 refuse_text(own, "X")
             parts = aligned_frames(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not columns_in(parts[0])
-            pairs = [
-                validate_data(self, own, labels, reset=reset and m == 0, **checks)
-                for m, (own, labels) in enumerate(zip(parts, y, strict=True))
-            ]
-            sites = [f"part {m}" for m in range(len(parts))]
+            sites, pairs = [f"part {m}" for m in range(len(parts))], list[Any]()
+            for site, own, labels in zip(sites, parts, y, strict=True):
+                try:
+                    pairs.append(validate_data(self, own, labels, reset=reset and not pairs, **checks))
+                except ValueError as error:
+                    raise ConfigurationError(f"{site}: {error}") from error
             given = [None] * len(pairs) if sample_weight is None else sample_weight
             clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
         else:

@@ -52,9 +52,9 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
-        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
-        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
-        sum to d. Names need a data frame, or `features` with a grid.
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name or pattern such as ``"pc*"`` (all others have
+        1) or one for each: a feature of factor 0 is not penalised, as a confounder must not be. As in glmnet's
+        `penalty.factor`, but not rescaled to sum to d. Names need a data frame, or `features` with a grid.
     standardize : bool, default False
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
@@ -125,9 +125,9 @@ class FederatedLasso(FederatedElasticNet):
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
-        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
-        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
-        sum to d. Names need a data frame, or `features` with a grid.
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name or pattern such as ``"pc*"`` (all others have
+        1) or one for each: a feature of factor 0 is not penalised, as a confounder must not be. As in glmnet's
+        `penalty.factor`, but not rescaled to sum to d. Names need a data frame, or `features` with a grid.
     standardize : bool, default False
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
@@ -192,9 +192,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
-        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
-        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
-        sum to d. Names need a data frame, or `features` with a grid.
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name or pattern such as ``"pc*"`` (all others have
+        1) or one for each: a feature of factor 0 is not penalised, as a confounder must not be. As in glmnet's
+        `penalty.factor`, but not rescaled to sum to d. Names need a data frame, or `features` with a grid.
     standardize : bool, default False
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
