@@ -151,6 +151,13 @@ class SiteIntercept(LinearModel):
             return sum(part.num_own for _, _, part in self._parts.values())
         return int(not self.adds_nothing)
 
+    @property
+    def counted_labels(self) -> NDArray[Any]:
+        """The labels of a logistic loss, without those of what adds nothing."""
+        if self._parts:
+            return np.concatenate([part.counted_labels for _, _, part in self._parts.values()])
+        return self.labels[:0] if self.adds_nothing else self.labels
+
     def own_intercept(self, w: Vector) -> float | dict[Any, float]:
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision.
 
