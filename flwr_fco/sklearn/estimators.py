@@ -18,7 +18,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.balance import balance_in, with_balance
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, TIMES
 from flwr_fco.inference.selection import Selection
@@ -425,7 +425,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     ) -> Objective:
         if not np.isin(y, classes).all():
             # Not the labels themselves, which are the site's data: the error goes to the server.
-            raise ConfigurationError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
+            raise PublicError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
         codes = np.searchsorted(classes, y)
         made: Objective
         if classes.size == 2:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import Names, difference, differing_units, is_missing, listed, names_of
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives._linear import as_strata
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -119,18 +119,18 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Na
     """
     given = tuple(data)
     if len(given) not in (2, 3):
-        raise ConfigurationError(f"load returns {len(given)} things; expected (X, y), or of classes (X, y, strata)")
+        raise PublicError(f"load returns {len(given)} things; expected (X, y), or of classes (X, y, strata)")
     features, targets, strata = (*given, None)[:3]
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
         lacks = [name for name in order if name not in names]
         if lacks:
-            raise ConfigurationError(
+            raise PublicError(
                 f"this site's rows lack the columns {lacks[:5]} of features=; give them, or leave them out everywhere"
             )
         features, names = features[list(order)], tuple(order)
     elif order is not None and np.shape(features)[-1] != len(order):
-        raise ConfigurationError(
+        raise PublicError(
             f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
         )
     refuse_text(features, "X")
