@@ -1,4 +1,4 @@
-"""The strategies, through `simulate`, against implementations from the papers alone, but for DecoupledProx's."""
+"""The strategies, through `simulate`, against implementations from the papers; `rivals` has two from memory."""
 
 import ast
 from pathlib import Path
@@ -24,6 +24,7 @@ from flwr_fco import (
     PNorm,
     QuadraticSaddle,
     ReFedDAGT,
+    Scaffnew,
     Steps,
     client_app,
     simulate,
@@ -151,6 +152,14 @@ def test_rivals():
     start = np.zeros(SIZE)
     _, ours = run(DecoupledProx(regularizer=L1(0.4), **options()), objectives, start, WORK["rounds"])
     agree(ours, rivals.decoupled(gradients, soft(0.4), start, **RATES, **WORK))
+
+
+def test_scaffnew_is_rand_prox_whose_proximal_map_is_the_mean():
+    objectives = quadratics(COUNT, SIZE)
+    given = {"client_lr": 0.02, "probability": 0.2}
+    strategy = Scaffnew(coin="periodic", fraction_evaluate=0.0, **given)
+    _, ours = run(strategy, objectives, START, WORK["rounds"])
+    agree(ours, rivals.rand_prox([f.gradient for f in objectives], START, rounds=WORK["rounds"], **given))
 
 
 def test_they_import_numpy_only_and_are_short():
