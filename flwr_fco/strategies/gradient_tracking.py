@@ -47,6 +47,7 @@ class FedDAGT(
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1 with U = 11'/M, and
     equation (4) with its erratum for partial participation.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -76,6 +77,7 @@ class Scaffold(
     References
     ----------
     Karimireddy and others: SCAFFOLD (ICML 2020), algorithm 1.
+    BibTeX: karimireddy2020scaffold, in docs/reference/notation.md.
 
     Examples
     --------
@@ -104,6 +106,7 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -151,6 +154,7 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 3.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -187,6 +191,7 @@ class DFedDA(
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -215,6 +220,7 @@ class DFedDAGT(
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -241,6 +247,7 @@ class DScaffold(
     References
     ----------
     Karimireddy and others: SCAFFOLD (ICML 2020), with gossip instead of the server's mean.
+    BibTeX: karimireddy2020scaffold, in docs/reference/notation.md.
 
     Examples
     --------
@@ -279,6 +286,7 @@ class DReFedDAGT(
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 2 and 3 with general
     U.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -320,6 +328,7 @@ class DFedMid(
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, section 7; Yuan, Zaheer, Reddi:
     Federated Composite Optimization (ICML 2021), algorithm 2.
+    BibTeX: liang2023gradient, yuan2021federated, in docs/reference/notation.md.
 
     Examples
     --------
