@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# `make bench BENCH=` runs the benchmarks in full.
+# `make bench BENCH=` runs the benchmarks in full. That of a deployment is run by itself: it waits for two minutes, and
+# `make test-flower` starts a deployment too, and asks more of it.
 BENCH ?= --quick
+BENCHMARKS := $(filter-out benchmarks/deployment.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-torch run test test-servers test-others test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures docs docs-quick clean
@@ -131,8 +133,8 @@ check: $(INSTALLED) ## Lint, formatting, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(INSTALLED) ## Run the benchmarks in their quick mode (BENCH= for the full one)
-	@set -e; for script in benchmarks/*.py; do echo "== $$script $(BENCH)"; $(BIN)/python $$script $(BENCH); done
+bench: $(INSTALLED) ## Run the benchmarks but that of a deployment in their quick mode (BENCH= for the full one)
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script $(BENCH)"; $(BIN)/python $$script $(BENCH); done
 
 bench-compare: $(INSTALLED) ## Compare the engines' costs with the stored ones: a ratio that is 30 % worse is an error
 	$(BIN)/python benchmarks/engines.py --compare
@@ -150,17 +152,13 @@ pictures: $(INSTALLED) ## Draw the pictures of the README again
 	$(BIN)/python -m main_job.compare --flower-rounds 0 --picture docs/images/main-job.png
 	@set -e; for script in docs/make_*.py; do $(BIN)/python $$script; done
 
-$(VENV)/.docs: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --editable '.[docs]'
-	@touch $@
+BUILD_SITE := $(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+docs: $(INSTALLED) $(BESIDE)/.installed ## Build the documentation site in docs/_build/html, gallery included; nothing is fetched
+	$(WITH_TORCH) $(BUILD_SITE)
 
-# With PyTorch, for the reference of flwr_fco.torch.
-BUILD_SITE := $(WITH_TORCH) $(BIN)/python -m sphinx -W --keep-going -q
-docs: $(VENV)/.docs $(BESIDE)/.installed ## Build the documentation site in docs/_build/html, gallery included; nothing is fetched
-	$(BUILD_SITE) docs docs/_build/html
-
-docs-quick: $(VENV)/.docs $(BESIDE)/.installed ## Build it without running the gallery's scripts
-	$(BUILD_SITE) -D plot_gallery=0 docs docs/_build/html
+# Without PyTorch, which another job may be installing.
+docs-quick: $(INSTALLED) ## Build it without running the gallery's scripts
+	$(BUILD_SITE) -D plot_gallery=0
 
 clean: ## Remove .venv and what runs and tests have written
 	rm -rf $(VENV) $(LOWEST) $(BESIDE) docs/_build docs/auto_gallery docs/reference/api .run .mypy_cache .pytest_cache .ruff_cache build dist

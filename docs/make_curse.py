@@ -19,7 +19,6 @@ from flwr_fco.datasets import digits
 from flwr_fco.pooled import density
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid, run_of
-from reproduction.pictures.appearance import appearance
 
 ROUNDS, CLIENTS, STRENGTH = 300, 10, 2e-3
 
@@ -60,30 +59,36 @@ def densities(strategy: CompositeStrategy) -> tuple[np.ndarray, np.ndarray]:
 
 def main() -> None:
     """Draw the picture and print the last numbers."""
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    figure = Figure(figsize=(8.8, 3.5), layout="constrained")
     panels = figure.subplots(1, 3, sharey=True)
     rounds = np.arange(1, ROUNDS + 1)
     options = {"regularizer": L1(STRENGTH), "client_lr": 0.1}
     strategies = {
-        "FedMid(server_prox=False): averages models": FedMid(server_prox=False, **options),
-        "FedMid: averages models, then a proximal step": FedMid(**options),
-        "FedDualAvg: averages duals, then a proximal step": FedDualAvg(server_lr=10.0, **options),
+        "FedMid(server_prox=False):\naverages models": FedMid(server_prox=False, **options),
+        "FedMid: averages models,\nthen a proximal step": FedMid(**options),
+        "FedDualAvg: averages duals,\nthen a proximal step": FedDualAvg(server_lr=10.0, **options),
     }
     for axes, (name, strategy) in zip(panels, strategies.items(), strict=True):
         local, server = densities(strategy)
-        for m in range(CLIENTS):
-            axes.plot(rounds, local[:, m], color="0.6", linewidth=0.7, label="each client's model" if m == 0 else None)
-        color = appearance(type(strategy).__name__).color
-        axes.plot(rounds, server, color=color, linewidth=1.8, label="the server's model")
-        axes.set_title(name, fontsize=9.5)
+        axes.plot(rounds, local, color="0.75", linewidth=0.7)
+        color = "#0072B2" if isinstance(strategy, FedDualAvg) else "0.3"
+        axes.plot(rounds, server, color=color, linewidth=2.2)
+        ends = {"server": (server[-1], color), "clients": (local[-1].mean(), "0.45")}
+        if abs(server[-1] - local[-1].mean()) < 0.05:
+            ends = {"server and clients": (server[-1], color)}
+        for who, (height, shade) in ends.items():
+            text = f"{who} {height:.2f}"
+            place = (height - 0.03, "top") if len(ends) == 1 else (height + 0.05, "bottom")
+            axes.text(ROUNDS, place[0], text, color=shade, ha="right", va=place[1], fontsize=11)
+        axes.set_title(name, fontsize=11)
         axes.set_xlabel("round")
-        axes.grid(alpha=0.25)
-        print(f"{name}: clients {local[-1].mean():.3f} (mean of {CLIENTS}), server {server[-1]:.3f}")
-    panels[0].set_ylabel("density")
+        axes.spines[["top", "right"]].set_visible(False)
+        print(f"{' '.join(name.split())}: clients {local[-1].mean():.3f} (mean of {CLIENTS}), server {server[-1]:.3f}")
+    panels[0].set_ylabel("density: share that is not 0")
     panels[0].set_ylim(0, 1)
-    panels[0].legend(fontsize=9, loc="lower right")
+    figure.suptitle("Averaging sparse models makes a dense one", x=0.01, ha="left", fontweight="bold")
     path = Path(__file__).parent / "images" / "curse.png"
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=200)
     print(path)
 
 

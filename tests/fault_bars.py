@@ -1,4 +1,4 @@
-"""Every strategy under faults, beside a run in which the same replies are missing; the table of docs/how-to/faults.md.
+"""Every strategy under faults, beside a run in which they are missing; the table of docs/benchmarks/faults.md.
 
 python tests/fault_bars.py            all strategies, 200 rounds each: some four minutes of one core
 python tests/fault_bars.py FedDAGT    these only; the page stays as it is
@@ -28,7 +28,7 @@ from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import STRATEGIES, Everyone, Steps, Trimmed, method_of, run_of
 from flwr_fco.wire import flower as _flower
 
-PAGE = Path(__file__).parents[1] / "docs" / "how-to" / "faults.md"
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "faults.md"
 RIVALS_PAGE = PAGE.parents[1] / "reproduction" / "rivals.md"
 CLIENTS, FEATURES, ROUNDS = 8, 6, 200
 #: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
@@ -95,11 +95,11 @@ def regressions(number=CLIENTS):
     return objectives
 
 
-def saddles(number=CLIENTS):
+def saddles(number=CLIENTS, seed=4):
     """Strongly convex and concave clients with saddle points of their own."""
     objectives = []
     for m in range(number):
-        rng = np.random.default_rng((4, m))
+        rng = np.random.default_rng((seed, m))
         coupling, shifts = 0.5 * rng.standard_normal((3, 3)), rng.standard_normal((2, 3))
         more = {"linear": shifts[0], "offset": shifts[1], "num_examples": 30}
         objectives.append(QuadraticSaddle(np.eye(3), coupling, np.eye(3), **more))

@@ -6,6 +6,7 @@ import atexit
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -118,10 +119,30 @@ def client_app(
     if load_evaluation_objective is not None:
         evaluation = ClientData(load_evaluation_objective, identity, "evaluate", most, discloses)
     app.train()(TrainingHandler(training, allowed))
+    app.evaluate()(EvaluationHandler(evaluation))
+    app.query("question")(QuestionHandler(training, evaluation, allowed))
 
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        objective = evaluation.objective(context, partition_of(context), "an evaluation")
+    @app.query("names")
+    def names(message: Message, context: Context) -> Message:
+        objective = training.objective(context, partition_of(context), "the names of its columns and classes")
+        return reply(message, names_reply(*names_of_objective(objective)))
+
+    @app.query("partition")
+    def partition(message: Message, context: Context) -> Message:
+        return reply(message, partition_reply(context))
+
+    return app
+
+
+@dataclass(frozen=True)
+class EvaluationHandler:
+    """Handles evaluation messages by the metrics of the client's objective."""
+
+    data: ClientData
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        objective = self.data.objective(context, partition_of(context), "an evaluation")
         with clear_errors("the server's model cannot be read"):
             primal = _read_model(message, objective)
         metrics = MetricRecord({"num-examples": int(objective.num_examples)})
@@ -135,18 +156,28 @@ def client_app(
         objective.take_training_loss()
         return reply(message, RecordDict({"metrics": metrics}))
 
-    @app.query("question")
-    def question(message: Message, context: Context) -> Message:
+
+@dataclass(frozen=True)
+class QuestionHandler:
+    """Handles questions about the training data, and about those of evaluations where they are held out."""
+
+    training: ClientData
+    evaluation: ClientData
+    limits: Limits
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        limits, discloses = self.limits, self.training.disclosure
         with clear_errors("the server's question cannot be read"):
-            allowed.check_question_header(message.content.get("fco-question"))
+            limits.check_question_header(message.content.get("fco-question"))
             asked = read_question(message.content)
-            allowed.check_question(asked)
+            limits.check_question(asked)
             answers = find_answer(asked.kind)
         held_out = asked.kind == "validation"
-        data, asks = evaluation if held_out else training, f"an answer to its question {asked.kind!r}"
+        data, asks = self.evaluation if held_out else self.training, f"an answer to its question {asked.kind!r}"
         objective = data.objective(context, partition_of(context), asks)
         check_layout(objective.layout, asked.layout)
-        with allowed.clock(single_threaded=True), server_buffers(objective, asked.pass_through):
+        with limits.clock(single_threaded=True), server_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)
             if asked.kind == BINS:
                 answer = as_bins_may_leave(answer, asked, objective, discloses, context)
@@ -158,21 +189,10 @@ def client_app(
             sums = sum(name in ABOUT_COLUMNS or vector.shape == (size,) for name, vector in answer.vectors.items())
             count(sums if told else 0, discloses, context, objective)
         if held_out:
-            separate = evaluation is not training
+            separate = self.evaluation is not self.training
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(separate)})
         answer = answer._replace(schema=schema_number(*names_of_objective(objective)))
         return reply(message, answer_records(answer, num_examples=objective.num_examples))
-
-    @app.query("names")
-    def names(message: Message, context: Context) -> Message:
-        objective = training.objective(context, partition_of(context), "the names of its columns and classes")
-        return reply(message, names_reply(*names_of_objective(objective)))
-
-    @app.query("partition")
-    def partition(message: Message, context: Context) -> Message:
-        return reply(message, partition_reply(context))
-
-    return app
 
 
 def _check_loads(name: str, load: object) -> None:

@@ -54,7 +54,10 @@ def with_balance(message: Message, context: Context, call_next: Callable[[Messag
         configs: list[Any] = [*message.content.config_records.values()]
         said = {key.removeprefix(NUMBER): number for config in configs for key, number in config.items()}
         names = takewhile(said.__contains__, (f"{_NAME}{c}" for c in count()))
-        weights = tuple(float(said[name]) for name in names)
+        numbers = [said[name] for name in names]
+        if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
+            raise ConfigurationError(f"the server's weights of classes are {numbers}; expected numbers > 0")
+        weights = tuple(float(number) for number in numbers)
         if weights != _last.get(context.run_id, ()):
             _last[context.run_id] = weights
             forget_objectives(context.run_id)

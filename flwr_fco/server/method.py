@@ -244,7 +244,7 @@ class ShiftedBy(Limit):
 class DoubledStrength(Limit):
     """The solution for twice the strength, because psi acts on the clients and on the server."""
 
-    text: str = "as printed: the solution for twice the strength"
+    text: str = "as printed in the paper, the solution for twice the penalty"
     name: ClassVar[str] = "doubled strength"
 
     def check(self, run: Run, problem: LimitProblem) -> None:
@@ -260,7 +260,7 @@ class NearDoubledStrength(Limit):
     psi acts on the clients and on the server, but once in the extra step.
     """
 
-    text: str = "as printed: near the solution for twice the strength, at a distance of order client rate"
+    text: str = "as printed in the paper, near the solution for twice the penalty, at a distance of order client rate"
     name: ClassVar[str] = "near doubled strength"
 
     def check(self, run: Run, problem: LimitProblem) -> None:
@@ -291,7 +291,7 @@ class Subgradient(Limit):
 class ToZero(Limit):
     """Exactly zero in the end."""
 
-    text: str = "exactly 0 in the end: only an early window of rounds is of use"
+    text: str = "it shrinks to 0; use an early round"
     name: ClassVar[str] = "zero"
 
     def check(self, run: Run, problem: LimitProblem) -> None:

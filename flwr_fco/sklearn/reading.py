@@ -14,6 +14,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import Names, differing_units, is_missing, names_of
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives._linear import as_strata
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 
@@ -102,12 +103,15 @@ def is_grid(X: Any) -> bool:
     return hasattr(X, "send_and_receive")
 
 
-def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Names]:
-    """Return a site's features, of an array or of a frame, the targets as they are, and the names of the columns.
+def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Names]:
+    """Return a site's features, of an array or of a frame, targets and strata as they are, and the columns' names.
 
-    A frame's columns are those of `order`, if it is given.
+    A frame's columns are those of `order`, if it is given. Strata are None if there are none.
     """
-    features, targets = data
+    given = tuple(data)
+    if len(given) not in (2, 3):
+        raise ConfigurationError(f"load returns {len(given)} things; expected (X, y), or of classes (X, y, strata)")
+    features, targets, strata = (*given, None)[:3]
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
         lacks = [name for name in order if name not in names]
@@ -121,7 +125,7 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Names]:
             f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
         )
     refuse_text(features, "X")
-    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, names
+    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, strata, names
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
@@ -151,6 +155,26 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
             "the client of each row: leave such rows out, or give them a group"
         )
     return np.unique(given, return_inverse=True)
+
+
+def strata_of_clients(strata: Any, weights: Any, X: Any, rows: list[NDArray[np.int64]] | None) -> list[NDArray[Any]]:
+    """Return the strata of each client's rows, of which `rows` has the numbers if they are of one X.
+
+    Those of weight 0 are left out, as the rows are.
+    """
+    if rows is not None:
+        labels = _labels(strata, X)
+        return [labels[own] for own in rows]
+    if not isinstance(strata, list | tuple) or len(strata) != len(X):
+        raise ConfigurationError(f"X has {len(X)} parts, strata is {type(strata).__name__}; expected a list of as many")
+    given = [None] * len(X) if weights is None else weights
+    kept = [row_weights(own, each) > 0.0 for own, each in zip(given, X, strict=True)]
+    return [_labels(own, each)[w] for own, each, w in zip(strata, X, kept, strict=True) if w.any()]
+
+
+def _labels(strata: Any, X: Any) -> NDArray[Any]:
+    labels, codes = as_strata(strata, X.shape[0])
+    return np.array([*labels, None], dtype=object)[codes]
 
 
 def fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:

@@ -313,7 +313,7 @@ class DFedMid(
     WorkOptions,
     CompositeStrategy,
     algorithm=DecentralizedMirrorDescent,
-    limit=DoubledStrength("near the solution for twice the strength, as printed"),
+    limit=DoubledStrength("as printed in the paper, near the solution for twice the penalty"),
     source="[2], on a graph",
     sends="w_K - w_0",
 ):

@@ -46,7 +46,7 @@ def run(
         ),
     ] = "in-process",
     workers: Annotated[
-        int, typer.Option(min=0, help="Of `processes` and `ray`; 0: one a core, or as many as Ray has room for.")
+        int, typer.Option(min=0, help="Number of workers of `processes` or `ray`; 0: one per core, or what Ray fits.")
     ] = 0,
     num_cpus: shell.NumCpus = None,
     num_gpus: shell.NumGpus = None,
@@ -258,7 +258,7 @@ def sweep(
             "on the network: docs/tutorials/ray-cluster.md."
         ),
     ] = "processes",
-    workers: Annotated[int, typer.Option(min=0, help="Trials at a time on this machine; 0: one a core.")] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Number of trials at a time here; 0: one per core.")] = 0,
     num_cpus: shell.NumCpus = None,
     num_gpus: shell.NumGpus = None,
     quiet: shell.Quiet = False,

@@ -3,21 +3,33 @@
 import csv
 import importlib
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_digits
 
-APP = Path(__file__).parents[2] / "examples" / "quickstart-sparse-logistic"
+from flwr_fco.objectives import UniversalAdversarialLogistic
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.wire import flower as _flower
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture
-def load_client(monkeypatch):
-    monkeypatch.syspath_prepend(str(APP))
-    yield importlib.import_module("sparse_logistic.task").load_client
-    for name in [name for name in sys.modules if name.partition(".")[0] == "sparse_logistic"]:
+def module(monkeypatch):
+    """Import a module of an example, as a run does; afterwards it is forgotten."""
+    packages = []
+
+    def load(folder, name):
+        monkeypatch.syspath_prepend(str(EXAMPLES / folder))
+        packages.append(name.partition(".")[0])
+        return importlib.import_module(name)
+
+    yield load
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
         del sys.modules[name]
 
 
@@ -25,15 +37,88 @@ def of_a_node(**config):
     return Context(run_id=1, node_id=1, node_config=config, state=RecordDict(), run_config={})
 
 
-def test_a_node_with_a_file_has_its_rows_and_one_without_its_share(load_client, tmp_path):
-    path = tmp_path / "patients.csv"
-    names = load_breast_cancer().feature_names
-    rows = np.arange(60.0).reshape(2, 30)
+def file_of_patients(folder):
+    """Return a CSV of the first 40 patients, whose columns are in another order than the app's, and their rows."""
+    data, path = load_breast_cancer(), folder / "patients.csv"
     with path.open("w", newline="") as file:
-        # The columns of a file may come in any order.
-        csv.writer(file).writerows([["benign", *names[::-1]], [1, *rows[0, ::-1]], [0, *rows[1, ::-1]]])
-    features, labels = load_client(of_a_node(**{"partition-id": 3, "data-path": str(path)}))
+        csv.writer(file).writerows(
+            [
+                ["benign", *data.feature_names[::-1]],
+                *([label, *row[::-1]] for row, label in zip(data.data[:40], data.target, strict=False)),
+            ]
+        )
+    return str(path), data.data[:40], data.target[:40]
+
+
+def file_of_digits(folder):
+    images, labels = load_digits(return_X_y=True)
+    np.savez(folder / "digits.npz", images=images[:200].reshape(-1, 8, 8), labels=labels[:200])
+    return str(folder / "digits.npz"), images[:200] / 16.0, labels[:200]
+
+
+def run_without_bundled_data(module, folder, package, path, **settings):
+    """Run the whole app on two nodes that have this file, as a deployment does: with run configs, not with code."""
+    config = tomllib.loads((EXAMPLES / folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    config |= {"bundled": False, **settings}
+    client, server = module(folder, f"{package}.client_app").app, module(folder, f"{package}.server_app").app
+    grid = InProcessGrid(client, 2, run_config=config, node_config=lambda partition: {"data-path": path})
+    with _flower.identity(grid.run_id):
+        server(grid, Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config))
+
+
+def test_the_quickstart(module, tmp_path, capsys):
+    path, rows, labels = file_of_patients(tmp_path)
+    load_client = module("quickstart-sparse-logistic", "sparse_logistic.task").load_client
+    features, benign = load_client(of_a_node(**{"data-path": path}))
     np.testing.assert_array_equal(features, rows)
-    np.testing.assert_array_equal(labels, [1, 0])
+    np.testing.assert_array_equal(benign, labels)
     parts = [load_client(of_a_node(**{"partition-id": m, "num-partitions": 4}))[0] for m in range(4)]
     assert sum(map(len, parts)) == 426
+    run_without_bundled_data(module, "quickstart-sparse-logistic", "sparse_logistic", path, C=1.0)
+    assert "The model uses" in (said := capsys.readouterr().out)
+    assert "test patients" not in said
+
+
+def test_exact_logistic(module, tmp_path, capsys):
+    path, rows, labels = file_of_patients(tmp_path)
+    task = module("exact-logistic", "exact_logistic.task")
+    loss = module("exact-logistic", "exact_logistic.client_app").load_objective(of_a_node(**{"data-path": path}))
+    w = np.linspace(-1.0, 1.0, 31)
+    scores = np.column_stack([(rows - task.MEANS) / task.DEVIATIONS, np.ones(40)]) @ w
+    assert loss.value(w) == pytest.approx(np.logaddexp(0, (1 - 2 * labels) * scores).mean() + 0.05 * w @ w)
+    settings = {"num-hospitals": 2, "num-server-rounds": 2}
+    run_without_bundled_data(module, "exact-logistic", "exact_logistic", path, **settings)
+    assert len((said := capsys.readouterr().out).split("Coefficients:")[1].split()) == 31
+    assert "pooled" not in said
+
+
+def test_one_line_sklearn(module, tmp_path):
+    path, rows, labels = file_of_digits(tmp_path)
+    train, test, train_labels, test_labels = module("one-line-sklearn", "one_line_sklearn.task").load_data(
+        {"data-path": path}
+    )
+    found, own = np.column_stack([np.concatenate([train, test]), [*train_labels, *test_labels]]), np.c_[rows, labels]
+    np.testing.assert_array_equal(found[np.lexsort(found.T)], own[np.lexsort(own.T)])
+    run_without_bundled_data(module, "one-line-sklearn", "one_line_sklearn", path, **{"num-server-rounds": 1})
+
+
+def test_robust_logistic(module, tmp_path, capsys):
+    path, rows, labels = file_of_digits(tmp_path)
+    loss = module("robust-logistic", "robust_logistic.client_app").load_objective(of_a_node(**{"data-path": path}))
+    w = np.random.default_rng(0).standard_normal(loss.layout.size)
+    assert loss.value(w) == UniversalAdversarialLogistic(rows, labels).value(w)
+    run_without_bundled_data(
+        module, "robust-logistic", "robust_logistic", path, **{"num-server-rounds": 2, "local-steps": 1}
+    )
+    assert capsys.readouterr().out.count("at the nodes: clean accuracy") == 3
+
+
+def test_sparse_text(module, tmp_path, capsys):
+    path = tmp_path / "documents.csv"
+    path.write_text('label,text\n1,"a good, good word"\n0,a bad one\n')
+    loss = module("sparse-text", "sparse_text.client_app").load_objective(of_a_node(**{"data-path": str(path)}))
+    task = module("sparse-text", "sparse_text.task")
+    assert (loss.features != task.features_of(["a good, good word", "a bad one"])).nnz == 0
+    settings = {"num-server-rounds": 1, "fraction-train": 1.0}
+    run_without_bundled_data(module, "sparse-text", "sparse_text", str(path), **settings)
+    assert "The model uses" in capsys.readouterr().out

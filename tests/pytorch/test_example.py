@@ -53,8 +53,8 @@ def load(monkeypatch):
     return modules
 
 
-def go(client, server, config, nodes):
-    grid = InProcessGrid(client.app, nodes, run_config=config)
+def go(client, server, config, nodes, **options):
+    grid = InProcessGrid(client.app, nodes, run_config=config, **options)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     with _flower.identity(grid.run_id):
         server.app(grid, context)
@@ -163,3 +163,31 @@ def test_the_shown_networks_are_those_of_the_experiments(load):
     images = torch.rand(2, 3, 32, 32)
     mine.load_state_dict(shown.state_dict())
     assert torch.equal(mine(images), shown(images))
+
+
+@pytest.mark.parametrize(
+    ("folder", "package", "shape"),
+    [
+        ("adversarial-cnn", "adversarial_cnn", (32, 32, 3)),
+        ("femnist-two-layer", "two_layer", (28, 28)),
+        ("quickstart-pytorch-sparse", "pytorch_sparse", (28, 28)),
+    ],
+)
+def test_nodes_with_a_file_train_on_it(folder, package, shape, tmp_path, load):
+    rng, path = np.random.default_rng(0), str(tmp_path / "images.npz")
+    images, labels = rng.integers(0, 256, (20, *shape), dtype=np.uint8), rng.integers(0, 10, 20, dtype=np.uint8)
+    np.savez(path, images=images, labels=labels)
+    config, client, server = load(folder, package, f"{package}.client_app", f"{package}.server_app")
+    config |= {"num-server-rounds": 1, "clients-per-round": 2}
+    context = Context(run_id=1, node_id=1, node_config={"data-path": path}, state=RecordDict(), run_config=config)
+    if package == "pytorch_sparse":
+        train, test = client._loaders(context)
+        pixels = (torch.cat([train.dataset.tensors[0], test.dataset.tensors[0]]) + 1.0) * 127.5
+        targets = torch.cat([train.dataset.tensors[1], test.dataset.tensors[1]])
+    else:
+        found, targets = client.load_objective(context).dataset.tensors
+        pixels = (found.permute(0, 2, 3, 1) if found.ndim == 4 else found) * 255.0
+    for label in range(10):
+        seen = pixels[targets == label].double().reshape(-1, images[0].size).sum(0)
+        np.testing.assert_allclose(seen, images[labels == label].reshape(-1, images[0].size).sum(0), atol=1e-3)
+    go(client, server, config, 2, node_config=lambda partition: {"data-path": path})

@@ -2,7 +2,7 @@
 
 from flwr.app import Context
 
-from adversarial_cnn.task import load_images, objective_on
+from adversarial_cnn.task import load_file, load_images, objective_on
 from flwr_fco.client_apps import client_app
 from flwr_fco.torch import TorchObjective
 
@@ -10,6 +10,8 @@ from flwr_fco.torch import TorchObjective
 def load_objective(context: Context) -> TorchObjective:
     """Return this node's saddle function."""
     config, node = context.run_config, context.node_config
+    if "data-path" in node:
+        return objective_on(*load_file(str(node["data-path"])))
     images = load_images(str(config["data"]), int(node["num-partitions"]), int(config["num-images"]))
     return objective_on(*images.client(int(node["partition-id"])))
 

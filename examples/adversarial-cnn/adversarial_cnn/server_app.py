@@ -16,7 +16,6 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train, and print accuracies and the share of pixels that the attack changes."""
     config = context.run_config
-    images = load_images(str(config["data"]), len(list(grid.get_node_ids())), int(config["num-images"]))
     bound = float(config["bound"])
     strategy = getattr(strategies, str(config["strategy"]))(
         # The penalty is the opponent's: it enters the game with a minus, and is written with a plus.
@@ -32,7 +31,10 @@ def main(grid: Grid, context: Context) -> None:
     model = Attacked()
     with torch.no_grad():
         model.perturbation.uniform_(-bound, bound)
-    tested = objective_on(*images.test_examples())
+    tested = None
+    if config["data"]:
+        images = load_images(str(config["data"]), len(list(grid.get_node_ids())), int(config["num-images"]))
+        tested = objective_on(*images.test_examples())
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         found = {name: array.numpy() for name, array in arrays.items()}
@@ -46,4 +48,9 @@ def main(grid: Grid, context: Context) -> None:
         return MetricRecord(metrics)
 
     rounds = int(config["num-server-rounds"])
-    strategy.start(grid=grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=rounds, evaluate_fn=evaluate)
+    strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(model.state_dict()),
+        num_rounds=rounds,
+        evaluate_fn=evaluate if tested else None,
+    )

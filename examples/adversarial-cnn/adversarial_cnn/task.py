@@ -54,6 +54,13 @@ def load_images(data: str, num_nodes: int, num_images: int) -> PartitionedImages
     return cifar10(data, num_nodes, num_examples=num_images)
 
 
+def load_file(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images of an ``.npz``: ``images`` (32 x 32 pixels of 3 numbers from 0 to 255 each) and ``labels``."""
+    with np.load(path) as file:
+        pixels = file["images"].reshape(-1, 32 * 32 * 3).astype(np.float32) / 255.0
+        return pixels, file["labels"].astype(np.int64)
+
+
 def objective_on(pixels: np.ndarray, labels: np.ndarray) -> TorchObjective:
     """Return the saddle function on some images: rows of pixels, red, green and blue of a pixel side by side."""
     images = np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))

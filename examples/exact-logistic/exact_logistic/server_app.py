@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from exact_logistic.task import L2, PATIENTS, initial_model, load_pooled
+from exact_logistic.task import L2, initial_model, load_pooled
 from flwr_fco.engines import Minimise
 from flwr_fco.engines.minimisers import minimise
 from flwr_fco.strategies import DualFL
@@ -19,8 +19,9 @@ def pooled_solution() -> np.ndarray:
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train; print how far the model is from the pooled solution, which a real federation could not know."""
-    solution = pooled_solution()
+    """Train; print how far the model is from the pooled solution, which only a simulation can know."""
+    bundled = bool(context.run_config["bundled"])
+    solution = pooled_solution() if bundled else None
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         distance = np.abs(arrays["coefficients"].numpy() - solution).max()
@@ -30,16 +31,19 @@ def main(grid: Grid, context: Context) -> None:
         nu=L2,
         rho=float(context.run_config["rho"]),
         work=Minimise(tolerance=1e-11),
-        min_train_nodes=len(PATIENTS),
-        min_available_nodes=len(PATIENTS),
+        min_train_nodes=int(context.run_config["num-hospitals"]),
+        min_available_nodes=int(context.run_config["num-hospitals"]),
         fraction_evaluate=0.0,
     )
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord({name: Array(array) for name, array in initial_model().items()}),
         num_rounds=int(context.run_config["num-server-rounds"]),
-        evaluate_fn=evaluate,
+        evaluate_fn=evaluate if bundled else None,
     )
+    if not bundled:
+        print("Coefficients:", *result.arrays["coefficients"].numpy().tolist())
+        return
     rounds = [
         number for number, scores in result.evaluate_metrics_serverapp.items() if scores["distance-to-pooled"] <= 1e-8
     ]

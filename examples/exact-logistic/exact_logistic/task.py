@@ -1,5 +1,7 @@
 """Ten hospitals' patients, of unequal number, and the pooled problem that none of them can see."""
 
+import csv
+
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
@@ -30,17 +32,31 @@ def load_patients() -> tuple[np.ndarray, np.ndarray]:
     """Return 30 scaled measurements and a column of ones of 569 patients, and their labels."""
     features, labels = load_breast_cancer(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
-    features = (features[order] - MEANS) / DEVIATIONS
+    return scaled(features[order]), labels[order]
+
+
+def scaled(measurements: np.ndarray) -> np.ndarray:
+    """Return scaled measurements and a column of ones."""
     # The intercept is a coefficient like the others, so that the l2 term makes the loss strongly convex in it too.
-    return np.column_stack([features, np.ones(len(features))]), labels[order]
+    return np.column_stack([(measurements - MEANS) / DEVIATIONS, np.ones(len(measurements))])
 
 
 def load_client(partition_id: int, l2: float = L2) -> Logistic:
-    """Return a hospital's loss. In your project: read the node's own data here."""
+    """Return the loss of a hospital's share of the bundled patients."""
     features, labels = load_patients()
     end = sum(PATIENTS[: partition_id + 1])
     rows = slice(end - PATIENTS[partition_id], end)
     return Logistic(features[rows], labels[rows], intercept=False, l2=l2)
+
+
+def load_file(path: str) -> Logistic:
+    """Return the loss of the patients of a CSV with scikit-learn's names of the measurements and ``benign``, 1 or 0."""
+    names = load_breast_cancer().feature_names
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    # By name: the columns of a file may come in any order.
+    measurements = np.array([[float(row[name]) for name in names] for row in rows])
+    return Logistic(scaled(measurements), [float(row["benign"]) for row in rows], intercept=False, l2=L2)
 
 
 def load_pooled(l2: float = L2) -> Logistic:

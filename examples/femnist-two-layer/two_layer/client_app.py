@@ -4,15 +4,18 @@ from flwr.app import Context
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.torch import TorchObjective
-from two_layer.task import load_images, objective_on
+from two_layer.task import load_file, load_images, num_classes, objective_on
 
 
 def load_objective(context: Context) -> TorchObjective:
     """Return this node's loss."""
     config, node = context.run_config, context.node_config
-    images = load_images(str(config["data"]), int(node["num-partitions"]), int(config["num-images"]))
-    own = images.client(int(node["partition-id"]))
-    return objective_on(own.features, own.targets, int(config["width"]), images.num_classes)
+    if "data-path" in node:
+        own = load_file(str(node["data-path"]))
+    else:
+        images = load_images(str(config["data"]), int(node["num-partitions"]), int(config["num-images"]))
+        own = images.client(int(node["partition-id"]))
+    return objective_on(own.features, own.targets, int(config["width"]), num_classes(str(config["data"])))
 
 
 app = client_app(load_objective)

@@ -7,7 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_fco import strategies
 from flwr_fco.regularizers import L1Ball
 from flwr_fco.strategies import Epochs
-from two_layer.task import Net, load_images, objective_on
+from two_layer.task import Net, load_images, num_classes, objective_on
 
 app = ServerApp()
 
@@ -17,7 +17,7 @@ def main(grid: Grid, context: Context) -> None:
     """Train, and print accuracy, norms and density after each round."""
     config = context.run_config
     num_nodes = len(list(grid.get_node_ids()))
-    images = load_images(str(config["data"]), num_nodes, int(config["num-images"]))
+    data = str(config["data"])
     strategy = getattr(strategies, str(config["strategy"]))(
         # By itself on every array of two dimensions: the kernels, not the biases.
         regularizer=L1Ball(float(config["radius"])),
@@ -29,19 +29,20 @@ def main(grid: Grid, context: Context) -> None:
         seed=int(config["seed"]),
     )
     torch.manual_seed(int(config["seed"]))
-    net = Net(int(config["width"]), images.num_classes)
-    test = images.test_examples()
-    tested = objective_on(test.features, test.targets, int(config["width"]), images.num_classes)
+    net = Net(int(config["width"]), num_classes(data))
+    if data:
+        test = load_images(data, num_nodes, int(config["num-images"])).test_examples()
+        tested = objective_on(test.features, test.targets, int(config["width"]), num_classes(data))
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         found = {name: array.numpy() for name, array in arrays.items()}
-        metrics = tested.metrics(tested.layout.flatten(found))
+        metrics = tested.metrics(tested.layout.flatten(found)) if data else {}
         kernels = [array for array in found.values() if array.ndim == 2]
         norms = ", ".join(f"{abs(kernel).sum():.1f}" for kernel in kernels)
         metrics["density"] = sum((kernel != 0).sum() for kernel in kernels) / sum(kernel.size for kernel in kernels)
+        tested_as = f"accuracy {metrics['accuracy']:.4f}, " if data else ""
         print(
-            f"round {server_round}: accuracy {metrics['accuracy']:.4f}, l1 norms {norms}, "
-            f"density {metrics['density']:.4f}",
+            f"round {server_round}: {tested_as}l1 norms {norms}, density {metrics['density']:.4f}",
             flush=True,
         )
         return MetricRecord({name: float(value) for name, value in metrics.items()})

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flwr_fco.datasets import PartitionedImages, femnist, mnist
+from flwr_fco.datasets import PartitionedImages, Samples, femnist, mnist
 from flwr_fco.torch import TorchObjective
 
 
@@ -34,11 +34,23 @@ def scores(model: nn.Module, batch: list[torch.Tensor]) -> dict[str, torch.Tenso
 def load_images(data: str, num_nodes: int, num_images: int) -> PartitionedImages:
     """Return FEMNIST with a writer on each node, or images of MNIST, labels unequal from node to node."""
     if data == "femnist":
-        return femnist(num_nodes, num_classes=62)
+        return femnist(num_nodes, num_classes=num_classes(data))
     return mnist(data, num_nodes, alpha=0.3, num_examples=num_images)
 
 
-def objective_on(images: np.ndarray, labels: np.ndarray, width: int, num_classes: int) -> TorchObjective:
+def load_file(path: str) -> Samples:
+    """Return the images of an ``.npz``: ``images`` (28 x 28 pixels from 0 to 255 each) and ``labels``."""
+    with np.load(path) as file:
+        pixels = file["images"].reshape(-1, 28 * 28).astype(np.float32) / 255.0
+        return Samples(pixels, file["labels"].astype(np.int64))
+
+
+def num_classes(data: str) -> int:
+    """Return how many kinds of characters there are."""
+    return 62 if data == "femnist" else 10
+
+
+def objective_on(images: np.ndarray, labels: np.ndarray, width: int, classes: int) -> TorchObjective:
     """Return the loss on some images, as a function of the network's parameters."""
     tensors = torch.from_numpy(images), torch.from_numpy(labels)
-    return TorchObjective(Net(width, num_classes), loss, tensors, scores=scores)
+    return TorchObjective(Net(width, classes), loss, tensors, scores=scores)

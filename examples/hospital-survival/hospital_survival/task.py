@@ -23,11 +23,11 @@ def new_model(sites: int = TAKING_PART) -> FederatedCoxRegression:
 
 def load(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return an institution's features and its times and events: of its file, or of its partition's patients."""
-    partition = int(context.node_config["partition-id"])
+    partition = context.node_config.get("partition-id")
     path = context.node_config.get("data-path")
-    patients = rows_of(INSTITUTIONS[partition]) if path is None else pd.read_csv(str(path))
+    patients = rows_of(INSTITUTIONS[int(partition)]) if path is None else pd.read_csv(str(path))
     features, targets = prepared(patients)
-    if partition == context.run_config.get("misaligned", -1):
+    if partition is not None and partition == context.run_config.get("misaligned"):
         features = features.rename(columns={"female": "sex"})
     return features, targets
 

@@ -16,10 +16,7 @@ def train(msg: Message, context: Context) -> Message:
     """Go on from the global model for a few iterations on local data."""
     model = get_model(context.run_config["local-epochs"])
     set_model_params(model, msg.content["arrays"].to_numpy_ndarrays())
-
-    partition_id = context.node_config["partition-id"]
-    num_partitions = context.node_config["num-partitions"]
-    images, _, labels, _ = load_data(partition_id, num_partitions)
+    images, _, labels, _ = load_data(context.node_config)
     with warnings.catch_warnings():
         # Few local iterations do not converge, and are not meant to.
         warnings.simplefilter("ignore")
@@ -35,10 +32,7 @@ def evaluate(msg: Message, context: Context) -> Message:
     """Score the global model on local data."""
     model = get_model(context.run_config["local-epochs"])
     set_model_params(model, msg.content["arrays"].to_numpy_ndarrays())
-
-    partition_id = context.node_config["partition-id"]
-    num_partitions = context.node_config["num-partitions"]
-    _, images, _, labels = load_data(partition_id, num_partitions)
+    _, images, _, labels = load_data(context.node_config)
     loss = log_loss(labels, model.predict_proba(images), labels=range(NUM_CLASSES))
     metrics = {"num-examples": len(images), "test_logloss": loss, "accuracy": model.score(images, labels)}
     return Message(content=RecordDict({"metrics": MetricRecord(metrics)}), reply_to=msg)

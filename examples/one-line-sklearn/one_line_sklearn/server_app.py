@@ -27,4 +27,5 @@ def main(grid: Grid, context: Context) -> None:
     # Flower's quickstart has `strategy = FedAvg()` here.
     strategy = FedDualAvg(client="unmodified", regularizer=L1(0.1), client_lr=1.0, work=Steps(1))
 
-    strategy.start(grid=grid, initial_arrays=arrays, num_rounds=num_rounds, evaluate_fn=central_evaluate)
+    evaluate_fn = central_evaluate if context.run_config["bundled"] else None
+    strategy.start(grid=grid, initial_arrays=arrays, num_rounds=num_rounds, evaluate_fn=evaluate_fn)

@@ -1,5 +1,8 @@
 """Model and data, in the shape of Flower's scikit-learn quickstart; nothing here knows of flwr_fco."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
@@ -39,9 +42,18 @@ def load_images() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return train_test_split(images / 16.0, labels, train_size=0.8, random_state=42, stratify=labels)
 
 
-def load_data(partition_id: int, num_partitions: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return this client's share, split at random (IID): in the same order."""
-    images, _, labels, _ = load_images()
-    rows = np.array_split(np.random.default_rng(42).permutation(len(labels)), num_partitions)[partition_id]
+def load_data(node_config: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the node's own file, if it has a ``data-path``, else its share, split at random (IID): in the same order.
+
+    The file is an ``.npz`` with ``images`` (one row of 64 pixels from 0 to 16 each) and ``labels`` (0 to 9).
+    """
+    if "data-path" in node_config:
+        with np.load(str(node_config["data-path"])) as file:
+            images, labels = file["images"].reshape(-1, NUM_PIXELS) / 16.0, file["labels"]
+        rows = np.random.default_rng(42).permutation(len(labels))
+    else:
+        images, _, labels, _ = load_images()
+        parts = np.array_split(np.random.default_rng(42).permutation(len(labels)), int(node_config["num-partitions"]))
+        rows = parts[int(node_config["partition-id"])]
     cut = int(0.8 * len(rows))
     return images[rows[:cut]], images[rows[cut:]], labels[rows[:cut]], labels[rows[cut:]]

@@ -4,7 +4,7 @@ import torch
 from flwr.app import Context, Message, MetricRecord, RecordDict
 
 from flwr_fco.torch import ClientApp, local_training  # instead of: from flwr.clientapp import ClientApp
-from pytorch_sparse.task import Net, load_data
+from pytorch_sparse.task import Net, load_data, load_file
 from pytorch_sparse.task import test as test_fn
 from pytorch_sparse.task import train as train_fn
 
@@ -13,6 +13,8 @@ app = ClientApp()
 
 def _loaders(context):
     config, node = context.run_config, context.node_config
+    if "data-path" in node:
+        return load_file(node["data-path"], config["batch-size"])
     return load_data(
         node["partition-id"], node["num-partitions"], config["batch-size"], config["mnist"], config["num-images"]
     )

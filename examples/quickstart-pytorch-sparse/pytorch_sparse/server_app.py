@@ -28,8 +28,16 @@ def make_strategy(config):
 
 
 def scores_of(net, loader):
-    """Return accuracy and density."""
-    return {"accuracy": test_fn(net, loader, torch.device("cpu"))[1], "density": density(net)}
+    """Return density and, where the server has images, accuracy."""
+    scores = {"density": density(net)}
+    if loader is not None:
+        scores["accuracy"] = test_fn(net, loader, torch.device("cpu"))[1]
+    return scores
+
+
+def shown(scores):
+    """Return them as text."""
+    return ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
 
 
 @app.main()
@@ -37,12 +45,12 @@ def main(grid: Grid, context: Context) -> None:
     """Train for some rounds; print accuracy and density."""
     config = context.run_config
     torch.manual_seed(int(config["seed"]))
-    net, loader = Net(), load_test(config["mnist"])
+    net, loader = Net(), load_test(config["mnist"]) if config["mnist"] else None
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
         net.load_state_dict(arrays.to_torch_state_dict())
         scores = scores_of(net, loader)
-        print(f"round {server_round}: accuracy {scores['accuracy']:.4f}, density {scores['density']:.4f}", flush=True)
+        print(f"round {server_round}: {shown(scores)}", flush=True)
         return MetricRecord(scores)
 
     result = make_strategy(config).start(
@@ -56,5 +64,4 @@ def main(grid: Grid, context: Context) -> None:
         for fraction in (0.05, 0.1, 0.2):
             pruned = copy.deepcopy(net)
             prune(pruned, fraction)
-            scores = scores_of(pruned, loader)
-            print(f"pruned: accuracy {scores['accuracy']:.4f}, density {scores['density']:.4f}")
+            print(f"pruned: {shown(scores_of(pruned, loader))}")

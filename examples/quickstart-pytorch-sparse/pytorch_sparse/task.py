@@ -42,7 +42,20 @@ def load_data(partition_id, num_partitions, batch_size, path, num_images):
     """Return a node's training and test loaders: 80 % and 20 % of its part of the training images."""
     images, labels = load_images(path, "train")
     rows = iid_partition(num_images, num_partitions, np.random.default_rng(0))[partition_id]
-    train, test = np.split(np.random.default_rng(partition_id).permutation(rows), [int(0.8 * rows.size)])
+    return loaders(images, labels, np.random.default_rng(partition_id).permutation(rows), batch_size)
+
+
+def load_file(path, batch_size):
+    """Return the same from an ``.npz``: ``images`` (28 x 28 pixels from 0 to 255 each) and ``labels`` (0 to 9)."""
+    with np.load(path) as file:
+        images = torch.tensor(file["images"]).reshape(-1, 1, 28, 28).float() / 127.5 - 1.0
+        labels = torch.tensor(file["labels"]).long()
+    return loaders(images, labels, np.random.default_rng(0).permutation(len(labels)), batch_size)
+
+
+def loaders(images, labels, rows, batch_size):
+    """Return loaders of the first 80 % and the last 20 % of some rows."""
+    train, test = np.split(rows, [int(0.8 * rows.size)])
     trainloader = DataLoader(TensorDataset(images[train], labels[train]), batch_size=batch_size, shuffle=True)
     return trainloader, DataLoader(TensorDataset(images[test], labels[test]), batch_size=256)
 

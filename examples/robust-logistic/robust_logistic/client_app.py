@@ -4,12 +4,15 @@ from flwr.app import Context
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import UniversalAdversarialLogistic
-from robust_logistic.task import load_client
+from robust_logistic.task import load_client, load_file
 
 
 def load_objective(context: Context) -> UniversalAdversarialLogistic:
     """Return this node's loss."""
-    return load_client(int(context.node_config["partition-id"]), int(context.node_config["num-partitions"]))
+    config = context.node_config
+    if "data-path" in config:
+        return load_file(str(config["data-path"]))
+    return load_client(int(config["partition-id"]), int(config["num-partitions"]))
 
 
 app = client_app(load_objective)

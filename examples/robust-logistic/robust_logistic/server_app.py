@@ -22,7 +22,8 @@ def main(grid: Grid, context: Context) -> None:
         "client_lr": float(config["client-lr"]),
         "work": Steps(int(config["local-steps"]), batch_size=int(config["batch-size"])),
         "arrays": Arrays(apply_to=("coefficients", "perturbation")),
-        "fraction_evaluate": 0.0,
+        # Where the server has no images, the nodes score the model and the attack that was trained with it.
+        "fraction_evaluate": 0.0 if config["bundled"] else 1.0,
     }
     # Small weights move fast: the opponent answers the model, which then has no time to lean on one attack.
     fast = DiagonalMetric(np.full(64, 1.0 / float(config["attack-speed"])))
@@ -34,12 +35,18 @@ def main(grid: Grid, context: Context) -> None:
         "FeDualEx": FeDualEx(regularizer=opponent, **shared),
         "FedMiP": FedMiP(regularizer=opponent, mirror_map=geometry, server_prox=False, output=Average(), **shared),
     }
+    rounds = int(config["num-server-rounds"])
     train, test = load_server()
     attacks = {}
     for name, strategy in strategies.items():
         bound = 0.0 if name == "FedAvg" else penalty.bound
         start = ArrayRecord({key: Array(array) for key, array in initial_model(bound).items()})
-        result = strategy.start(grid=grid, initial_arrays=start, num_rounds=int(config["num-server-rounds"]))
+        result = strategy.start(grid=grid, initial_arrays=start, num_rounds=rounds)
+        if not config["bundled"]:
+            scores = result.evaluate_metrics_clientapp[rounds]
+            told = f"clean accuracy {scores['clean-accuracy']:.3f}, attacked {scores['accuracy']:.3f}"
+            print(f"{name}, at the nodes: {told}")
+            continue
         w = test.layout.flatten({key: array.numpy() for key, array in result.arrays.items()})
         # The attacker knows the model and the training images; both are scored on the test images.
         attacked = strongest_perturbation(train, w, penalty)
@@ -49,7 +56,7 @@ def main(grid: Grid, context: Context) -> None:
             f"{name}: clean accuracy {scores['clean-accuracy']:.3f}, attacked {scores['accuracy']:.3f}, "
             f"attacked loss {scores['loss']:.2f}; the attack changes {np.count_nonzero(attacks[name])} of 64 pixels"
         )
-    if config["picture"]:
+    if attacks and config["picture"]:
         draw(attacks, float(config["bound"]), str(config["picture"]))
 
 

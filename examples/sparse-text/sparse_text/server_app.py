@@ -35,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
         grid=grid,
         initial_arrays=ArrayRecord({name: Array(array) for name, array in initial_model().items()}),
         num_rounds=rounds,
-        evaluate_fn=evaluate,
+        evaluate_fn=evaluate if config["bundled"] else None,
     )
     coefficients = result.arrays["coefficients"].numpy()
     last = result.train_metrics_clientapp[rounds]
