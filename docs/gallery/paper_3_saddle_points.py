@@ -2,7 +2,8 @@
 Bai, Bullins (2024): FeDualEx finds a sparse saddle point, FedMiP's averages are dense
 ======================================================================================
 
-The comparison of figure 4 in small: a bilinear game with l1 norms in boxes over 10 clients with noisy gradients.
+The comparison of figure 4, the paper's first one with measurements, in small: a bilinear game with l1 norms in boxes
+over 10 clients with noisy gradients.
 ``python -m reproduction reproduce spp-fig4`` runs the paper's own size.
 """
 
