@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, Self
@@ -284,6 +284,11 @@ class Federated(Judges, Solves):
         rows: list[NDArray[np.int64]] | None = None
         sites: Any = ()
         self._sites: list[Any] = []
+        if isinstance(X, Mapping):
+            raise ConfigurationError(
+                f"X is a {type(X).__name__} of {len(X)} tables; expected a list of them, with y in the same order: "
+                "fit(list(X.values()), [y[site] for site in X])"
+            )
         if are_parts(X):
             if groups is not None:
                 raise ConfigurationError(
