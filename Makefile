@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# `make bench BENCH=` runs the benchmarks in full.
+# `make bench BENCH=` runs the benchmarks in full. That of a deployment is run by itself: it waits for two minutes, and
+# `make test-flower` starts a deployment too, and asks more of it.
 BENCH ?= --quick
+BENCHMARKS := $(filter-out benchmarks/deployment.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help install install-torch run test test-servers test-others test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures docs docs-quick clean
@@ -131,8 +133,8 @@ check: $(INSTALLED) ## Lint, formatting, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(INSTALLED) ## Run the benchmarks in their quick mode (BENCH= for the full one)
-	@set -e; for script in benchmarks/*.py; do echo "== $$script $(BENCH)"; $(BIN)/python $$script $(BENCH); done
+bench: $(INSTALLED) ## Run the benchmarks but that of a deployment in their quick mode (BENCH= for the full one)
+	@set -e; for script in $(BENCHMARKS); do echo "== $$script $(BENCH)"; $(BIN)/python $$script $(BENCH); done
 
 bench-compare: $(INSTALLED) ## Compare the engines' costs with the stored ones: a ratio that is 30 % worse is an error
 	$(BIN)/python benchmarks/engines.py --compare

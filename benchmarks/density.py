@@ -43,6 +43,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 from torch.nn import functional
+from torch.optim.swa_utils import update_bn
 
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
@@ -80,12 +81,12 @@ def convolutions(channels: int, side: int, filters: tuple[int, ...], kernel: int
     return nn.Sequential(*layers, *linear_layers(channels * side * side, *widths))
 
 
-def narrow() -> nn.Sequential:
-    """Return nine convolutions of eight channels, each with BatchNorm over the batch: 5,154 parameters."""
+def narrow(running: bool = False) -> nn.Sequential:
+    """Return nine convolutions of eight channels with BatchNorm, over the batch or running: 5,154 parameters."""
     layers: list[nn.Module] = []
     for number in range(9):
         conv = nn.Conv2d(8 if number else 1, 8, 3, 1 if number % 3 else 2, 1, bias=False)
-        layers += [conv, nn.BatchNorm2d(8, track_running_stats=False), nn.ReLU()]
+        layers += [conv, nn.BatchNorm2d(8, track_running_stats=running), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 10))
 
 
@@ -162,6 +163,7 @@ NARROW = {
     name: (PROBLEMS["mnist small"][0], (28, 28, 1), narrow, (rate, 3e-3), 32)
     for name, rate in (("mnist narrow", 0.05), ("mnist narrow slow", 0.003))
 }
+NARROW["mnist running"] = (*NARROW["mnist narrow"][:2], partial(narrow, running=True), *NARROW["mnist narrow"][3:])
 
 
 class Task:
@@ -181,10 +183,12 @@ class Task:
         sizes = np.array([len(labels) for _, labels in self.parts])
         self.weights = sizes / sizes.sum()
         self.params = list(self.network.parameters())
+        # Running means and variances travel behind the parameters, and no way prunes them.
+        self.statistics = [buffer for buffer in self.network.buffers() if buffer.is_floating_point()]
         ends = np.cumsum([p.numel() for p in self.params])
         self.blocks = [slice(int(end) - p.numel(), int(end)) for end, p in zip(ends, self.params, strict=True)]
         self.layers = [block for block, p in zip(self.blocks, self.params, strict=True) if p.ndim > 1]
-        self.pruned = np.zeros(ends[-1], bool)
+        self.pruned = np.zeros(ends[-1] + sum(buffer.numel() for buffer in self.statistics), bool)
         for block in self.layers:
             self.pruned[block] = True
         self.start = self.get()
@@ -197,10 +201,12 @@ class Task:
         return scaled, labels
 
     def get(self) -> Vector:
-        return nn.utils.parameters_to_vector(self.params).detach().numpy().astype(np.float64)
+        vector = nn.utils.parameters_to_vector([*self.params, *self.statistics])
+        return vector.detach().numpy().astype(np.float64)
 
     def set(self, w: Vector) -> None:
-        nn.utils.vector_to_parameters(torch.tensor(w, dtype=torch.float32), self.params)
+        vector = torch.tensor(w, dtype=torch.float32)
+        nn.utils.vector_to_parameters(vector, [*self.params, *self.statistics])
 
     def train(
         self, node: int, server_round: int, mask: Vector | None = None, after_step: Callable[[], None] | None = None
@@ -240,15 +246,21 @@ class Task:
         self.network.zero_grad()
         functional.cross_entropy(self.network(images), labels).backward()
         grads = [p.grad for p in self.params if p.grad is not None]
+        grads += [torch.zeros_like(buffer) for buffer in self.statistics]
         return np.abs(self.start * nn.utils.parameters_to_vector(grads).numpy())
 
     @torch.no_grad()
-    def accuracy(self, w: Vector) -> float:
+    def accuracy(self, w: Vector, *, anew: bool = False) -> float:
+        """Return the accuracy on the test examples; `anew` with BatchNorm's statistics of the model as it is now."""
         self.set(w)
         images, labels = self.test
+        if anew:
+            update_bn((own for own, _ in self.parts), self.network)
+        self.network.eval()
         right = [
             (self.network(x).argmax(1) == y).sum() for x, y in zip(images.split(1000), labels.split(1000), strict=True)
         ]
+        self.network.train()
         return int(sum(right)) / len(labels)
 
 
@@ -466,7 +478,10 @@ def main() -> None:
             key = (rounds, problem, optimizer, seed, way, density)
             if key in done:
                 continue
-            results.append(dict(zip(NAMES, key, strict=True)) | {"accuracy": task.accuracy(model())})
+            w = model()
+            results.append(dict(zip(NAMES, key, strict=True)) | {"accuracy": task.accuracy(w)})
+            if task.statistics:
+                results[-1]["anew"] = task.accuracy(w, anew=True)
             if settings.out:
                 with settings.out.open("a") as file:
                     file.write(json.dumps(results[-1]) + "\n")

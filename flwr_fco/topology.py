@@ -122,13 +122,15 @@ class Topology:
         Raises
         ------
         ConfigurationError
-            If the nodes never agree: two groups of them swap their values for ever.
+            If `factor` is below 1, or the nodes never agree: two groups of them swap their values for ever.
 
         Examples
         --------
         >>> complete(4).theorem_time(8)
         1.0
         """
+        if not 1 <= factor < math.inf:
+            raise ConfigurationError(f"factor={factor!r}; expected a number >= 1: the theorems' are 4 and 8")
         if math.isinf(self.mixing_time):
             raise ConfigurationError(
                 f"{self}: its nodes never agree, and no rate follows from its mixing time; let nodes keep a part of "

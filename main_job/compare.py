@@ -42,6 +42,7 @@ RUNS: tuple[dict[str, str | float], ...] = (
     {"strategy": "FedAvgSubgradient", "client-lr": 0.3, "server-lr": 3.0},
     {"strategy": "FedNewton"},
 )
+_PICTURES = (".png", ".svg", ".pdf")
 
 
 class Row(NamedTuple):
@@ -267,12 +268,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m main_job.compare", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--root", type=Path, default=Path(), help="the clone (default: the present directory)")
     parser.add_argument("--directory", type=Path, help="where everything is written (default: .run in the clone)")
-    parser.add_argument("--picture", type=Path, help="the PNG (default: main-job.png in that directory)")
+    parser.add_argument("--picture", type=Path, help="PNG, SVG or PDF (default: main-job.png in that directory)")
     parser.add_argument("--num-server-rounds", type=int, help="rounds in this process (default: pyproject.toml's)")
     parser.add_argument(
         "--flower-rounds", type=int, default=10, help="rounds through Flower, which needs Ray; 0: none (default: 10)"
     )
     options = parser.parse_args(arguments)
+    if options.picture is not None and options.picture.suffix not in _PICTURES:
+        parser.error(f"--picture {options.picture}: expected a name that ends in {', '.join(_PICTURES)}")
     root = options.root.resolve()
     directory = (options.directory or root / ".run").resolve()
     overrides: dict[str, Any] = {}

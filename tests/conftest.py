@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import sys
 
 import pytest
@@ -22,6 +23,15 @@ def pytest_collection_finish():
     """Spare the collector of garbage what has been imported by now: it would walk through it again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def clone(request, tmp_path_factory):
+    """Copy the repository: Flower reads a whole folder to bundle its app, and 50,000 files of an environment in it."""
+    folder = tmp_path_factory.mktemp("clone") / "flwr-fco"
+    written = shutil.ignore_patterns(".git", ".venv*", ".run", ".*_cache", "__pycache__", "_build", "auto_gallery")
+    shutil.copytree(request.config.rootpath, folder, ignore=written)
+    return folder
 
 
 @pytest.fixture(scope="session")

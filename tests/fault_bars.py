@@ -95,11 +95,11 @@ def regressions(number=CLIENTS):
     return objectives
 
 
-def saddles(number=CLIENTS):
+def saddles(number=CLIENTS, seed=4):
     """Strongly convex and concave clients with saddle points of their own."""
     objectives = []
     for m in range(number):
-        rng = np.random.default_rng((4, m))
+        rng = np.random.default_rng((seed, m))
         coupling, shifts = 0.5 * rng.standard_normal((3, 3)), rng.standard_normal((2, 3))
         more = {"linear": shifts[0], "offset": shifts[1], "num_examples": 30}
         objectives.append(QuadraticSaddle(np.eye(3), coupling, np.eye(3), **more))

@@ -18,11 +18,11 @@ LIAR = 4
 CLIENTS = 10
 
 
-def regressions(number=CLIENTS, rows=30):
+def regressions(number=CLIENTS, rows=30, seed=3):
     """Well-conditioned clients of equal size whose data follow different models."""
     objectives = []
     for m in range(number):
-        rng = np.random.default_rng((3, m))
+        rng = np.random.default_rng((seed, m))
         features, _ = np.linalg.qr(rng.standard_normal((rows, FEATURES)))
         truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(FEATURES)
         features *= np.sqrt(rows)
@@ -93,7 +93,18 @@ def make(name, **options):
     return strategy
 
 
-def run(strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=None, callbacks=(), **options):
+def run(
+    strategy,
+    objectives,
+    rounds,
+    *,
+    mods=(),
+    grid=InProcessGrid,
+    prepare=None,
+    callbacks=(),
+    start=None,
+    **options,
+):
     """Run a strategy, and look after every round whether all is finite; return the result."""
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods))
     made = grid(app, len(objectives))
@@ -106,7 +117,7 @@ def run(strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=No
         finite.append(all(np.isfinite(value).all() for value in values))
 
     with _flower.identity(made.run_id), _flower.quiet(50), single_threaded_blas():
-        result = strategy.start(made, start_arrays(), rounds, callbacks=[check, *callbacks], **options)
+        result = strategy.start(made, start or start_arrays(), rounds, callbacks=[check, *callbacks], **options)
     assert all(finite)
     return result
 

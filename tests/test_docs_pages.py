@@ -51,7 +51,14 @@ def run_block(page, number):
         return run_file(path)
 
 
-@pytest.mark.parametrize(("page", "number"), [(page, i) for page in PAGES for i in range(len(blocks(page)))])
+#: Each takes ten seconds and more: tests/inference/test_selection.py selects, and fit_path has tests of its own.
+AT_NIGHT = [("how-to/inference", 1), ("choose/strength", 1)]
+BY_DAY = [(page, i) for page in PAGES for i in range(len(blocks(page))) if (page, i) not in AT_NIGHT]
+
+
+@pytest.mark.parametrize(
+    ("page", "number"), [*BY_DAY, *(pytest.param(*block, marks=pytest.mark.nightly) for block in AT_NIGHT)]
+)
 def test_every_block_runs_by_itself(page, number):
     if "import torch" in blocks(page)[number]:
         pytest.importorskip("torch", reason="pip install torch")

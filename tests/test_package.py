@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from functools import cache
 from io import BytesIO
 from pathlib import Path
 
@@ -69,25 +68,33 @@ def test_the_readme_on_an_index_has_absolute_links_to_files_that_exist(built):
             assert (ROOT / link.partition("/main/")[2].partition("#")[0]).exists(), link
 
 
-@cache
+@pytest.fixture(scope="module")
+def root_fab(clone):
+    return fab(clone)
+
+
 def fab(app):
-    """Return the files of an app's FAB; Flower reads the whole folder for it."""
-    return zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT / app)))
+    """Return the files of an app's FAB."""
+    return zipfile.ZipFile(BytesIO(build_fab_from_disk(app)))
 
 
-@pytest.mark.parametrize(
-    "app", [".", "examples/quickstart-sparse-logistic", "examples/one-line-sklearn", "examples/exact-logistic"]
-)
+def packages_in(bundle):
+    return {name.split("/")[0] for name in bundle.namelist() if "/" in name} - {".info"}
+
+
+def test_the_fab_holds_the_root_app_and_little_else(root_fab):
+    assert packages_in(root_fab) == {"flwr_fco", "main_job"}
+
+
+@pytest.mark.parametrize("app", ["quickstart-sparse-logistic", "one-line-sklearn", "exact-logistic"])
 def test_the_fab_holds_the_app_and_little_else(app):
-    names = fab(app).namelist()
-    packages = {name.split("/")[0] for name in names if "/" in name} - {".info"}
-    own = Path(app).name.replace("quickstart-", "").replace("-", "_")
-    assert packages == ({"flwr_fco", "main_job"} if app == "." else {own})
+    own = app.replace("quickstart-", "").replace("-", "_")
+    assert packages_in(fab(ROOT / "examples" / app)) == {own}
 
 
-def test_the_package_in_its_fab_finds_its_names(tmp_path):
+def test_the_package_in_its_fab_finds_its_names(root_fab, tmp_path):
     """A FAB holds Python, TOML, Markdown, YAML and JSON only, so a list of names in a stub file would be missing."""
-    fab(".").extractall(tmp_path)
+    root_fab.extractall(tmp_path)
     code = "import flwr_fco; print(flwr_fco.__file__, len(dir(flwr_fco)) > len(flwr_fco.__all__) > 50)"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(tmp_path / "flwr_fco" / "__init__.py"), "True"]

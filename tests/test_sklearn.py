@@ -523,7 +523,7 @@ def test_what_a_grid_needs_besides():
     [
         (lambda: FederatedLasso(cv=4), "regression"),
         (lambda: FederatedElasticNet(l1_ratio=0.7, cv=Strengths(8, folds=3)), "regression"),
-        (lambda: FederatedLogisticRegression(l1_ratio=1.0, cv=4), "two"),
+        (lambda: FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(8, folds=4)), "two"),
         (
             lambda: FederatedLogisticRegression(l1_ratio=1.0, cv=Strengths(8, folds=3, rule="one-standard-error")),
             "three",
@@ -554,7 +554,7 @@ def test_a_cross_validation_fits_at_the_strength_that_it_chooses(make, kind):
 def test_a_cross_validation_over_a_grid_and_with_weights():
     X, y = regression_data()
     parts, targets = [X[:20], X[20:]], [y[:20], y[20:]]
-    model = FederatedLasso(num_clients=2, cv=3)
+    model = FederatedLasso(num_clients=2, cv=Strengths(8, folds=3))
     here = clone(model).fit(parts, targets)
     grid = InProcessGrid(
         model.client_app(lambda context: [own[context.node_config["partition-id"]] for own in (parts, targets)]), 2

@@ -1,14 +1,19 @@
 """`class_weight` of FederatedLogisticRegression: scikit-learn's, on all sites' rows."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, RecordDict
 from sklearn.linear_model import LogisticRegression
 
 from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps.balance import with_balance
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedLogisticRegression
+from flwr_fco.strategies import Strengths
 from flwr_fco.wire import flower
 
 
@@ -90,7 +95,7 @@ def test_a_balance_over_a_grid_with_a_cross_validation_is_the_weights_own():
     _, counts = np.unique(np.concatenate(targets), return_counts=True)
     found = []
     for given in ("balanced", dict(zip("ab", (62.5 / counts).tolist(), strict=True))):
-        model = FederatedLogisticRegression(l1_ratio=1.0, class_weight=given, num_clients=3, cv=3)
+        model = FederatedLogisticRegression(l1_ratio=1.0, class_weight=given, num_clients=3, cv=Strengths(6, folds=3))
         found.append(over_a_grid(model, features, targets, ["a", "b"]))
     np.testing.assert_allclose(found[0].coef_, found[1].coef_, atol=1e-8)
     assert found[0].strength_ == pytest.approx(found[1].strength_)
@@ -103,6 +108,14 @@ def test_a_servers_balance_that_is_none_is_refused_at_the_site():
         model._balance = lambda answers, outputs, own=three: np.array(own)
         with pytest.raises(ConfigurationError, match=r"the server's weights of classes are .*; expected 2 numbers > 0"):
             over_a_grid(model, features, targets, ["a", "b"])
+
+
+@pytest.mark.parametrize("weight", ["many", b"2", [1.0, 2.0], True])
+def test_a_servers_weight_that_is_no_number_is_refused_at_the_site(weight):
+    content = RecordDict({"config": ConfigRecord({"balance-0": weight})})
+    message = SimpleNamespace(content=content, metadata=SimpleNamespace(message_type="query"))
+    with pytest.raises(ConfigurationError, match=r"the server's weights of classes are \[.*\]; expected numbers > 0"):
+        with_balance(message, SimpleNamespace(run_id=49), lambda *_: None)
 
 
 def test_sites_of_other_weights_are_refused_and_small_classes_stay_unknown():

@@ -185,8 +185,8 @@ def test_what_is_not_a_matter_of_units_is_not_warned_of():
         table["sex"] = 0
         table.loc[: [19, 0, 39][m], "sex"] = 1
     data[0][0]["bmi"] = 7.0
-    # Fewer rows than ten say more of the rows than of the unit.
-    few = pd.DataFrame(100.0 * rng.standard_normal((9, 4)), columns=NAMES)
+    # Fewer rows than twenty say more of the rows than of the unit.
+    few = pd.DataFrame(100.0 * rng.standard_normal((19, 4)), columns=NAMES)
     data.append((few, few["age"]))
     tables, y = zip(*data, strict=True)
     with warnings.catch_warnings():

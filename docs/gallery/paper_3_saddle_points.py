@@ -2,7 +2,8 @@
 Bai, Bullins (2024): FeDualEx finds a saddle point with 45 of 90 entries at 0, FedMiP with none
 ===============================================================================================
 
-The comparison of figure 4 in small: a bilinear game with l1 norms in boxes over 10 clients with noisy gradients.
+The comparison of figure 4, the paper's first one with measurements, in small: a bilinear game with l1 norms in boxes
+over 10 clients with noisy gradients.
 ``python -m reproduction reproduce spp-fig4`` runs the paper's own size.
 """
 

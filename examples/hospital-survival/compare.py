@@ -52,8 +52,10 @@ def pooled() -> CoxPHFitter:
 def main() -> None:
     """Print both refusals and the table, and draw the forest plot."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--picture", default="forest.png", help="where the forest plot goes")
+    parser.add_argument("--picture", default="forest.png", help="where the forest plot goes: a PNG, SVG or PDF")
     picture = parser.parse_args().picture
+    if not picture.endswith((".png", ".svg", ".pdf")):
+        parser.error(f"--picture {picture}: expected a name that ends in .png, .svg or .pdf")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger("flwr.disclosure").setLevel(logging.ERROR)
     print("All 18 institutions:", refusal(len(task.INSTITUTIONS)), sep="\n", end="\n\n")

@@ -251,8 +251,8 @@ class DualAcceleration(PrimalAveraging):
 
     @staticmethod
     def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
-        """Return zeta, which is grad f(theta) / nu."""
-        return Implied(memory["control"], memory["local"])
+        """Return zeta, which is grad f(theta) / nu; with half of nu <= mu, users' moduli are rarely exact."""
+        return Implied(memory["control"], memory["local"], 0.5)
 
     def init(self, problem: Problem, primal: Vector) -> DualFLState:
         """Return the state before round 1."""

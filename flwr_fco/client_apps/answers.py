@@ -15,7 +15,7 @@ from flwr_fco.core.clock import timed
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares
+from flwr_fco.objectives import LeastSquares, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective, probed_curvature
 from flwr_fco.objectives.duality import duality_terms
@@ -113,7 +113,8 @@ def estimates(question: Question, objective: Objective) -> Answer:
     """Return the site's own estimates and standard errors, with ``told`` 1; zeros, with 0, if it has none.
 
     ``events`` and ``others`` are the rows of both classes (:func:`flwr_fco.client_apps.answers.events_of`), and
-    ``weighted`` is 1 if rows have unequal weights. The point of the question is not used.
+    ``weighted`` is 1 if rows have unequal weights. ``intercepts`` counts those that stay at the site. The point of the
+    question is not used.
     """
     events, others = events_of(objective)
     found = own_estimates(objective)
@@ -121,7 +122,7 @@ def estimates(question: Question, objective: Objective) -> Answer:
     estimate, error = (zeros, zeros) if found is None else found
     unequal = isinstance(objective, LinearModel) and objective.weighs_rows
     numbers = {"told": float(found is not None), "events": float(events), "others": float(others)}
-    numbers["weighted"] = float(unequal)
+    numbers |= {"weighted": float(unequal), "intercepts": float(_own_intercepts(objective))}
     return Answer(numbers, {"estimate": estimate, "error": error})
 
 
@@ -179,12 +180,14 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector] | None:
         columns are linearly dependent, or if classes can be told apart without error.
     """
     columns = int(np.prod(objective.layout["coefficients"].shape))
-    enough = min(events_of(objective)) >= columns * (ROWS if isinstance(objective, LeastSquares) else EVENTS)
+    enough = min(events_of(objective)) >= columns * (ROWS if _is_squares(objective) else EVENTS)
     return _minimum(objective) if enough else None
 
 
 def events_of(objective: Objective) -> tuple[int, int]:
     """Return the rows of both classes; of a loss without classes its `num_events`, for squares its rows, and its rows.
+
+    With intercepts of their own, the rows of one class of a site or stratum tell nothing, and do not count.
 
     Parameters
     ----------
@@ -192,17 +195,29 @@ def events_of(objective: Objective) -> tuple[int, int]:
         The loss. Deaths are events: a loss of times says how many in an attribute ``num_events``.
     """
     rows, labels = objective.num_examples, getattr(objective, "labels", None)
-    if isinstance(objective, LeastSquares):
+    if _is_squares(objective):
         return rows, rows
     if labels is None or hasattr(objective, "num_events"):
         return int(getattr(objective, "num_events", 0)), rows
-    ones = int(np.count_nonzero(np.asarray(labels) == 1))
-    return ones, rows - ones
+    counted = np.asarray(objective.counted_labels if isinstance(objective, SiteIntercept) else labels)
+    ones = int(np.count_nonzero(counted == 1))
+    return ones, counted.size - ones
+
+
+def _is_squares(objective: Objective) -> bool:
+    return isinstance(objective.with_intercept if isinstance(objective, SiteIntercept) else objective, LeastSquares)
+
+
+def _own_intercepts(objective: Objective) -> int:
+    return objective.num_own if isinstance(objective, SiteIntercept) else 0
 
 
 def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
     """Return the unpenalised minimiser and its standard errors; None if rounding or the data have none."""
-    w, rows = np.zeros(objective.layout.size), objective.num_examples
+    w, rows, squares = np.zeros(objective.layout.size), objective.num_examples, _is_squares(objective)
+    degrees = rows - w.size - _own_intercepts(objective)
+    if squares and degrees < 1:
+        return None
     value, gradient = objective.value_and_gradient(w)
     most = np.full(w.size, np.inf)
     for number in timed(range(_STEPS)):
@@ -212,7 +227,7 @@ def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:
         most = _SEPARABLE * np.diag(covariance) if number == 0 else most
         step = covariance @ gradient
         # Of squares, whose Hessian has no noise in it, the loss estimates it, whatever its scale.
-        noise = 2.0 * value * rows / (rows - w.size) if isinstance(objective, LeastSquares) else 1.0
+        noise = 2.0 * value * rows / degrees if squares else 1.0
         if rows * float(gradient @ step) <= _SOLVED * noise:
             error = np.sqrt(noise * np.diag(covariance) / rows)
             return (w - step, error) if error.all() else None

@@ -6,6 +6,7 @@ import atexit
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,9 +26,10 @@ from flwr_fco.client_apps.training import (
     check_layout,
     names_of_objective,
     partition_of,
+    schema_of,
 )
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import ABOUT_COLUMNS, schema_number
+from flwr_fco.core.schema import ABOUT_COLUMNS
 from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
@@ -118,50 +120,8 @@ def client_app(
     if load_evaluation_objective is not None:
         evaluation = ClientData(load_evaluation_objective, identity, "evaluate", most, discloses)
     app.train()(TrainingHandler(training, allowed))
-
-    @app.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
-        objective = evaluation.objective(context, partition_of(context), "an evaluation")
-        with clear_errors("the server's model cannot be read"):
-            primal = _read_model(message, objective)
-        metrics = MetricRecord({"num-examples": int(objective.num_examples)})
-        with single_threaded_blas():
-            for name, value in objective.metrics(primal).items():
-                metrics[name] = float(value)
-        schema = schema_number(*names_of_objective(objective))
-        if schema and any(SCHEMA in config for config in message.content.config_records.values()):
-            metrics[SCHEMA] = schema
-        # Discard losses recorded by an evaluation or a question: they do not belong to the next training round.
-        objective.take_training_loss()
-        return reply(message, RecordDict({"metrics": metrics}))
-
-    @app.query("question")
-    def question(message: Message, context: Context) -> Message:
-        with clear_errors("the server's question cannot be read"):
-            allowed.check_question_header(message.content.get("fco-question"))
-            asked = read_question(message.content)
-            allowed.check_question(asked)
-            answers = find_answer(asked.kind)
-        held_out = asked.kind == "validation"
-        data, asks = evaluation if held_out else training, f"an answer to its question {asked.kind!r}"
-        objective = data.objective(context, partition_of(context), asks)
-        check_layout(objective.layout, asked.layout)
-        with allowed.clock(single_threaded=True), server_buffers(objective, asked.pass_through):
-            answer = answers(asked, objective)
-            if asked.kind == BINS:
-                answer = as_bins_may_leave(answer, asked, objective, discloses, context)
-        objective.take_training_loss()
-        if discloses.hessian_share is not None:
-            if asked.kind == ESTIMATES:
-                answer = withheld(answer, discloses, context, objective)
-            size, told = objective.layout.size, answer.numbers.get("told", 1.0)
-            sums = sum(name in ABOUT_COLUMNS or vector.shape == (size,) for name, vector in answer.vectors.items())
-            count(sums if told else 0, discloses, context, objective)
-        if held_out:
-            separate = evaluation is not training
-            answer = answer._replace(numbers={**answer.numbers, "held-out": float(separate)})
-        answer = answer._replace(schema=schema_number(*names_of_objective(objective)))
-        return reply(message, answer_records(answer, num_examples=objective.num_examples))
+    app.evaluate()(EvaluationHandler(evaluation))
+    app.query("question")(QuestionHandler(training, evaluation, allowed))
 
     @app.query("names")
     def names(message: Message, context: Context) -> Message:
@@ -173,6 +133,67 @@ def client_app(
         return reply(message, partition_reply(context))
 
     return app
+
+
+@dataclass(frozen=True)
+class EvaluationHandler:
+    """Handles evaluation messages by the metrics of the client's objective."""
+
+    data: ClientData
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        objective = self.data.objective(context, partition_of(context), "an evaluation")
+        with clear_errors("the server's model cannot be read"):
+            primal = _read_model(message, objective)
+        metrics = MetricRecord({"num-examples": int(objective.num_examples)})
+        with single_threaded_blas():
+            for name, value in objective.metrics(primal).items():
+                metrics[name] = float(value)
+        schema = schema_of(objective)
+        if schema and any(SCHEMA in config for config in message.content.config_records.values()):
+            metrics[SCHEMA] = schema
+        # Discard losses recorded by an evaluation or a question: they do not belong to the next training round.
+        objective.take_training_loss()
+        return reply(message, RecordDict({"metrics": metrics}))
+
+
+@dataclass(frozen=True)
+class QuestionHandler:
+    """Handles questions about the training data, and about those of evaluations where they are held out."""
+
+    training: ClientData
+    evaluation: ClientData
+    limits: Limits
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        limits, discloses = self.limits, self.training.disclosure
+        with clear_errors("the server's question cannot be read"):
+            limits.check_question_header(message.content.get("fco-question"))
+            asked = read_question(message.content)
+            limits.check_question(asked)
+            answers = find_answer(asked.kind)
+        held_out = asked.kind == "validation"
+        data, asks = self.evaluation if held_out else self.training, f"an answer to its question {asked.kind!r}"
+        objective = data.objective(context, partition_of(context), asks)
+        check_layout(objective.layout, asked.layout)
+        with limits.clock(single_threaded=True), server_buffers(objective, asked.pass_through):
+            answer = answers(asked, objective)
+            if asked.kind == BINS:
+                answer = as_bins_may_leave(answer, asked, objective, discloses, context)
+        objective.take_training_loss()
+        if discloses.hessian_share is not None:
+            if asked.kind == ESTIMATES:
+                answer = withheld(answer, discloses, context, objective)
+            size, told = objective.layout.size, answer.numbers.get("told", 1.0)
+            sums = sum(name in ABOUT_COLUMNS or vector.shape == (size,) for name, vector in answer.vectors.items())
+            count(sums if told else 0, discloses, context, objective)
+        if held_out:
+            separate = self.evaluation is not self.training
+            answer = answer._replace(numbers={**answer.numbers, "held-out": float(separate)})
+        answer = answer._replace(schema=schema_of(objective))
+        return reply(message, answer_records(answer, num_examples=objective.num_examples))
 
 
 def _check_loads(name: str, load: object) -> None:

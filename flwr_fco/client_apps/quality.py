@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from hashlib import blake2b
 from logging import INFO
 from typing import Any
@@ -136,11 +135,8 @@ def _judged(objective: Objective) -> Any:
             f"the server asks how good a model of {type(objective).__name__} is; only CoxRegression and Logistic, of "
             "two classes, can say it"
         )
-    if isinstance(objective, Logistic) and objective._weights is not None:
-        # Weights of classes are the fit's: chances are judged by what happened.
-        objective = copy(objective)
-        objective._weights = None
-    return objective
+    # Weights are the fit's: chances are judged by what happened.
+    return objective.unweighted()
 
 
 def _chances(scores: Vector) -> Vector:

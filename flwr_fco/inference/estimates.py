@@ -75,6 +75,8 @@ class Sums(NamedTuple):
         The Hessian.
     loss, rows : float
         The mean loss there, and of how many rows.
+    intercepts : float, default 0.0
+        How many intercepts stay at the clients, whose best values these derivatives are at.
     """
 
     point: Vector
@@ -82,6 +84,12 @@ class Sums(NamedTuple):
     hessian: Matrix
     loss: float
     rows: float
+    intercepts: float = 0.0
+
+    @property
+    def parameters(self) -> float:
+        """How many parameters are fitted, those that stay at the clients among them."""
+        return self.point.size + self.intercepts
 
 
 def of_likelihood(sums: Sums, names: Sequence[str]) -> Estimates:
@@ -134,10 +142,10 @@ def of_squares(sums: Sums, names: Sequence[str]) -> Estimates:
     >>> found.estimate.round(6), found.error.round(6), found.degrees
     (array([0.916667]), array([0.159571]), 3.0)
     """
-    if sums.rows < _ROWS * sums.point.size:
+    if sums.rows < _ROWS * sums.parameters:
         return _nodewise(sums, names)
     inverse, count = _inverse(sums.hessian, names), len(names)
-    step, degrees = inverse @ sums.gradient, sums.rows - sums.point.size
+    step, degrees = inverse @ sums.gradient, sums.rows - sums.parameters
     noise = 2.0 * sums.rows * _remaining(sums, sums.loss - 0.5 * float(sums.gradient @ step)) / degrees
     error = np.sqrt(noise * np.diag(inverse) / sums.rows)
     return Estimates((sums.point - step)[:count], error[:count], degrees, "least squares")
@@ -194,7 +202,7 @@ def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
     product = gram @ (units * w) - gradient / units
     squares = 2.0 * loss + float((units * w) @ (product + gradient / units)) - 2.0 * float(gradient @ w)
     base = math.sqrt(math.log(max(count, 2)) / n)
-    b, noise, degrees = _scaled_lasso(gram, product, squares, base, n, sums.point.size - count)
+    b, noise, degrees = _scaled_lasso(gram, product, squares, base, n, sums.parameters - count)
     _remaining(sums, 0.5 * noise)
     theta = np.empty((count, count))
     for j in range(count):
@@ -209,7 +217,7 @@ def _nodewise(sums: Sums, names: Sequence[str]) -> Estimates:
 
 
 def _scaled_lasso(
-    gram: Matrix, product: Vector, squares: float, base: float, n: float, intercepts: int
+    gram: Matrix, product: Vector, squares: float, base: float, n: float, intercepts: float
 ) -> tuple[Vector, float, float]:
     """Return the lasso whose strength fits the variance of its residuals, this variance, and its degrees of freedom."""
     b, noise, everything = np.zeros(product.size), squares, np.arange(product.size)

@@ -137,6 +137,11 @@ class Told(NamedTuple):
     answers: list[Answer]
     left_out: list[str]
 
+    @property
+    def intercepts(self) -> float:
+        """How many intercepts of their own the sites have, each of them no more than rows."""
+        return math.fsum(min(max(0.0, own.numbers["intercepts"]), own.examples) for own in self.answers)
+
 
 @dataclass(frozen=True)
 class OwnEstimates:
@@ -157,7 +162,8 @@ class OwnEstimates:
         size = run.plan.layout.size
         question = run.inquiry.question(ESTIMATES, np.zeros(size))
         shapes = {"estimate": (size,), "error": (size,)}
-        answers = run.inquiry.ask(grid, question, wanted=("told", "events", "others", "weighted"), shapes=shapes)
+        wanted = ("told", "events", "others", "weighted", "intercepts")
+        answers = run.inquiry.ask(grid, question, wanted=wanted, shapes=shapes)
         weighted = [f"partition {answer.partition}" for answer in answers if answer.numbers["weighted"]]
         if weighted:
             raise ConfigurationError(
@@ -223,8 +229,10 @@ ESTIMATED = ("estimate", "odds ratio", "hazard ratio", "standard error", "lower"
 COMPARED = ("Q", "p of Q", "I2", "fixed", "DerSimonian-Laird", "Hartung-Knapp lower", "Hartung-Knapp upper", "sites")
 
 
-def check_events(told: Told, names: Sequence[str], kind: Kind, *, own_intercepts: bool = False) -> None:
+def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
     """Refuse intervals of a generalised linear model with too few events for its columns.
+
+    An intercept of a site's own counts as a column: it biases coefficients as they do.
 
     Parameters
     ----------
@@ -234,8 +242,6 @@ def check_events(told: Told, names: Sequence[str], kind: Kind, *, own_intercepts
         The features.
     kind : Kind
         What is fitted; squares have no events.
-    own_intercepts : bool, default False
-        Whether each site has an intercept of its own, which then counts as a column: it biases coefficients as they do.
 
     Raises
     ------
@@ -245,12 +251,11 @@ def check_events(told: Told, names: Sequence[str], kind: Kind, *, own_intercepts
     # No site has more of them than rows.
     counts = [[min(answer.numbers[name], answer.examples) for answer in told.answers] for name in ("events", "others")]
     events = min(sum(max(0.0, number) for number in numbers) for numbers in counts)
-    intercepts = len(told.answers) if own_intercepts else 0
-    if kind is not SQUARES and events < _EVENTS * (len(names) + intercepts):
+    if kind is not SQUARES and events < _EVENTS * (len(names) + told.intercepts):
         what = "events" if kind is TIMES else f"events ({kind.counted})"
         raise ConfigurationError(
-            f"intervals of {len(names)} columns{f' and {intercepts} intercepts' * bool(intercepts)} from {events:.0f} "
-            f"{what}; expected at least {_EVENTS} a column, with "
+            f"intervals of {len(names)} columns{f' and {told.intercepts:.0f} intercepts' * bool(told.intercepts)} from "
+            f"{events:.0f} {what}; expected at least {_EVENTS} a column, with "
             "fewer the intervals are too short. Take fewer columns, chosen without these rows, or fit without "
             "intervals. fit(..., selection=True), a stability selection, says which columns matter, with a bound on "
             f"how many are chance{_others(told.left_out)}"
@@ -296,7 +301,9 @@ def table(
             "(Disclosure(hessian_share=...)), so there are no standard errors. Their owners can allow more columns, or "
             "fit on fewer"
         )
-    at = Sums(sums.point, sums.gradient, sums.hessian, sums.loss, sums.rows)
+    # A site that has sent sums and has not said how many intercepts it has, has one where the others have theirs.
+    silent = max(0.0, sums.sites - len(told.answers)) * bool(told.intercepts)
+    at = Sums(sums.point, sums.gradient, sums.hessian, sums.loss, sums.rows, told.intercepts + silent)
     found = (of_squares if kind is SQUARES else of_likelihood)(at, names)
     places = np.array(asked.places(names))
     estimate, error = found.estimate[places], found.error[places]

@@ -192,7 +192,12 @@ def pool_adjacent_violators(y: Array, out: Array, increasing: bool) -> None:
         while pieces > 0 and (level < levels[pieces - 1] if increasing else level > levels[pieces - 1]):
             pieces -= 1
             start = ends[pieces - 1] if pieces > 0 else 0
-            level += (levels[pieces] - level) * ((begin - start) / (i + 1 - start))
+            share = (begin - start) / (i + 1 - start)
+            apart = levels[pieces] - level
+            if np.isfinite(apart):
+                level += apart * share
+            else:
+                level = level * (1.0 - share) + levels[pieces] * share
             begin = start
         levels[pieces] = level
         ends[pieces] = i + 1

@@ -163,6 +163,12 @@ class LinearModel(Objective):
         """Whether rows have unequal weights."""
         return self._weights is not None and bool(np.ptp(self._weights) > 0.0)
 
+    def unweighted(self) -> Self:
+        """Return the same loss with rows of equal weights."""
+        other = copy.copy(self)
+        other._weights = None
+        return other
+
     @property
     def num_outputs(self) -> int:
         """Number of columns of the coefficients."""

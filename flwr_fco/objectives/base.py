@@ -51,7 +51,7 @@ class DualTerms(NamedTuple):
     l2 : float, default 0.0
         Strength of the ridge term, which acts on all but the intercept: the last array of the layout, if its name is
         ``intercept``.
-    link : {"convex", "poisson", "cox"}, default "convex"
+    link : {"convex", "poisson", "cox", "profiled"}, default "convex"
         What the server may know of G besides.
 
     Examples
@@ -63,7 +63,7 @@ class DualTerms(NamedTuple):
     kind: str
     least: float = 0.0
     l2: float = 0.0
-    link: Literal["convex", "poisson", "cox"] = "convex"
+    link: Literal["convex", "poisson", "cox", "profiled"] = "convex"
 
 
 class Line(ABC):

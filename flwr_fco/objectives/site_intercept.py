@@ -5,14 +5,15 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.logs import printable
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives._linear import LinearModel, Scores, Strata, as_strata
 from flwr_fco.objectives.base import Batch, DualTerms
 from flwr_fco.objectives.design import Design
@@ -23,6 +24,8 @@ from flwr_fco.objectives.regression import LeastSquares, Poisson
 FEWEST_ROWS, FEW_ROWS = 10, 25
 #: Newton steps for an intercept, which is known to rounding after about ten.
 _STEPS = 100
+#: Names of strata in a warning.
+_SHOWN = 5
 #: Rounding error of a column's second moment, relative to it: what is left of a constant column's variance.
 _CONSTANT = 1e-13
 
@@ -58,7 +61,8 @@ class SiteIntercept(LinearModel):
     Warns
     -----
     UserWarning
-        If a logistic one has fewer than 25 rows, in a stratum with both classes if there are strata.
+        If a logistic one has fewer than 25 rows, in a stratum with both classes if there are strata; or strata of one
+        class, by their labels.
 
     Notes
     -----
@@ -104,10 +108,12 @@ class SiteIntercept(LinearModel):
         if isinstance(objective, Logistic) and strata is None:
             check_site_rows({"this site": objective.num_examples})
         self._wrap(objective, None if strata is None else as_strata(strata, objective.num_examples))
-        fit = [part.num_examples for _, _, part in self._parts.values() if not part.adds_nothing]
-        if isinstance(objective, Logistic) and fit:
-            # Not by its label, which is the site's.
-            check_site_rows({"a stratum of this site": min(fit)})
+        if isinstance(objective, Logistic) and strata is not None:
+            told = {label: part.num_examples for label, (_, _, part) in self._parts.items() if not part.adds_nothing}
+            if told:
+                # Not by its label, which is the site's: the error goes to the server.
+                check_site_rows({"a stratum of this site": min(told.values())})
+            name_idle_strata([f"stratum {label}" for label in self._parts if label not in told])
 
     def _wrap(self, objective: Any, strata: Strata | None = None) -> None:
         self.with_intercept, self._strata, self._parts = objective, strata, {}
@@ -137,6 +143,20 @@ class SiteIntercept(LinearModel):
         if isinstance(objective, Logistic):
             return bool((self._targets == self._targets[0]).all())
         return isinstance(objective, Poisson) and not self._targets.any()
+
+    @property
+    def num_own(self) -> int:
+        """Number of intercepts that the rows determine: one, or one of each stratum, but none of what adds nothing."""
+        if self._parts:
+            return sum(part.num_own for _, _, part in self._parts.values())
+        return int(not self.adds_nothing)
+
+    @property
+    def counted_labels(self) -> NDArray[Any]:
+        """The labels of a logistic loss, without those of what adds nothing."""
+        if self._parts:
+            return np.concatenate([part.counted_labels for _, _, part in self._parts.values()])
+        return self.labels[:0] if self.adds_nothing else self.labels
 
     def own_intercept(self, w: Vector) -> float | dict[Any, float]:
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision.
@@ -261,7 +281,9 @@ class SiteIntercept(LinearModel):
 
     def dual_terms(self) -> DualTerms:
         objective = self.with_intercept
-        return DualTerms(f"{type(objective).__name__} {objective._factor:g}, own intercepts", l2=self.l2)
+        kind = f"{type(objective).__name__} {objective._factor:g}, own intercepts"
+        # The curvature of counts has no bound.
+        return DualTerms(kind, l2=self.l2, link="convex" if isinstance(objective, Poisson) else "profiled")
 
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return the metrics of the objective with its best intercept, which fits a stratum of one class."""
@@ -269,6 +291,19 @@ class SiteIntercept(LinearModel):
             return {"loss": self.value(w)}
         objective, whole = self._at_best(w)
         return objective.metrics(whole)
+
+    def largest_square(self) -> float:
+        """Return the largest mean square of a feature about its means in the strata, times the curvature of their loss.
+
+        By it, a duality gap proves coefficients zero (:func:`flwr_fco.strategies.proved_zero`). What adds nothing
+        has 0.
+        """
+        return self.with_intercept._curvature[0] * float(self._variances().max(initial=0.0))
+
+    def _variances(self) -> Vector:
+        if self._parts:
+            return self._mean_of(lambda part: part._variances())
+        return np.zeros(self.layout.size) if self.adds_nothing else self.with_intercept.moments()[1]
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return that of the objective with its intercept, which is no smaller."""
@@ -279,15 +314,30 @@ class SiteIntercept(LinearModel):
         return self.with_intercept.batch_lipschitz(batch_size, norm)
 
 
-def check_site_rows(rows: dict[str, int], *, few: bool = True) -> None:
+def name_idle_strata(names: Sequence[str]) -> None:
+    """Warn of strata of one class by their names, if there are any.
+
+    Examples
+    --------
+    >>> name_idle_strata([])
+    """
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        warnings.warn(
+            f"{', '.join(map(printable, names[:_SHOWN]))}{more}: all rows of one class, which tell nothing beside an "
+            "intercept of their own",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def check_site_rows(rows: dict[str, int]) -> None:
     """Refuse logistic sites with too few rows for an intercept of their own, and warn of those with few.
 
     Parameters
     ----------
     rows : dict of str to int
         Number of rows of each site.
-    few : bool, default True
-        Whether to warn.
 
     Raises
     ------
@@ -299,17 +349,17 @@ def check_site_rows(rows: dict[str, int], *, few: bool = True) -> None:
     >>> check_site_rows({"north": 40, "south": 8})
     Traceback (most recent call last):
     ...
-    flwr_fco.errors.ConfigurationError: too few rows for an intercept of their own, which biases logistic coefficients away from 0: south has fewer than 10. Leave such rows out, join them with others, or take a common intercept
+    flwr_fco.errors.PublicError: too few rows for an intercept of their own, which biases logistic coefficients away from 0: south has fewer than 10. Leave such rows out, join them with others, or take a common intercept
     """  # noqa: E501
     least = [site for site, count in rows.items() if count < FEWEST_ROWS]
     if least:
-        raise ConfigurationError(
+        raise PublicError(
             "too few rows for an intercept of their own, which biases logistic coefficients away from 0: "
             f"{', '.join(least)} has fewer than {FEWEST_ROWS}. Leave such rows out, join them with others, or take a "
             "common intercept"
         )
     less = [site for site, count in rows.items() if count < FEW_ROWS]
-    if less and few:
+    if less:
         warnings.warn(
             f"few rows for an intercept of their own: {', '.join(less)} has fewer than {FEW_ROWS}, and logistic "
             "coefficients are biased away from 0, by about 17 % with 10 rows for every intercept",

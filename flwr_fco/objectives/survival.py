@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -137,6 +138,12 @@ class CoxRegression(LinearModel):
     @property
     def weighs_rows(self) -> bool:
         return bool(np.ptp(self._raw) > 0.0)
+
+    def unweighted(self) -> Self:
+        other = copy.copy(self)
+        other._raw = np.ones(self.num_examples)
+        other._shares = other._raw / other._raw.sum()
+        return other
 
     def _sort(self) -> None:
         """Find the risk sets: one for each time and stratum with an event."""

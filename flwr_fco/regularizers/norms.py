@@ -424,7 +424,8 @@ class Monotone(_Sequence):
 
     def value(self, w: Array) -> float:
         """Return 0.0 if the sequence is monotone, else inf."""
-        rises = np.diff(w.astype(np.float64, copy=False))
+        with np.errstate(over="ignore"):
+            rises = np.diff(w.astype(np.float64, copy=False))
         wrong = -rises if self.increasing else rises
         return outside(float(wrong.max(initial=0.0)), float(np.abs(w).max(initial=0.0)), w)
 

@@ -98,8 +98,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     mail = Mail(options, kind)
     inquiry = Inquiry(options, kind, mail)
     average = PointAverage(*_named(options.output))
-    normalize, rule = bool(getattr(options, "normalize_local_work", True)), options.aggregation
-    mean = Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
+    mean = _mean(options)
     direction: Mean | Momentum = mean
     parts: dict[str, Part] = {"bounds": mail, "chosen": inquiry, "average": average}
     if privacy is not None:
@@ -165,6 +164,12 @@ def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
         f"{name} takes MemoryOptions, but its clients remember nothing: give {kind.__name__} a `memory`, the names of "
         "what a client remembers, and `remember`; or leave MemoryOptions out"
     )
+
+
+def _mean(options: CommonOptions) -> Mean:
+    """Return the mean of increments, or the robust centre that stands for it."""
+    normalize, rule = bool(getattr(options, "normalize_local_work", True)), options.aggregation
+    return Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
 
 
 def _named(output: str | Last | Average) -> tuple[str, int, int | None]:

@@ -655,9 +655,22 @@ _INSTEAD = {
     "accept_failures": "a failed reply is left out and counted; participation=Participation(min_replies=...) says how "
     "many a round needs",
     "inplace": "it has no effect on a result; leave it out",
+    "client_manager": "to choose nodes, write participation=Participation(choose_nodes=...)",
+    "num_clients": "the grid knows its nodes: give num_nodes= to `simulate`, or min_available_nodes= to wait for them",
+    **dict.fromkeys(("noise_multiplier", "target_epsilon"), "write privacy=GaussianDP(..., {name}={value!r})"),
     "proximal_mu": 'FedProx has it as penalty=, and sends it as "proximal-mu" with client="unmodified"; other '
     'strategies by `start(train_config=ConfigRecord({{"proximal-mu": {value!r}}}))`',
     **dict.fromkeys(("l1", "alpha", "lambda_", "lam", "l1_strength"), "write regularizer=L1({value!r})"),
+}
+#: Options that some methods cannot have: why not, and which methods have them.
+_NOT_IN_EVERY_METHOD = {
+    "client": "Its clients send more than a trained model, or train in another way: they run "
+    "`flwr_fco.client_apps.client_app`. FedDualAvg, FedDualAvgOSP, FedDA and FedProx take clients as they are",
+    "density": "It keeps the largest entries of one running sum, which FedDualAvg, FedDualAvgOSP and FedDA have; "
+    "elsewhere write regularizer=L1(...)",
+    "privacy": "Noise belongs into a running sum of increments of clients that remember nothing, which FedDualAvg, "
+    "FedDualAvgOSP, FedDA and FeDualEx have; what clients remember (trackers, duals of their own) goes into later "
+    "rounds without noise, and averages of models are no sums",
 }
 _STEPS, _EPOCHS = ("local_steps", "steps"), ("local_epochs", "epochs", "num_epochs")
 _SOME_OR_ALL = ("participation=Participation({name}={value!r})", "participation=Everyone({name}={value!r})")
@@ -694,15 +707,13 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, options: Mapping[s
     taken = signature(cls).parameters
     if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return
-    if name == "privacy":
-        raise UnknownOptionError(
-            f"privacy={value!r}: {cls.__name__} has no such option. Noise belongs into a running sum of increments of "
-            "clients that remember nothing, which FedDualAvg, FedDualAvgOSP and FeDualEx have; what clients remember "
-            "(trackers, duals of their own) goes into later rounds without noise, and averages of models are no sums"
-        )
+    if name in _NOT_IN_EVERY_METHOD:
+        raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option. {_NOT_IN_EVERY_METHOD[name]}")
     batch = options.get("batch_size", 32)
     counted = next((key for key in (*_STEPS, *_EPOCHS) if key in options), name) if name == "batch_size" else name
     texts = [text.format(name=counted, value=options[counted], batch=batch) for text in _IN_AN_OBJECT.get(counted, ())]
+    if name == "sparsity" and isinstance(value, float) and 0 < value < 1:
+        texts.insert(0, f"density={1 - value:.12g}")
     for written in texts:
         if _takes(cls, written):
             raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; write {written}")

@@ -288,7 +288,7 @@ class Run(Keeping):
         self._settings_digest = self.mail.digest + (f" {self.private_mean.privacy!r}" if self.private_mean else "")
         self._initial = initial_arrays
         self.mail.algorithm = self.algorithm
-        self.mail.take_model(primal)
+        self.mail.bounds.observe(primal)
         self.mail.num_needed = self._nodes_needed()
         for part in self._acting["start"]:
             part.start(primal.size)
@@ -357,7 +357,7 @@ class Run(Keeping):
         for name, part in self.parts.items():
             part.from_arrays(saved.parts[name])
         self._adopt(self._setting_of(self.state))
-        self.mail.take_model(self.algorithm.retrieve(self.problem, self.state))
+        self.mail.bounds.observe(self.algorithm.retrieve(self.problem, self.state))
 
     # --- training rounds ------------------------------------------------------------------------------------------
 
@@ -594,7 +594,7 @@ class Run(Keeping):
         setting, last, output = step
         if self.inquiry.extrapolates:
             self.chosen["server_lr"], self._problem = problem.server_lr, problem
-        self.mail.take_model(last)
+        self.mail.bounds.observe(last)
         self.state, self.mail.pass_through_arrays, self._output = output.state, output.passed, output
         self.mail.output = output if average.idle else None
         for part in reversed(self._acting["after_round"]):
@@ -685,7 +685,7 @@ class Run(Keeping):
         setting = self._setting_of(state)
         if not self._is_of(setting, self.plan):
             self._adopt(setting)
-        self.mail.take_model(self.algorithm.retrieve(self.problem, state))
+        self.mail.bounds.observe(self.algorithm.retrieve(self.problem, state))
 
     def point_of(self, state: Any) -> Vector:
         """Return the primal point of a state, under the psi that is the state's.

@@ -21,7 +21,7 @@ from flwr_fco.client_apps.balance import numbers_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
 from flwr_fco.core.validation import checked
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES
 from flwr_fco.inference.selection import Selected, Selection
@@ -164,13 +164,8 @@ class Federated(Judges, Solves):
         self._selected: Selected | None = None
         self._selection = (Selection() if chosen else None) if isinstance(chosen, bool) else chosen
         asked = checked("intervals", intervals, bool | Intervals)
-        self._table = None
+        self._table, self._row_weights = None, sample_weight is not None
         self._intervals = (Intervals() if asked else None) if isinstance(asked, bool) else asked
-        if self._intervals is not None and self.site_intercepts is not None and self._kind is not CLASSES:
-            raise ConfigurationError(
-                f"intervals with site_intercepts={self.site_intercepts!r}: how many intercepts there are, which the "
-                "noise of squares needs, stays at the sites; logistic models have intervals. Leave one of them out"
-            )
         given = "sample_weight" if sample_weight is not None else "class_weight"
         if self._intervals is not None and (sample_weight is not None or getattr(self, given, None) is not None):
             raise ConfigurationError(
@@ -217,10 +212,12 @@ class Federated(Judges, Solves):
         """Whether the model has an intercept that all clients share."""
         return self.fit_intercept and self.site_intercepts is None
 
-    def _sited(self, objective: LeastSquares | Logistic) -> Objective:
-        """Return a client's objective, with an intercept of its own if that is asked for."""
+    def _sited(self, objective: LeastSquares | Logistic, strata: Any = None) -> Objective:
+        """Return a client's objective, with an intercept of its own, or of its strata, if that is asked for."""
         if self.site_intercepts is None:
             return objective
+        if strata is not None:
+            return SiteIntercept(objective, strata=strata)
         with warnings.catch_warnings():
             # Who knows all sites names those with few rows.
             warnings.simplefilter("ignore", UserWarning)
@@ -252,9 +249,11 @@ class Federated(Judges, Solves):
             raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
         X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
-        weights, y = self._site_weights(column_or_1d(y), *classes), column_or_1d(y)
+        y, given = column_or_1d(y), row_weights(sample_weight, X)
+        X, y, given = (own[given > 0.0] for own in (X, y, given))
+        weights = self._site_weights(y, *classes)
         if sample_weight is not None:
-            weights = row_weights(sample_weight, X) * (1.0 if weights is None else weights)
+            weights = given * (1.0 if weights is None else weights)
         found = self._objective(X, y, *classes, weights).own_intercept(np.ravel(self.coef_))
         if not math.isfinite(found):
             raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
@@ -299,11 +298,12 @@ class Federated(Judges, Solves):
                 refuse_text(own, "X")
             parts = aligned_frames(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not columns_in(parts[0])
-            pairs = [
-                validate_data(self, own, labels, reset=reset and m == 0, **checks)
-                for m, (own, labels) in enumerate(zip(parts, y, strict=True))
-            ]
-            sites = [f"part {m}" for m in range(len(parts))]
+            sites, pairs = [f"part {m}" for m in range(len(parts))], list[Any]()
+            for site, own, labels in zip(sites, parts, y, strict=True):
+                try:
+                    pairs.append(validate_data(self, own, labels, reset=reset and not pairs, **checks))
+                except ValueError as error:
+                    raise ConfigurationError(f"{site}: {error}") from error
             given = [None] * len(pairs) if sample_weight is None else sample_weight
             clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
         else:
@@ -369,6 +369,7 @@ class Federated(Judges, Solves):
                 on_interrupt="raise",
             )
 
+        self._weighted = split.weighted
         count = sum(objective.num_examples for objective in objectives)
         data = f"{count} rows{', weighted' * split.weighted}, of {len(objectives)} sites"
         return self._solved(strategy, run, start, outputs, total, data)
@@ -426,6 +427,7 @@ class Federated(Judges, Solves):
         self._name_idle(sites, told)
         deviations = {site: answer.vectors[DEVIATIONS] for site, answer in zip(sites, answers, strict=True)}
         warn_of_units(deviations, self._names(d))
+        self._weighted = bool(more)
         rows = math.fsum(answer.examples for answer in answers)
         data = f"{rows:.0f} rows{', weighted' * bool(more)}, of {len(answers)} sites"
 
@@ -489,14 +491,26 @@ class Federated(Judges, Solves):
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
-            X, y, names = read_site(load(context), order)
+            X, y, strata, names = read_site(load(context), order)
             targets = self._targets(y)
             weights = self._site_weights(targets, *classes, context=context)
-            objective: Objective = self._objective(X, targets, *classes, weights)
+            if strata is not None:
+                self._check_strata()
+            more = {} if strata is None else {"strata": strata}
+            objective: Objective = self._objective(X, targets, *classes, weights, **more)
             objective.feature_names = names
             return _compared(objective)
 
         return make_app(objective_of, disclosure=disclosure, mods=self._mods)
+
+    def _check_strata(self) -> None:
+        """Refuse strata beside the features and the targets, if there are no intercepts of theirs."""
+        if self._kind is not CLASSES or self.site_intercepts is None:
+            raise PublicError(
+                f"strata with {type(self).__name__}(site_intercepts={self.site_intercepts!r}); expected "
+                "FederatedLogisticRegression(site_intercepts='local'), whose intercepts are then of each stratum of a "
+                "site. Survival times have theirs in y"
+            )
 
     @staticmethod
     def _targets(y: Any) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,16 +18,17 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.balance import balance_in, with_balance
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, TIMES
 from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
+from flwr_fco.objectives.site_intercept import check_site_rows, name_idle_strata
 from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
-from flwr_fco.sklearn.reading import Parts, are_parts, is_grid
+from flwr_fco.sklearn.reading import Parts, are_parts, is_grid, strata_of_clients
 from flwr_fco.sklearn.reports import class_names
 
 
@@ -50,9 +52,9 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
-        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
-        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
-        sum to d. Names need a data frame, or `features` with a grid.
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name or pattern such as ``"pc*"`` (all others have
+        1) or one for each: a feature of factor 0 is not penalised, as a confounder must not be. As in glmnet's
+        `penalty.factor`, but not rescaled to sum to d. Names need a data frame, or `features` with a grid.
     standardize : bool, default False
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
@@ -123,9 +125,9 @@ class FederatedLasso(FederatedElasticNet):
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
-        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
-        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
-        sum to d. Names need a data frame, or `features` with a grid.
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name or pattern such as ``"pc*"`` (all others have
+        1) or one for each: a feature of factor 0 is not penalised, as a confounder must not be. As in glmnet's
+        `penalty.factor`, but not rescaled to sum to d. Names need a data frame, or `features` with a grid.
     standardize : bool, default False
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
@@ -190,9 +192,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
-        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
-        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
-        sum to d. Names need a data frame, or `features` with a grid.
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name or pattern such as ``"pc*"`` (all others have
+        1) or one for each: a feature of factor 0 is not penalised, as a confounder must not be. As in glmnet's
+        `penalty.factor`, but not rescaled to sum to d. Names need a data frame, or `features` with a grid.
     standardize : bool, default False
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
@@ -201,9 +203,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
         would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
         :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there. For
-        two classes; clients with fewer than 10 rows are refused, and there is a warning below 25. For an intercept of
-        each stratum within the clients name site and stratum together in `groups` of `fit` in one process, and in a
-        site's own app give ``SiteIntercept(objective, strata=labels)``.
+        two classes; clients with fewer than 10 rows are refused, and there is a warning below 25. With `strata` in
+        :meth:`fit`, or of a site's ``load``, each stratum of a client has one, and both limits hold for each stratum.
     class_weight : dict or "balanced", optional
         A factor > 0 of the weight of each class's rows, 1 if it is not named; ``"balanced"``: the rows of all clients
         over those of the class and the number of classes, as in scikit-learn. With a grid give the same at every site;
@@ -256,6 +257,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         *,
         features: Any = None,
         classes: Any = (0, 1),
+        strata: Any = None,
         intervals: bool | Intervals = False,
         selection: bool | Selection = False,
     ) -> Self:
@@ -277,6 +279,10 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             then, are asked for them in one more message.
         classes : array-like, default (0, 1)
             With a grid, as for :meth:`client_app`.
+        strata : array-like, shape (n,), or a list of them, optional
+            With ``site_intercepts="local"``, the stratum of each row within its client, by any labels: each has an
+            intercept of its own. One of a single class tells nothing, and a warning names it. With a grid the sites'
+            ``load`` returns them.
         intervals : bool or Intervals, default False
             Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
             whether the sites agree; they take some more rounds, and a question before the fit
@@ -305,12 +311,23 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             raise ConfigurationError(
                 f"site_intercepts={self.site_intercepts!r} of {outputs} classes; sites have their own of two only"
             )
+        if strata is not None:
+            self._check_strata()
         if parts is None:
+            if strata is not None:
+                raise ConfigurationError("strata with a grid: they are at the sites, whose load returns (X, y, strata)")
             coefficients, intercept = self._run_over(X, features, outputs)
         else:
             parts = self._with_class_weights(parts)
-            clients = zip(*parts.rows_of_clients, strict=True)
-            objectives = [self._objective(own, labels, self.classes_, weights) for own, labels, weights in clients]
+            labels: list[Any] = [None] * len(parts.y)
+            if strata is not None:
+                labels = strata_of_clients(strata, sample_weight, X, parts.rows)
+                _check_rows_of_strata(parts, labels)
+            clients = zip(*parts.rows_of_clients, labels, strict=True)
+            with warnings.catch_warnings():
+                # Those of sites that say less.
+                warnings.simplefilter("ignore", UserWarning)
+                objectives = [self._objective(own, y, self.classes_, *rest) for own, y, *rest in clients]
             coefficients, intercept = self._run(objectives, parts, outputs)
         # With a column for each class, what is not penalised is unique only up to a common constant.
         if outputs > 1 and self._factors is not None:
@@ -334,7 +351,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         ----------
         load : callable
             ``(context) -> (X, y)``: the site's rows and labels, as arrays, a sparse matrix or a frame, with the same
-            columns at every site: in the same order, or `features` gives it.
+            columns at every site: in the same order, or `features` gives it. With ``site_intercepts="local"`` also
+            ``(X, y, strata)``, of which neither labels nor intercepts are sent.
         classes : array-like, default (0, 1)
             All classes of the federation, the same at every site, which need not have all of them.
         features : sequence of str, optional
@@ -402,14 +420,16 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             return None
         return [float(own @ weights) for own in self._counts(answers, outputs, weights)]
 
-    def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None) -> Objective:
+    def _objective(
+        self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None, strata: Any = None
+    ) -> Objective:
         if not np.isin(y, classes).all():
             # Not the labels themselves, which are the site's data: the error goes to the server.
-            raise ConfigurationError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
+            raise PublicError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
         codes = np.searchsorted(classes, y)
         made: Objective
         if classes.size == 2:
-            made = self._sited(Logistic(X, codes, intercept=self.fit_intercept, sample_weight=weights))
+            made = self._sited(Logistic(X, codes, intercept=self.fit_intercept, sample_weight=weights), strata)
         else:
             made = MultinomialLogistic(
                 X, codes, num_classes=classes.size, intercept=self.fit_intercept, sample_weight=weights
@@ -435,6 +455,20 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         scores = self.decision_function(X)
         best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return np.asarray(self.classes_[best])
+
+
+def _check_rows_of_strata(parts: Parts, strata: Sequence[NDArray[Any]]) -> None:
+    """Refuse strata with few rows, and warn of others with few and of those of one class, by site and label."""
+    rows, idle = dict[str, int](), []
+    for site, y, own in zip(parts.sites, parts.y, strata, strict=True):
+        for label in dict.fromkeys(own.tolist()):
+            inside = y[[each == label for each in own]]
+            if np.unique(inside).size > 1:
+                rows[f"{site}, stratum {label}"] = inside.size
+            else:
+                idle.append(f"{site}, stratum {label}")
+    check_site_rows(rows)
+    name_idle_strata(idle)
 
 
 def _weights_of(weights: Vector, y: NDArray[Any], classes: NDArray[Any]) -> Vector:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,8 +13,9 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.core.schema import Names, differing_units, is_missing, names_of
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.schema import Names, difference, differing_units, is_missing, listed, names_of
+from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.objectives._linear import as_strata
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 
@@ -53,6 +55,14 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
     first = columns_in(X[0])
     for number, features in enumerate(X):
         width, expected, names = np.shape(features)[-1], np.shape(X[0])[-1], columns_in(features)
+        if names and first and (sorted(names) != sorted(first) or len(set(names)) < len(names)):
+            about = difference(f"part {number}", tuple(names), "part 0", tuple(first), classes=False)
+            twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+            raise ConfigurationError(
+                f"part {number} has the columns {listed(names)}, part 0 has {listed(first)}: "
+                + (f"part {number} has several of the name {listed(twice)}" if twice else about)
+                + "; expected the same names, in any order: give all parts the columns that they have in common"
+            )
         if width != expected:
             raise ConfigurationError(
                 f"part {number} has {width} columns in X and part 0 has {expected}; expected the same features of "
@@ -64,12 +74,12 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
                 f"part {number} and part 0 have other columns, and their names are no texts, by which they could be "
                 "ordered; expected the same columns in the same order"
             )
+        if bool(names) != bool(first):
+            raise ConfigurationError(
+                f"part {number} has the columns {listed(names) or 'of an array'}, part 0 has "
+                f"{listed(first) or 'those of an array'}; expected the same names, in any order"
+            )
         if names != first:
-            if sorted(names) != sorted(first) or len(set(names)) < len(names):
-                raise ConfigurationError(
-                    f"part {number} has the columns {names or 'of an array'}, part 0 has {first or 'those of an array'}"
-                    "; expected the same names, in any order"
-                )
             aligned[number] = features[first]
         for name, parts in beside.items():
             if features.shape[0] != len(parts[number]):
@@ -102,37 +112,52 @@ def is_grid(X: Any) -> bool:
     return hasattr(X, "send_and_receive")
 
 
-def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Names]:
-    """Return a site's features, of an array or of a frame, the targets as they are, and the names of the columns.
+def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Names]:
+    """Return a site's features, of an array or of a frame, targets and strata as they are, and the columns' names.
 
-    A frame's columns are those of `order`, if it is given.
+    A frame's columns are those of `order`, if it is given. Strata are None if there are none.
     """
-    features, targets = data
+    given = tuple(data)
+    if len(given) not in (2, 3):
+        raise PublicError(f"load returns {len(given)} things; expected (X, y), or of classes (X, y, strata)")
+    features, targets, strata = (*given, None)[:3]
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
         lacks = [name for name in order if name not in names]
         if lacks:
-            raise ConfigurationError(
+            raise PublicError(
                 f"this site's rows lack the columns {lacks[:5]} of features=; give them, or leave them out everywhere"
             )
         features, names = features[list(order)], tuple(order)
     elif order is not None and np.shape(features)[-1] != len(order):
-        raise ConfigurationError(
+        raise PublicError(
             f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
         )
     refuse_text(features, "X")
-    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, names
+    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, strata, names
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse clients of which some code two classes as 0 and 1, and others as -1 and 1.
+    """Refuse clients of which some code two classes as 0 and 1, and others as -1 and 1, or a class by other letters.
 
     Raises
     ------
     ConfigurationError
-        If there would be a third class that no client has beside the other two.
+        If there would be a third class that no client has beside the other two, or names that no client has beside
+        each other differ in case or spaces only.
     """
     held = {site: set(own.tolist()) for site, own in labels.items()}
+    spellings: dict[str, list[tuple[str, Any]]] = {}
+    for site, own in held.items():
+        for label in sorted(own) if all(isinstance(label, str) for label in own) else []:
+            spellings.setdefault(label.strip().casefold(), []).append((site, label))
+    for (first, one), *others in spellings.values():
+        for second, other in others:
+            if one != other and not any({one, other} <= own for own in held.values()):
+                raise ConfigurationError(
+                    f"{first} has labels {one!r}, {second} has labels {other!r}: these are two codings of one class. "
+                    "Write it in the same way at every client"
+                )
     if set[Any]().union(*held.values()) == {-1, 0, 1} and not any({-1, 0} <= own for own in held.values()):
         first, second = (next(site for site, own in held.items() if label in own) for label in (0, -1))
         raise ConfigurationError(
@@ -151,6 +176,26 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
             "the client of each row: leave such rows out, or give them a group"
         )
     return np.unique(given, return_inverse=True)
+
+
+def strata_of_clients(strata: Any, weights: Any, X: Any, rows: list[NDArray[np.int64]] | None) -> list[NDArray[Any]]:
+    """Return the strata of each client's rows, of which `rows` has the numbers if they are of one X.
+
+    Those of weight 0 are left out, as the rows are.
+    """
+    if rows is not None:
+        labels = _labels(strata, X)
+        return [labels[own] for own in rows]
+    if not isinstance(strata, list | tuple) or len(strata) != len(X):
+        raise ConfigurationError(f"X has {len(X)} parts, strata is {type(strata).__name__}; expected a list of as many")
+    given = [None] * len(X) if weights is None else weights
+    kept = [row_weights(own, each) > 0.0 for own, each in zip(given, X, strict=True)]
+    return [_labels(own, each)[w] for own, each, w in zip(strata, X, kept, strict=True) if w.any()]
+
+
+def _labels(strata: Any, X: Any) -> NDArray[Any]:
+    labels, codes = as_strata(strata, X.shape[0])
+    return np.array([*labels, None], dtype=object)[codes]
 
 
 def fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:
@@ -214,13 +259,7 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
                 f"penalty_factor={given!r} names features, but those of X have no names; give a data frame, "
                 f"features=[...] with a grid, or an array of {d} factors"
             )
-        unknown = [name for name in given if name not in set(names)]
-        if unknown:
-            raise ConfigurationError(
-                f"penalty_factor names {unknown[:5]}, which X does not have; its features are {', '.join(names[:10])}"
-                f"{', ...' if d > 10 else ''}"
-            )
-        given = [given.get(name, 1.0) for name in names]
+        given = _by_name(given, [*names])
     factors = np.asarray(given)
     if factors.shape != (d,) or factors.dtype.kind not in "fiu":
         raise ConfigurationError(
@@ -235,6 +274,27 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
             "feature without a penalty"
         )
     return factors.astype(np.float64)
+
+
+def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
+    """Return the entry of each name, 1 without one; one of the name itself is before that of a pattern."""
+    patterns = {
+        key: [name for name in names if fnmatch.fnmatchcase(name, str(key))] for key in given if key not in set(names)
+    }
+    unknown = [key for key, found in patterns.items() if not found]
+    if unknown:
+        raise ConfigurationError(
+            f"penalty_factor names {unknown[:5]}, which X does not have; its features are {', '.join(names[:10])}"
+            f"{', ...' if len(names) > 10 else ''}"
+        )
+    found: dict[str, Any] = {}
+    for key, those in patterns.items():
+        for name in those:
+            if name not in given and found.setdefault(name, given[key]) != given[key]:
+                raise ConfigurationError(
+                    f"penalty_factor={given!r} has patterns with two factors of feature {name}; name it itself"
+                )
+    return [given.get(name, found.get(name, 1.0)) for name in names]
 
 
 def scales_of(moments: Sequence[tuple[float, Vector, Vector]]) -> Vector:

@@ -190,6 +190,9 @@ class Judges:
 
     _kind: Kind
     site_intercepts: Any
+    #: Whether rows of the fit had weights, of whatever kind; and weights of their own.
+    _weighted = False
+    _row_weights = False
     #: How `y` is checked besides.
     _of_y: Mapping[str, Any] = MappingProxyType({})
 
@@ -198,6 +201,10 @@ class Judges:
 
         Of two classes and of survival times. Give rows that the model has not been fitted to: on those of the fit it
         looks better than it is. Or leave each site out of a fit, and judge that model there.
+
+        Every row counts once, whatever weights of rows or classes the fit had, so that chances are judged by how often
+        events happen. A model of ``class_weight="balanced"`` promises as many events as others, and the calibration's
+        intercept says by how much that is off.
 
         Parameters
         ----------
@@ -209,7 +216,7 @@ class Judges:
             The site of each row of one `X`.
         leave_one_out : bool, default False
             Whether each site is judged by a model of the same parameters that is fitted without it: as many fits as
-            there are sites, over the same rows.
+            there are sites, over the same rows. Not after a fit with `sample_weight`, which these fits would lack.
 
         Returns
         -------
@@ -220,7 +227,7 @@ class Judges:
         ------
         ConfigurationError
             Of squares, of more than two classes, of intercepts that stay at the sites, or if a site is left out and
-            there is no other one.
+            there is no other one, or the fit had a `sample_weight`.
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
@@ -234,8 +241,15 @@ class Judges:
                 f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
                 "`score` at each site, after model.intercept_ = model.intercept_for(X, y)"
             )
+        if leave_one_out and self._row_weights:
+            raise ConfigurationError(
+                "leave_one_out after a fit with sample_weight, which the fits without a site would lack. Fit without "
+                "it, or give copies as rows"
+            )
         found = _left_out(self, X, y, groups) if leave_one_out else _judged(self, X, y, groups)
         lines = [("Each site", "judged by a fit without it")] * leave_one_out + found.lines
+        if self._weighted:
+            lines.append(("Weights", "none: every row counts once, unlike in the fit"))
         text = [f"Quality of {type(self).__name__}", *(f"├── {title}: {about}" for title, about in lines)]
         text += aligned_columns(found.sites)
         if found.bins:

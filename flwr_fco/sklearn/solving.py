@@ -91,7 +91,7 @@ class Solves(BaseEstimator):  # type: ignore[misc]
             # Before the fit: what cannot be is refused at once.
             self._intervals.places(names)
             told = run(OwnEstimates(strategy), start, 1)
-            check_events(told, names, self._kind, own_intercepts=self.site_intercepts is not None)
+            check_events(told, names, self._kind)
             self.n_iter_ += 1
         if self._selection is not None:
             self._selected = run(self._halves(self._selection, strategy, outputs), start, rounds)

@@ -68,6 +68,7 @@ class FedNewton(
     Lee, Sun, Saunders: Proximal Newton-type methods for minimizing composite functions (SIAM J. Optim. 2014). Massias,
     Gramfort, Salmon: Celer, a fast solver for the lasso with dual extrapolation (ICML 2018). Ndiaye, Fercoq, Gramfort,
     Salmon: Gap safe screening rules for sparsity enforcing penalties (JMLR 2017).
+    BibTeX: lee2014proximal, massias2018celer, ndiaye2017gap, in docs/reference/notation.md.
 
     Examples
     --------
@@ -118,7 +119,8 @@ def proved_zero(strategy: FedNewton) -> dict[str, NDArray[np.bool_]]:
     A coefficient is, if at the dual point of some round, whose gap is G,
     ``|slope_j| + sqrt(2 c G) s_j < threshold_j``: c is the losses' largest second derivative in a prediction (twice the
     scale of squares, 1/4 logistic, 1/2 multinomial), s_j bounds the root mean square of column j, about its mean if
-    there is an intercept that psi leaves alone, and threshold_j is psi's l1 strength. A duality gap of 0 would prove
+    there is an intercept that psi leaves alone, about its mean at each client if these have intercepts of their own,
+    and threshold_j is psi's l1 strength. A duality gap of 0 would prove
     all but those on the boundary. It holds as far as the clients' sums are right, as the gap does.
 
     Nothing is proved without a duality gap, for a psi that is no sum over coordinates, with ``hessian="none"``, and of

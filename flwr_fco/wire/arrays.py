@@ -21,6 +21,8 @@ from flwr_fco.wire.keys import INDICES, NO_ARRAYS, OWN_ARRAYS
 
 #: Why an array with NaN or infinite values is left out.
 NOT_FINITE = "NaN or infinite values"
+#: Why a reply with more or fewer arrays is left out.
+OTHER_NAMES = "the arrays' names differ from the model's"
 
 
 def vectors_of(content: RecordDict) -> Mapping[str, Array]:
@@ -268,7 +270,7 @@ def _check_names(layout: Layout, arrays: Mapping[str, Array]) -> None:
     if set(arrays) != set(layout.names):
         missing = sorted(set(layout.names) - set(arrays))
         extra = sorted(set(arrays) - set(layout.names))
-        raise ProtocolError(f"the arrays' names differ from the model's: missing {missing}, unexpected {extra}")
+        raise ProtocolError(f"{OTHER_NAMES}: missing {missing}, unexpected {extra}")
 
 
 def primal_request(

@@ -277,12 +277,19 @@ def _support(path: Path) -> SupportHistory:
 
 
 def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Write rows, which may have different names, with the union of the names as header."""
+    """Write rows, which may have different names, with the union of the names as header.
+
+    A text that a spreadsheet would compute, which may be a client's, begins with an apostrophe.
+    """
     text = StringIO(newline="")
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)), restval="")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _no_formula(value) for name, value in row.items()} for row in rows)
     write_file(path, text.getvalue())
+
+
+def _no_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def _metrics_line(path: Path, number: int, line: str, finite: bool) -> dict[str, float]:

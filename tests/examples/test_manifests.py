@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 import zipfile
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -40,8 +41,8 @@ def build(app, folder, monkeypatch):
 
 
 @pytest.mark.parametrize("app", [ROOT, *EXAMPLES], ids=lambda path: "root" if path == ROOT else path.name)
-def test_flower_builds_the_app_and_recommends_nothing(app, tmp_path, monkeypatch):
-    code, said, names = build(app, tmp_path, monkeypatch)
+def test_flower_builds_the_app_and_recommends_nothing(app, clone, tmp_path, monkeypatch):
+    code, said, names = build(clone if app == ROOT else app, tmp_path, monkeypatch)
     assert code == 0, said
     assert "missing" not in said
     components = manifest(app)["tool"]["flwr"]["app"]["components"]
@@ -81,10 +82,16 @@ def test_the_target_is_the_release_that_is_tested():
     assert targets.pop() in requirements(ROOT)["flwr"].specifier
 
 
+@cache
+def installed():
+    """Return the distributions that bring each module; Python reads the metadata of all for it."""
+    return packages_distributions()
+
+
 @together("app", EXAMPLES)
 def test_a_run_installs_what_the_app_imports(app):
     # What is not installed here is called as its distribution.
-    known = packages_distributions()
+    known = installed()
     imported = set()
     packages = manifest(app)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     for path in [path for package in packages for path in (app / package).rglob("*.py")]:

@@ -15,9 +15,10 @@ from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.client_apps.answers import own_estimates
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares, Logistic, Objective
+from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression, Intervals
+from flwr_fco.strategies import Strengths
 from flwr_fco.wire import flower
 from flwr_fco.wire.client_state import read_disclosed
 
@@ -75,13 +76,74 @@ def test_intervals_with_the_sites_own_intercepts_are_those_of_dummy_variables(gr
         assert rows_of(model)[1][name] == pytest.approx(rows_of(own)[1][name], rel=1e-6)
 
 
-def test_an_intercept_of_a_site_counts_as_a_column_and_squares_have_no_such_intervals():
+def test_intercepts_of_the_sites_are_parameters_of_squares():
+    """Of pooled rows and dummies, whether a site has many rows or one."""
+    rng = np.random.default_rng(0)
+    sizes = (60, 3, 1, 90, 45)
+    parts = [rng.normal(size=(n, 4)) + 3.0 * m for m, n in enumerate(sizes)]
+    targets = [X @ [1.0, -0.5, 0.0, 0.0] + 5.0 * m + rng.normal(size=len(X)) for m, X in enumerate(parts)]
+    model = FederatedLasso(0.1, site_intercepts="local").fit(parts, targets, intervals=True)
+    dummies = np.repeat(np.eye(5), sizes, axis=0)[:, 1:]
+    estimate, error = by_hand("lasso", np.c_[np.vstack(parts), dummies], np.concatenate(targets))
+    alone = by_hand("lasso", parts[0], targets[0])
+    for j, row in enumerate(rows_of(model)):
+        half = stats.t.isf(0.025, 199 - 9) * error[j]
+        told = [row[name] for name in ("estimate", "standard error", "upper", "site 0", "site 0 error")]
+        expected = [estimate[j], error[j], estimate[j] + half, alone[0][j], alone[1][j]]
+        np.testing.assert_allclose(told, expected, rtol=1e-6)
+    assert "of 3 of 5 sites; none of site 1, site 2: fewer than 10 rows a column" in model.summary()
+
+
+def of_strata(parts, targets, strata):
+    """Return a grid whose sites keep strata of squares to themselves."""
+
+    def load(context):
+        m = context.node_config["partition-id"]
+        own = SiteIntercept(LeastSquares(parts[m], targets[m], scale=0.5), strata=strata[m])
+        own.feature_names = NAMES
+        return own
+
+    return load
+
+
+def test_strata_that_a_site_keeps_to_itself_are_parameters_too():
+    parts, targets = federation("lasso", sites=2, rows=40)
+    strata = [np.arange(len(y)) % (2 + m) for m, y in enumerate(targets)]
+    grid = InProcessGrid(client_app(of_strata(parts, targets, strata)), 2, raise_errors=False)
+    model = FederatedLasso(0.1, num_clients=2, site_intercepts="local")
+    with flower.identity(grid.run_id), flower.quiet(50):
+        model.fit(grid, features=NAMES, intervals=True)
+    dummies = np.eye(5)[np.concatenate([strata[0], 2 + strata[1]])][:, 1:]
+    _, error = by_hand("lasso", np.c_[np.vstack(parts), dummies], np.concatenate(targets))
+    np.testing.assert_allclose([row["standard error"] for row in rows_of(model)], error[:3], rtol=1e-6)
+
+
+def test_the_noise_of_more_columns_than_rows_has_the_sites_intercepts_taken_off():
+    rng = np.random.default_rng(3)
+    parts = [rng.normal(size=(15, 50)) + m for m in range(6)]
+    targets = [X[:, 0] - 4.0 * m + rng.normal(size=15) for m, X in enumerate(parts)]
+    summary = FederatedLasso(0.1, site_intercepts="local").fit(parts, targets, intervals=True).summary()
+    found = re.search(r"\((\d+) of 50 not 0\), nodewise, (\d+) degrees of freedom", summary)
+    assert int(found[2]) == 90 - int(found[1]) - 6
+
+
+def test_an_intercept_of_a_site_counts_as_a_column():
     parts, targets = federation("logistic", sites=4, rows=40)
     model = FederatedLogisticRegression(num_clients=4, site_intercepts="local")
     with pytest.raises(ConfigurationError, match=r"intervals of 3 columns and 4 intercepts from \d+ events"):
         model.fit(parts, targets, intervals=True)
-    with pytest.raises(ConfigurationError, match="which the noise of squares needs, stays at the sites"):
-        FederatedLasso(0.1, site_intercepts="local").fit(parts, targets, intervals=True)
+
+
+def test_rows_of_a_site_of_one_class_are_no_events_beside_its_intercept():
+    """They are in a model with a common intercept."""
+    parts, targets = federation("logistic", sites=4, rows=90)
+    targets[0][:], targets[1][:] = 1.0, 0.0
+    own = FederatedLogisticRegression(num_clients=4, site_intercepts="local")
+    rarer = int(min(sum((y == label).sum() for y in targets[2:]) for label in (0.0, 1.0)))
+    assert rarer < 20 * (3 + 2)
+    with pytest.raises(ConfigurationError, match=f"intervals of 3 columns and 2 intercepts from {rarer} events"):
+        own.fit(parts, targets, intervals=True)
+    model_of("logistic").fit(parts, targets, intervals=True)
 
 
 @pytest.mark.parametrize("kind", ["lasso", "logistic"])
@@ -226,7 +288,7 @@ def test_the_strength_of_the_model_does_not_matter_to_the_estimates():
     parts, targets = federation("logistic")
     tables = [
         rows_of(FederatedLogisticRegression(C, l1_ratio=1.0, cv=cv).fit(parts, targets, intervals=True))
-        for C, cv in ((0.01, None), (10.0, None), (1.0, 3))
+        for C, cv in ((0.01, None), (10.0, None), (1.0, Strengths(4, folds=3)))
     ]
     for one, *others in zip(*tables, strict=True):
         for other in others:
@@ -330,7 +392,7 @@ def test_a_loss_of_times_says_its_events():
 def test_a_site_whose_owner_allows_no_second_derivatives_keeps_its_errors_back_too():
     parts, targets = federation("lasso")
     with pytest.raises(ConfigurationError, match=r"4 of 4 sites keep their Hessian of 4 columns back .*hessian_share"):
-        over(model_of("lasso"), parts, targets, Disclosure(hessian_share=0.0), intervals=True)
+        over(model_of("lasso").set_params(tol=1e-6), parts, targets, Disclosure(hessian_share=0.0), intervals=True)
 
 
 def test_what_is_kept_back_is_not_counted_and_what_leaves_is():
@@ -463,6 +525,15 @@ def test_a_gradient_that_no_rows_have_is_refused():
     grid = lying_at_last(lambda vectors: vectors["gradient"].__setitem__(2, 1e6))
     with pytest.raises(ConfigurationError, match="sums contradict each other"):
         over(model_of("lasso"), parts, targets, grid_type=grid, intervals=True)
+
+
+@pytest.mark.parametrize(("told", "taken"), [(1e6, 80), (-1e6, 0)])
+def test_a_site_that_invents_intercepts_has_no_more_of_them_than_rows(told, taken):
+    parts, targets = federation("lasso")
+    model = FederatedLasso(0.1, num_clients=4, site_intercepts="local")
+    grid = lying(lambda vectors, numbers: numbers.update(intercepts=told))
+    over(model, parts, targets, grid_type=grid, intervals=True)
+    assert f"{300 - 3 - 3 - taken} degrees of freedom" in model.summary()
 
 
 def test_a_site_that_invents_events_has_no_more_of_them_than_rows():

@@ -182,6 +182,41 @@ def test_the_same_over_a_grid_and_of_one_table(fitted):
     assert there.table()["rows"].tolist() == [90] * 4
 
 
+@pytest.mark.parametrize("grid", [True, False])
+def test_weights_of_the_fit_change_no_number_and_are_said_to_be_left_out(grid):
+    """Here, over a grid whose sites weigh classes, and at sites whose own loss of times has weights."""
+    model = FederatedLogisticRegression(class_weight="balanced", num_clients=4).fit(X, CLASSES)
+    found = over(model, CLASSES)[0] if grid else model.quality(X, CLASSES)
+    scores = [own.to_numpy() @ model.coef_[0] + model.intercept_[0] for own in X]
+    off = np.concatenate([1 / (1 + np.exp(-own)) for own in scores]) - np.concatenate(CLASSES)
+    assert found.overall["Brier"] == pytest.approx(np.square(off).mean())
+    table = np.concatenate(CLASSES).mean()
+    assert sum(own["observed"] for own in found.bins) == pytest.approx(360 * table)
+    assert "Weights: none: every row counts once, unlike in the fit" in found
+    plain = FederatedLogisticRegression().fit(X, CLASSES)
+    assert "Weights" not in plain.quality(X, CLASSES)
+
+
+def test_what_a_site_says_of_a_loss_of_times_has_no_weights():
+    w, heavy = np.array([0.5, -0.2, 0.1]), np.random.default_rng(0).uniform(0.2, 3.0, 90)
+    rows = [X[0], TIMES[0]["time"], TIMES[0]["event"].astype(int)]
+    equal, weighted = CoxRegression(*rows), CoxRegression(*rows, sample_weight=heavy)
+    layout, numbers = equal.layout, {"slope": 0.7, "intercept": 0.0, "edge-0": 0.1, "merged": 1.0}
+    for kind in ("quality", "calibration", "bins"):
+        told = [find_answer(kind)(Question(kind, layout, {"primal": w}, numbers), own) for own in (equal, weighted)]
+        assert told[0].numbers == told[1].numbers
+        for name, vector in told[0].vectors.items():
+            np.testing.assert_array_equal(vector, told[1].vectors[name])
+
+
+def test_fits_without_a_site_would_lack_the_weights_of_rows():
+    weights = [np.linspace(0.5, 1.5, 90)] * 4
+    model = FederatedLogisticRegression().fit(X, CLASSES, weights)
+    with pytest.raises(ConfigurationError, match="leave_one_out after a fit with sample_weight"):
+        model.quality(X, CLASSES, leave_one_out=True)
+    model.fit(X, CLASSES).quality(X, CLASSES, leave_one_out=True)
+
+
 def test_chances_are_judged_by_rows_without_the_weights_of_classes():
     """A class that counts more in the fit has been promised too often."""
     model = FederatedLogisticRegression(class_weight={1: 5.0}).fit(X, CLASSES)

@@ -27,12 +27,11 @@ def superlink(tmp_path_factory, request):
         yield ready
 
 
-def test_the_root_app_gives_the_same_bits_as_the_run_in_this_process(superlink, tmp_path, request):
-    root = request.config.rootpath
+def test_the_root_app_gives_the_same_bits_as_the_run_in_this_process(superlink, clone, tmp_path):
     overrides = {"num-server-rounds": 3, "num-nodes": 4, "seed": 11, "evaluate-every": 3}
     rounds = []
     flower_run(
-        root,
+        clone,
         superlink,
         {**overrides, "output-dir": str(tmp_path / "runs")},
         num_nodes=4,
@@ -42,7 +41,7 @@ def test_the_root_app_gives_the_same_bits_as_the_run_in_this_process(superlink, 
     assert rounds == [(1, 3), (2, 3), (3, 3)]
     (folder,) = (tmp_path / "runs").iterdir()
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    here = train(read_task(root, overrides))
+    here = train(read_task(clone, overrides))
     for name, array in load_npz(folder / "model.npz").items():
         np.testing.assert_array_equal(array, model_of(here)[name])
     found = {line["round"]: line["server/objective"] for line in lines if "server/objective" in line}
@@ -58,9 +57,9 @@ def test_the_quickstart_example_runs(superlink, tmp_path, request):
     assert "of 30 measurements" in (tmp_path / "log").read_text()
 
 
-def test_a_run_that_fails_is_an_error_with_flowers_own_words(superlink, tmp_path, request):
+def test_a_run_that_fails_is_an_error_with_flowers_own_words(superlink, clone, tmp_path):
     with pytest.raises(FlwrFcoError, match=r"strategy='FedNova'; expected a string, one of"):
-        flower_run(request.config.rootpath, superlink, {"strategy": "FedNova"}, num_nodes=2, log=tmp_path / "log")
+        flower_run(clone, superlink, {"strategy": "FedNova"}, num_nodes=2, log=tmp_path / "log")
 
 
 def _is_alive(pid):

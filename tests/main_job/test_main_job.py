@@ -33,6 +33,12 @@ def test_the_picture_is_drawn(tmp_path):
     assert (tmp_path / "new" / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_picture_of_no_known_kind_is_refused_before_anything_runs(capsys):
+    with pytest.raises(SystemExit):
+        main(["--picture", "x.xyz"])
+    assert "--picture x.xyz: expected a name that ends in .png, .svg, .pdf" in capsys.readouterr().err
+
+
 def test_another_directory_than_the_clone_is_refused(tmp_path, capsys):
     with pytest.raises(ConfigurationError, match=r"pyproject\.toml does not exist"):
         read_task(tmp_path, {})

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from scipy.sparse import csr_array
+from sklearn.datasets import load_digits
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
@@ -186,20 +187,54 @@ def test_features_whose_products_overflow_are_named(shape):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("rows", [10, 300])
+@pytest.mark.parametrize("rows", [20, 300])
 def test_deviations_are_numpys_but_of_columns_that_have_no_unit(rows, dtype, monkeypatch):
     monkeypatch.setattr("flwr_fco.objectives.design.WIDENED", 2 * rows)
     rng = np.random.default_rng(0)
-    matrix = rng.standard_normal((rows, 7)) * 10.0 ** np.arange(-3, 4) + 1e3
-    # Mostly zeros; one of -1, 0 and 1; indicators of 0 and of other values; a constant.
-    matrix[rows // 4 :, 1] = 0.0
-    matrix[:, 3] = rng.permutation(rows) % 3 - 1
-    matrix[:, 4] = rng.permutation(rows) % 2
-    matrix[:, 5] = np.where(np.arange(rows) % 2, 5.0, -3.0)
-    matrix[:, 6] = 4.0
+    matrix = rng.uniform(-1.0, 1.0, (rows, 8)) * 10.0 ** np.arange(-3, 5) + 1e3
+    # Some zeros; sorted; a few rows that make the deviation; few values, of which one is rare; indicators; a constant.
+    matrix[: rows // 3, 1] = 0.0
+    matrix[:, 2] = np.sort(np.arange(rows) * 6 // rows)
+    matrix[0, 3] = matrix[1, 3] = 1e9
+    matrix[:, 4] = rng.permutation(rows) % 5 + 1e3 * (np.arange(rows) == 1) * (rows > 64)
+    matrix[:, 5] = rng.permutation(rows) % 2
+    matrix[:, 6] = np.where(np.arange(rows) % 2, 5.0, -3.0)
+    matrix[:, 7] = 4.0
     matrix = matrix.astype(dtype)
     expected = matrix.astype(np.float64).std(axis=0)
-    expected[4:] = 0.0
+    expected[3:] = 0.0
     for design in (Design.of(matrix), Design.of(csr_array(matrix))):
         np.testing.assert_allclose(design.deviations(), expected, rtol=1e-9)
-        assert not type(design)(design.matrix[:9]).deviations().any()
+        assert not type(design)(design.matrix[:19]).deviations().any()
+
+
+@pytest.mark.parametrize("rows", [20, 30, 100])
+def test_no_deviations_of_one_population_differ_five_times(rows):
+    """However heavy its tails: not once among 17 sites in a thousand columns, or with the heaviest in ten of them."""
+    rng = np.random.default_rng(rows)
+    tails = {
+        "normal": (rng.standard_normal, 0),
+        "exponential": (rng.standard_exponential, 1),
+        "log-normal": (lambda shape: rng.lognormal(0.0, 1.0, shape), 5),
+        "Cauchy": (rng.standard_cauchy, 5),
+        "Pareto": (lambda shape: rng.pareto(1.5, shape), 12),
+    }
+    for draw, most in tails.values():
+        sites = np.array([Design.of(draw((rows, 1000))).deviations() for _ in range(17)])
+        low = np.where(sites > 0.0, sites, np.inf).min(axis=0)
+        assert (sites.max(axis=0) > 5.0 * low).sum() <= most
+    # What is wrong is found: most columns of light tails have a deviation.
+    assert (Design.of(rng.uniform(size=(rows, 1000))).deviations() > 0.0).mean() > 0.9
+    assert (Design.of(rng.normal(size=(rows, 1000))).deviations() > 0.0).mean() > 0.6
+
+
+@pytest.mark.parametrize("rows", [10, 15, 20, 30])
+def test_pixels_of_sites_of_one_class_have_no_other_units(rows):
+    X, y = load_digits(return_X_y=True)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        order = np.lexsort((rng.random(y.size), y))
+        starts = rng.choice(y.size // rows, 12, replace=False) * rows
+        sites = np.array([Design.of(X[order[start : start + rows]]).deviations() for start in starts])
+        low = np.where(sites > 0.0, sites, np.inf).min(axis=0)
+        assert not (sites.max(axis=0) > 5.0 * low).any()

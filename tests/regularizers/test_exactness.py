@@ -263,6 +263,15 @@ def test_monotone_is_isotonic_regression(increasing):
             assert not (np.diff(p) < 0.0 if increasing else np.diff(p) > 0.0).any()
 
 
+@pytest.mark.parametrize("increasing", [True, False])
+def test_monotone_of_huge_numbers_is_that_of_a_multiple(increasing):
+    v = np.array([1.0, -1.0, 1.0, 1.0, -1.0, -0.5])
+    psi = Monotone(increasing=increasing)
+    p = psi.prox(1.5e308 * v, 1.0)
+    np.testing.assert_allclose(p / 1.5e308, psi.prox(v, 1.0), rtol=0, atol=1e-14)
+    assert psi.value(np.sort(1.5e308 * v)[:: 1 if increasing else -1]) == 0.0
+
+
 def rational_projection(v, radius, absolute):
     """Project onto the l1 ball or the simplex in rational arithmetic: no rounding at all."""
     exact = [Fraction(float(x)) for x in v]

@@ -17,6 +17,7 @@ from together import together
 from flwr_fco.algorithms import ShiftedSteps
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.regularizers import L1
+from flwr_fco.server.options import _NOT_IN_EVERY_METHOD
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
     STRATEGIES,
@@ -278,6 +279,30 @@ def test_of_several_objects_the_one_is_advised_that_the_strategy_takes(kind, opt
 def test_no_option_object_is_advised_that_the_strategy_does_not_take(kind, option):
     with pytest.raises(UnknownOptionError, match=f"{option}=3: {kind.__name__} has no such option; (did|help)"):
         kind(**{option: 3})
+
+
+@pytest.mark.parametrize("option", sorted(_NOT_IN_EVERY_METHOD))
+def test_an_option_of_few_methods_names_them(option):
+    takes = {name for name, kind in STRATEGIES.items() if option in inspect.signature(kind).parameters}
+    other = next(kind for name, kind in STRATEGIES.items() if name not in takes)
+    with pytest.raises(UnknownOptionError) as raised:
+        other(**{option: 0.1})
+    assert {name for name in STRATEGIES if re.search(rf"\b{name}\b", f"{raised.value}")} - {other.__name__} == takes
+
+
+@together(
+    ("option", "value", "advice"),
+    [
+        ("sparsity", 0.9, "write density=0.1"),
+        ("sparsity", 9, "write output=Last(nonzeros=9)"),
+        ("client_manager", None, "choose_nodes="),
+        ("num_clients", 4, "num_nodes="),
+        ("noise_multiplier", 1.0, "write privacy=GaussianDP(..., noise_multiplier=1.0)"),
+    ],
+)
+def test_names_of_other_libraries_lead_to_ours(option, value, advice):
+    with pytest.raises(UnknownOptionError, match=re.escape(advice)):
+        FedDualAvg(**{option: value})
 
 
 @together(

@@ -143,6 +143,8 @@ def test_the_mixing_time_of_the_theorems():
     assert complete(16).theorem_time(8) == 1.0
     with pytest.raises(ConfigurationError, match="never agree"):
         from_matrix([[0.0, 1.0], [1.0, 0.0]]).theorem_time(4)
+    with pytest.raises(ConfigurationError, match="factor=0; expected a number >= 1"):
+        chain(16).theorem_time(0)
 
 
 @pytest.mark.parametrize(

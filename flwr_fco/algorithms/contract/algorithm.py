@@ -45,10 +45,13 @@ class Implied(NamedTuple):
         A gradient of the client's loss, or a fixed multiple of it.
     point : ndarray of float64, shape (d,), optional
         Where, if it is one point that the client chose: a convex loss's gradients do not turn back from one to another.
+    convexity : float, default 0.0
+        Modulus of strong convexity, in the gradient's unit, that the method cannot do without.
     """
 
     gradient: Any
     point: Vector | None = None
+    convexity: float = 0.0
 
 
 class Algorithm(ClientHalf, ABC):

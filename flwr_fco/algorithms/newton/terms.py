@@ -27,6 +27,7 @@ gap Phi(w) - D(u) = G,
 
 or the variance of x_j, where u and u* sum to 0. A coefficient with |x_j'u*| / n below its l1 threshold is 0 in every
 optimum. Of the s_j the server knows a bound: the weighted mean of each client's largest, one number in the first round.
+With intercepts of their own u and u* sum to 0 at each client, which says c s_j^2 with the variance there.
 
 Ndiaye, Fercoq, Gramfort, Salmon: Gap safe screening rules for sparsity enforcing penalties (JMLR 2017), section 2, has
 the scaled dual points, and section 3 the radius.
@@ -57,6 +58,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import DualTerms, Objective
 from flwr_fco.objectives.design import LinearData, SparseDesign
 from flwr_fco.objectives.duality import duality_terms, num_intercepts, num_references, references
+from flwr_fco.objectives.site_intercept import SiteIntercept
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.wire.questions import CONVEX, ENTROPY, FACTS, LINKS, SLOPES
 
@@ -119,8 +121,13 @@ def constant_terms(objective: Objective, w: Vector) -> dict[str, Vector]:
 
 
 def largest_square(objective: Objective) -> Vector:
-    """Return the largest mean square of a client's columns, shape (1,); 0 if its loss is not one of predictions."""
+    """Return the largest mean square of a client's columns, shape (1,); 0 if its loss is not one of predictions.
+
+    With an intercept of its own it is the largest variance, times the curvature.
+    """
     data = objective.dual_terms()
+    if isinstance(objective, SiteIntercept) and isinstance(data, DualTerms) and data.link == "profiled":
+        return np.array([objective.largest_square()])
     if not isinstance(data, LinearData):
         return np.zeros(1)
     return np.array([data.design.mean_squares(data.weights).max(initial=0.0)])
@@ -349,7 +356,9 @@ class Evaluated(NamedTuple):
             Weighted mean of :func:`largest_square`.
         """
         terms = psi.separable_terms(self.w.shape)
-        curvature = {"identity": self.facts["factor"], "logistic": 0.25, "softmax": 0.5}.get(self.link)
+        # The squares of clients with intercepts of their own have the curvature in them.
+        curvatures = {"identity": self.facts["factor"], "logistic": 0.25, "softmax": 0.5, "profiled": 1.0}
+        curvature = curvatures.get(self.link)
         if terms is None or curvature is None or lower == -math.inf:
             return np.zeros(self.w.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))

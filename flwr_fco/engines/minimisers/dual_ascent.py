@@ -49,24 +49,8 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
     Hsieh and others: A dual coordinate descent method for large-scale linear SVM (ICML 2008), with shrinking: most
     passes visit only the examples with alpha strictly between 0 and 1.
     """
-    objective = problem.objective
-    if not isinstance(objective, Hinge):
-        instead = "Use engine='auto'"
-        if not objective.smooth:
-            instead = "No engine minimises it; take a method whose clients take (sub)gradient steps, such as LocalSGD"
-        raise ConfigurationError(
-            f"engine='dual-ascent' is for the hinge loss, not for {type(objective).__name__}. {instead}"
-        )
-    if objective._weights is not None or objective._offset is not None:
-        raise ConfigurationError(
-            "engine='dual-ascent' knows neither sample_weight nor offset of Hinge; leave them out, or take a method "
-            "whose clients take (sub)gradient steps, such as LocalSGD"
-        )
+    objective = _checked(problem)
     modulus = objective.l2 + problem.penalty
-    if not modulus > 0.0:
-        raise ConfigurationError(
-            f"l2={objective.l2:g} and penalty={problem.penalty:g} leave no strong convexity; give Hinge an l2 > 0"
-        )
     anchor = np.zeros(problem.size)
     if problem.shift is not None:
         anchor += problem.shift
@@ -113,3 +97,25 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
         if done[rule.work.rule]:
             return Minimum(theta, passes, problem.evaluations, 0, float(violation), max(gap, 0.0), True)
     return Minimum(theta, rule.work.max_iterations, problem.evaluations, 0, float(violation), max(gap, 0.0), False)
+
+
+def _checked(problem: LocalProblem) -> Hinge:
+    """Return a problem's objective, if the engine can minimise the problem."""
+    objective = problem.objective
+    if not isinstance(objective, Hinge):
+        instead = "Use engine='auto'"
+        if not objective.smooth:
+            instead = "No engine minimises it; take a method whose clients take (sub)gradient steps, such as LocalSGD"
+        raise ConfigurationError(
+            f"engine='dual-ascent' is for the hinge loss, not for {type(objective).__name__}. {instead}"
+        )
+    if objective._weights is not None or objective._offset is not None:
+        raise ConfigurationError(
+            "engine='dual-ascent' knows neither sample_weight nor offset of Hinge; leave them out, or take a method "
+            "whose clients take (sub)gradient steps, such as LocalSGD"
+        )
+    if not objective.l2 + problem.penalty > 0.0:
+        raise ConfigurationError(
+            f"l2={objective.l2:g} and penalty={problem.penalty:g} leave no strong convexity; give Hinge an l2 > 0"
+        )
+    return objective

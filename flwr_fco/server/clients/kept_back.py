@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from logging import WARNING
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
@@ -28,6 +25,11 @@ class CappedMinimisations(Part):
     def forget(self) -> None:
         self._capped: int | None = None
 
+    def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Forget the count of the last round: this one may be skipped."""
+        self.forget()
+        return nodes
+
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
         """Log clients that hit `max_iterations`."""
         capped = [uplink for uplink in uplinks if uplink.metrics.get("capped", 0.0) > 0.0]
@@ -37,15 +39,8 @@ class CappedMinimisations(Part):
             text = "Round %s: %s of %s clients stopped before their stopping rule was met, the first is %s"
             log(WARNING, text, host.current.number, len(capped), len(uplinks), capped[0].node)
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the count, if there is one."""
-        return {} if self._capped is None else {"capped": np.array(self._capped)}
-
-    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self._capped = int(arrays["capped"]) if "capped" in arrays else None
-
     def metrics(self, host: Host) -> dict[str, float | int]:
-        """Return the number of clients that stopped too early in the last round that counted."""
+        """Return the number of clients that stopped too early; nothing for a round that was skipped."""
         return {} if self._capped is None else {"num-capped": self._capped}
 
 

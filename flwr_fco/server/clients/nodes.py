@@ -123,7 +123,7 @@ class Nodes:
         ConfigurationError
             If there are too few nodes after the timeout.
         """
-        deadline = time.monotonic() + self.timeout
+        deadline, told = time.monotonic() + self.timeout, -1
         while True:
             available = listed(grid)
             # 1e-9: 0.29 of 100 nodes is 29, not 28.
@@ -136,7 +136,9 @@ class Nodes:
                     f"only {len(available)} nodes connected within node_timeout={self.timeout} seconds, "
                     f"{enough} are needed; start more SuperNodes, or lower min_available_nodes and min_train_nodes"
                 )
-            log(INFO, "Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), enough)
+            if len(available) != told:
+                text = "Waiting for nodes to connect: %d connected, %d needed; gives up after node_timeout=%g seconds"
+                log(INFO, text, told := len(available), enough, self.timeout)
             nap(deadline)
         self.meet(grid, available)
         # The SuperLink lists a killed node next to its successor until it has missed the node's heartbeats. A node that

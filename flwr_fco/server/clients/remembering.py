@@ -194,7 +194,8 @@ def told(
     last = _implied(half, message, before, uplink)
     assert last is not None
     assert last.point is not None
-    moved, bent = implied.point - last.point, implied.gradient - last.gradient
+    moved = implied.point - last.point
+    bent = implied.gradient - last.gradient - implied.convexity * moved
     return after, Said(length, float(moved @ bent), euclidean_norm(moved) * euclidean_norm(bent))
 
 

@@ -144,7 +144,7 @@ class IncrementBounds:
         #: Pass-through arrays that started without negative entries, such as variances and counters.
         self._positive: frozenset[str] | None = None
 
-    def observe(self, size: int, entries: Vector) -> None:
+    def observe(self, primal: Vector) -> None:
         """Check whether the model is far from its start, where medians larger than ever no longer count as usual.
 
         Honest gradients grow with the distance. A liar who may be a thousand times as long would pull the model away,
@@ -154,14 +154,12 @@ class IncrementBounds:
 
         Parameters
         ----------
-        size : int
-            Size of the model.
-        entries : ndarray of float64
-            The model's entries, all or only the non-zero ones.
+        primal : ndarray of float64, shape (d,)
+            The model that the next replies answer.
         """
-        norm = math.sqrt(np.vdot(entries, entries))
+        norm = math.sqrt(np.vdot(primal, primal))
         if len(self._begin) < _BEGIN:
-            self._begin.append(max(math.sqrt(size), norm))
+            self._begin.append(max(math.sqrt(primal.size), norm))
         self._far = norm > _FAR * max(self._begin)
 
     def objections(

@@ -15,7 +15,6 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Problem, To
-from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
@@ -139,8 +138,7 @@ class OwnClients:
         else:
             check_steps(uplink.steps, most, OWN_LOOPS)
         # A method's own loop may take steps of other sizes.
-        engine = mail.algorithm.engine is not None or mail.rateless
-        exact = engine and not mail.own_loops
+        exact = not mail.own_loops and (mail.algorithm.engine is not None or mail.rateless)
         check_elapsed(uplink.elapsed, uplink.steps, mail.step_size(), exact=exact)
         current.possible = claims
 
@@ -262,8 +260,24 @@ class Mail(Part):
         list of Reply
             Sorted by partition id: the node, and its uplink with its weight in ``examples``.
         """
+        assert self.grid is not None
         with self.explained(self.grid, self.current):
-            return self._exchange(letters)
+            sent = self._without_messages(letters)
+            if sent is not None and all(sent):
+                replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
+                # If all clients must take part, a client whose answer cannot count is asked again, by message.
+                good = self._read_sent(replies, all_or_none=self._kind.everyone)
+                if good is not None:
+                    strangers = [node for node, _ in letters if node.node_id not in self.nodes.informed]
+                    plans = [] if self.spec is None else [self.spec.arrays] * len(strangers)
+                    self.current.bytes_down += bytes_of([*(downlink.vectors for _, downlink in letters), *plans])
+                    return self._bounded(good)
+                sent = None
+            # Clients that have answered are not asked again: those in a new process lack data that only messages carry.
+            asked = list(zip(self.post(letters), sent or [None] * len(letters), strict=True))
+            answered = [as_reply(message, answer) for message, answer in asked if answer is not None]
+            rest = [message for message, answer in asked if answer is None]
+            return self.collect([*answered, *send_and_receive(self.grid, rest, self.timeout)])
 
     @contextmanager
     def explained(self, grid: Grid | None, current: Round) -> Iterator[None]:
@@ -286,25 +300,6 @@ class Mail(Part):
             reasons = {Node(row.node_id, row.partition_id): row.reason for row in current.left_out[-current.rows :]}
             self.schemas.explain(grid, reasons, nodes)
 
-    def _exchange(self, letters: Sequence[Letter]) -> list[Reply[Uplink]]:
-        assert self.grid is not None
-        sent = self._without_messages(letters)
-        if sent is not None and all(sent):
-            replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
-            # If all clients must take part, a client whose answer cannot count is asked again, by message.
-            good = self._read_sent(replies, all_or_none=self._kind.everyone)
-            if good is not None:
-                strangers = [node for node, _ in letters if node.node_id not in self.nodes.informed]
-                plans = [] if self.spec is None else [self.spec.arrays] * len(strangers)
-                self.current.bytes_down += bytes_of([*(downlink.vectors for _, downlink in letters), *plans])
-                return self._bounded(good)
-            sent = None
-        # Clients that have answered are not asked again: those in a new process lack data that only messages carry.
-        asked = list(zip(self.post(letters), sent or [None] * len(letters), strict=True))
-        answered = [as_reply(message, answer) for message, answer in asked if answer is not None]
-        rest = [message for message, answer in asked if answer is None]
-        return self.collect([*answered, *send_and_receive(self.grid, rest, self.timeout)])
-
     def _without_messages(self, letters: Sequence[Letter]) -> Sequence[Sent | None] | None:
         """Return the answers of clients that need no message, in their order; None if all clients need one."""
         current, options, exchange = self.current, self.options, getattr(self.grid, "exchange", None)
@@ -318,10 +313,8 @@ class Mail(Part):
             return None
         strangers = {node.node_id for node, _ in letters if node.node_id not in self.nodes.informed}
         if strangers:
-            introduce: Any = getattr(self.grid, "introduce", None)
-            if introduce is None:
-                return None
-            introduce(self.spec, self.digest, strangers)
+            grid: Any = self.grid
+            grid.introduce(self.spec, self.digest, strangers)
         answers: Sequence[Sent | None] | None = exchange(letters, current.number, self.digest)
         return answers
 
@@ -520,16 +513,6 @@ class Mail(Part):
             current.messages = messages
         return messages
 
-    def take_model(self, primal: Vector) -> None:
-        """Record the model that the next replies answer.
-
-        Parameters
-        ----------
-        primal : ndarray of float64, shape (d,)
-            The model, flat.
-        """
-        self.bounds.observe(primal.size, primal)
-
     # --- what comes back ------------------------------------------------------------------------------------------
 
     def collect(self, replies: Iterable[Message]) -> list[Reply[Uplink]]:
@@ -691,8 +674,8 @@ class Mail(Part):
             for node, missing in again:
                 if missing == "plan":
                     self.nodes.informed.discard(node.node_id)
-                text = f", with its {missing}" if missing else ""
-                log(INFO, "%s: %s is asked again%s", self.current.caller, node, text)
+                lost = f", with its {missing}" if missing else ""
+                log(INFO, "%s: %s is asked again%s", self.current.caller, node, lost)
             self.current.restoring.update(node.node_id for node, missing in again if missing)
             messages = self.post(self.letters(node for node, _ in again))
             assert self.grid is not None
@@ -716,9 +699,8 @@ class Mail(Part):
         good : sequence of Reply
             The replies that passed all checks.
         """
-        weights = checks.weights_of(
-            [reply.value.examples for reply in good], uniform=self.options.weighting == "uniform"
-        )
+        uniform = self.options.weighting == "uniform"
+        weights = checks.weights_of([reply.value.examples for reply in good], uniform=uniform)
         return checks.weighted(good, weights) if weights else []
 
     # --- saving ---------------------------------------------------------------------------------------------------

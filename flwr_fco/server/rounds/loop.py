@@ -34,7 +34,7 @@ from flwr_fco.server.rounds.hooks import Callback, Hooks, Progress, RoundHooks
 from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.server.rounds.subclass import has_own_hooks, hooked_round
 from flwr_fco.server.run import Run
-from flwr_fco.wire.arrays import NOT_FINITE
+from flwr_fco.wire.arrays import NOT_FINITE, OTHER_NAMES
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.metrics import as_metrics, joined_metrics
 
@@ -63,12 +63,7 @@ def run_rounds(
     began = time.monotonic()
     progress, watch = _prepare(run, grid, initial_arrays, num_rounds, callbacks, resume)
     run.progress, hooks, result = progress, progress.hooks, progress.result
-    log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
-    log(INFO, "\t├── Number of rounds: %d", num_rounds)
-    if resume is not None:
-        log(INFO, "\t├── Resumed after round %d: %s", progress.round, shown(resume))
-    run.choose_rates(grid)
-    run.strategy.summary()
+    _introduce(run, grid, progress.round, num_rounds, resume)
     number = -1
     try:
         progress.begin(run.strategy, num_rounds)
@@ -133,6 +128,16 @@ def _prepare(
     if resume is not None:
         _resume(run, resume, progress, num_rounds)
     return progress, watch
+
+
+def _introduce(run: Run, grid: Grid, done: int, num_rounds: int, resume: str | os.PathLike[str] | None) -> None:
+    """Log what begins after `done` rounds: the strategy's summary needs the rates, which clients may be asked about."""
+    log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
+    log(INFO, "\t├── Number of rounds: %d", num_rounds)
+    if resume is not None:
+        log(INFO, "\t├── Resumed after round %d: %s", done, shown(resume))
+    run.choose_rates(grid)
+    run.strategy.summary()
 
 
 def _resume(run: Run, path: str | os.PathLike[str], progress: Progress, num_rounds: int) -> None:
@@ -200,7 +205,9 @@ def _why_nothing(run: Run, result: Result) -> str:
         return f"{text}{replies} good replies in the last one; lower min_replies or wait for more clients"
     whys = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
     more = len(reasons) - 3
-    return f"{text}{whys}{f'; and {more} other reasons' if more > 0 else ''}. All are in the error's `result.left_out`"
+    advice = " Give `start` the arrays that the clients return." if all(OTHER_NAMES in why for why in reasons) else ""
+    others = f"; and {more} other reasons" if more > 0 else ""
+    return f"{text}{whys}{others}. All are in the error's `result.left_out`.{advice}"
 
 
 class _Watch:

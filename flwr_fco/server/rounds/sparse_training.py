@@ -89,7 +89,7 @@ class SparseTraining:
         if statistics and serves_unmodified(strategy):
             text = (
                 "%s and others are statistics of clients that train all weights, not of the model that is cut: count "
-                "them anew on some data before you evaluate or use it (docs/how-to/pytorch-project.md#buffers)"
+                "them anew, torch.optim.swa_utils.update_bn(loader, model), before you evaluate or use it"
             )
             log(INFO, text, statistics[0])
 

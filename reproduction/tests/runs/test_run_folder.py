@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from reproduction.runs.run_folder import RunFolder, read_run
+from reproduction.runs.run_folder import RunFolder, read_run, write_csv
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path):
@@ -69,6 +69,16 @@ def test_what_was_left_out_is_read_back_as_it_was_written(tmp_path):
         "kind": "train",
     }
     assert second["node_id"] == str(2**63)
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1"])
+def test_what_a_client_says_is_no_formula(tmp_path, text):
+    """In a spreadsheet; a table that is read and written again is the same."""
+    finished(tmp_path).save_left_out([Row(2, 17, None, text, "train")])
+    (row,) = read_run(tmp_path).left_out
+    assert row["reason"] == f"'{text}"
+    write_csv([row], tmp_path / "again.csv")
+    assert (tmp_path / "again.csv").read_text() == (tmp_path / "left-out.csv").read_text()
 
 
 def test_where_everything_counted_there_is_no_table(tmp_path):

@@ -9,7 +9,7 @@ from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Epochs, Steps
+from flwr_fco.strategies import DualFL, Epochs, Steps
 from flwr_fco.wire import flower as _flower
 
 STRATEGIES = (
@@ -45,6 +45,19 @@ def largest_rate(objectives):
     return 1.0 / max(own.batch_lipschitz(None, "l2") for own in objectives)
 
 
+def run(strategy, objectives, rounds):
+    layout = objectives[0].layout
+    with _flower.quiet(50), single_threaded_blas():
+        return simulate(
+            strategy,
+            app_of(objectives),
+            num_nodes=len(objectives),
+            num_rounds=rounds,
+            initial_arrays=layout.unflatten(np.zeros(layout.size)),
+            progress=False,
+        )
+
+
 SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 50))]
 
 
@@ -55,17 +68,24 @@ def test_nobody_is_left_out(seed):
     options = {"client_lr": 0.25 * largest_rate(objectives), "work": work, "regularizer": L1(0.01), **more}
     strategy = make(name, **options)
     strategy.fraction_evaluate, strategy.on_divergence, strategy.certificate_every = 1.0, "warn", 4
-    layout = objectives[0].layout
-    with _flower.quiet(50), single_threaded_blas():
-        result = simulate(
-            strategy,
-            app_of(objectives),
-            num_nodes=len(objectives),
-            num_rounds=25,
-            initial_arrays=layout.unflatten(np.zeros(layout.size)),
-            progress=False,
-        )
+    result = run(strategy, objectives, 25)
     assert result.left_out == []
     told = [m for m in result.train_metrics_clientapp.values() if "certificate-of" in m]
     assert told or name == "FedNewton"
     assert all(m["certificate-clients"] == m["certificate-of"] == len(objectives) for m in told)
+
+
+@pytest.mark.parametrize("seed", [100, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(101, 150))])
+@pytest.mark.parametrize("factor", [1.0, 2.0])
+def test_nobody_is_left_out_of_dual_fl_even_where_nu_is_twice_what_theory_allows(seed, factor):
+    objectives = federation(seed)
+    alpha = 0.0 if isinstance(objectives[0], LeastSquares) else 0.05
+    nu = alpha or min(float(np.linalg.eigvalsh(gram(own))[0]) for own in objectives)
+    strategy = DualFL(nu=factor * nu, alpha=alpha, fraction_evaluate=0.0)
+    strategy.on_divergence = "warn"
+    assert run(strategy, objectives, 12).left_out == []
+
+
+def gram(own):
+    design = np.column_stack([own.features, np.ones(own.num_examples)])
+    return design.T @ design / own.num_examples

@@ -3,13 +3,15 @@
 import logging
 
 import numpy as np
+import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from problems import app_of, clients, flat, run, start_arrays
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, Scaffold, run_of
+from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, Participation, Scaffold, run_of
 from flwr_fco.wire import flower as _flower
 
 
@@ -61,6 +63,18 @@ def test_the_handshake_makes_the_order_of_nodes_irrelevant():
     known = run(strategy(fraction_train=0.5), clients(), 6)
     assert flat(asked.arrays).tobytes() == flat(known.arrays).tobytes()
     assert grid.questions == 4
+
+
+def test_what_a_run_waits_for_is_told_once(caplog):
+    grid = Discreet(app_of(clients()), 4)
+    chosen = strategy(min_available_nodes=5, participation=Participation(node_timeout=0.05))
+    with (
+        caplog.at_level(logging.INFO, logger="flwr"),
+        pytest.raises(ConfigurationError, match=r"only 4 nodes .* 5 are needed"),
+    ):
+        start_on(grid, chosen)
+    told = [record.getMessage() for record in caplog.records if "Waiting for nodes" in record.getMessage()]
+    assert told == ["Waiting for nodes to connect: 4 connected, 5 needed; gives up after node_timeout=0.05 seconds"]
 
 
 def test_without_partition_ids_the_run_says_that_it_is_not_reproducible(caplog):

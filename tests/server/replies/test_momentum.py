@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from problems import clients, flat, run, start_arrays
+from representatives import nightly
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import lasso_duality_gap
@@ -12,7 +13,7 @@ from flwr_fco.strategies import Average, FedDualAvg, Steps, run_of
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "work": Steps(1, batch_size=None)}
 
 
-@pytest.mark.parametrize("momentum", [0.3, 0.9])
+@pytest.mark.parametrize("momentum", [0.9, *nightly(0.3)])
 def test_the_limit_is_that_of_the_problem_with_the_same_strength(momentum):
     """Were elapsed left behind, psi would weigh 1 - momentum of what it should, and the gap would show it."""
     objectives = clients()

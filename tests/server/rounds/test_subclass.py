@@ -236,6 +236,12 @@ def test_arrays_of_another_model_are_named():
         go(answering(lambda number, arrays, metrics: (ArrayRecord({"v": arrays["w"]}), metrics)))
 
 
+def test_clients_that_return_a_part_of_the_model_are_told_what_to_start_from():
+    start = {"w": np.zeros((6, 5)), "head": np.zeros(3)}
+    with pytest.raises(NothingTrainedError, match=r"missing \['head'\].*the arrays that the clients return"):
+        simulate(FedDualAvg(**DENSE), client_app(), num_nodes=2, num_rounds=2, initial_arrays=start, progress=False)
+
+
 def test_a_loop_of_one_s_own_passes_changes_on():
     seen = []
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import FEATURES, D, app_of, clients, flat, run, start_arrays, trackers_of
-from representatives import crossed
+from representatives import crossed, nightly
 from together import together
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
@@ -138,7 +138,7 @@ def quadratics():
     return objectives, np.linalg.solve(hessian, right)
 
 
-@pytest.mark.parametrize("graph", [None, "ring", "chain"])
+@pytest.mark.parametrize("graph", [None, "chain", *nightly("ring")])
 def test_tracking_removes_the_bias_of_heterogeneous_clients(graph):
     objectives, optimum = quadratics()
     more = options(client_lr=0.08, work=Steps(5, batch_size=None))

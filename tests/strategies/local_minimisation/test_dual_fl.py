@@ -318,6 +318,22 @@ def test_an_iteration_cap_is_reported():
     assert result.train_metrics_clientapp[1]["gradient-evaluations"] >= 2
 
 
+def test_a_round_that_is_skipped_says_nothing_of_iteration_caps():
+    def silent(message, context, call_next):
+        train = message.metadata.message_type == "train"
+        if train and message.metadata.group_id == "2" and context.node_config["partition-id"] == 0:
+            raise RuntimeError("silent")
+        return call_next(message, context)
+
+    strategy = DualFL(nu=NU, work=Minimise(engine="aogm", tolerance=1e-13, max_iterations=2))
+    history = run(strategy, problem(), 3, mods=[silent], raise_errors=False).train_metrics_clientapp
+    assert [(history[number]["skipped"], history[number].get("num-capped")) for number in (1, 2, 3)] == [
+        (0, 5),
+        (1, None),
+        (0, 5),
+    ]
+
+
 def test_fed_prox_is_told_its_penalty_in_every_round():
     """A message without a rate and with one number lost the number."""
     objectives = problem()

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 
 from flwr_fco.algorithms.newton.method import _begun_anew
 from flwr_fco.algorithms.newton.terms import Evaluated, constant_terms, evaluation_terms, largest_square
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson, SiteIntercept
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, NonNegative
 from flwr_fco.strategies import FedNewton, proved_zero
 
@@ -148,8 +148,11 @@ def _reach(objective, point, at_zero):
         (Logistic([[2.0]], [1], intercept=False), 1.0),
         # The slopes of two classes are opposite, and the radius is of both.
         (MultinomialLogistic([[2.0]], [1], num_classes=2, intercept=False), 2.0**0.5),
+        (SiteIntercept(LeastSquares([[7.0], [9.0]], [1.0, 2.0], scale=0.5)), 1.0),
+        (SiteIntercept(LeastSquares([[3.0], [4.0]] * 2, [1.0, 2.0] * 2, scale=2.0), strata=[0, 0, 1, 1]), 1.0),
+        (SiteIntercept(Logistic([[7.0], [9.0]] * 13, [0, 1] * 13)), 1.0),
     ],
-    ids=["squares", "scaled squares", "logistic", "multinomial"],
+    ids=["squares", "scaled squares", "logistic", "multinomial", "own", "of strata", "own logistic"],
 )
 def test_the_radius_reaches_the_optimal_slope_and_no_further(objective, slack):
     """Of one example the dual is as curved as the bound says: a smaller radius would be wrong."""
@@ -158,6 +161,46 @@ def test_the_radius_reaches_the_optimal_slope_and_no_further(objective, slack):
     reach, distance = _reach(objective, point, objective.value(np.zeros(size)))
     assert distance * (1.0 - 1e-9) <= reach
     assert reach == pytest.approx(slack * distance, rel=0.02)
+
+
+@pytest.mark.parametrize("kind", ["squares", "logistic"])
+@pytest.mark.parametrize("case", ["sites", "strata", "one class", "weights and an l2 term", "a free column"])
+@pytest.mark.filterwarnings("ignore:few rows for an intercept")
+def test_intercepts_that_stay_at_the_sites_leave_the_proofs(kind, case):
+    """Nothing that the optimum has, or may have, is proved zero; nearly all that can be is."""
+    found = provable = 0
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        objectives, units = [], np.exp(rng.normal(0.0, 0.5, P))
+        for m, n in enumerate((24, 40, 30)):
+            X = rng.normal(3.0 * m, 1.0, size=(n, P)) * units
+            scores = X @ (np.arange(P) % 3 == 0) * 0.8 + 5.0 * m + rng.normal(size=n)
+            options = {"sample_weight": rng.uniform(0.5, 1.5, n), "l2": 0.2} if "weights" in case else {}
+            labels = scores > np.median(scores) + 1e3 * (case == "one class" and m == 1)
+            own = LeastSquares(X, scores, **options) if kind == "squares" else Logistic(X, labels, **options)
+            objectives.append(SiteIntercept(own, strata=np.arange(n) % 2 if case == "strata" else None))
+        zero = sum(own.num_examples * own.gradient(np.zeros(P)) for own in objectives) / 94
+        strength = (0.5, 0.2)[seed % 2] * np.abs(zero).max()
+        psi = L1(strength, np.r_[0.0, np.ones(P - 1)]) if case == "a free column" else L1(strength)
+        result, strategy = solved(objectives, psi)
+        w = result.arrays["coefficients"].numpy()
+        assert numbers(result, "duality-gap")[-1] <= 1e-8
+        slopes = sum(own.num_examples * own.gradient(w) for own in objectives) / 94
+        slopes = np.abs(slopes - getattr(objectives[0], "l2", 0.0) * w)
+        proved = proved_zero(strategy)["coefficients"]
+        assert (slopes[proved] < (1.0 - 1e-5) * strength).all()
+        assert not w[proved].any()
+        assert not (case == "a free column" and proved[0])
+        inside = slopes < 0.99 * strength
+        found, provable = found + proved.sum(), provable + inside[case == "a free column" :].sum()
+    assert found >= 0.95 * provable > 0
+
+
+def test_counts_have_no_radius():
+    rows = np.random.default_rng(0).normal(size=(30, 3))
+    objective = SiteIntercept(Poisson(rows, np.arange(30) % 4))
+    _, strategy = solved([objective, objective], L1(0.5))
+    assert not proved_zero(strategy)["coefficients"].any()
 
 
 def test_nothing_is_said_where_nothing_can_be_proved():
