@@ -15,7 +15,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from flwr_fco import __version__
+import flwr_fco
 from flwr_fco.models import printable
 from reproduction.pictures.appearance import Appearance, appearances
 from reproduction.pictures.comparison import Group, logarithmic_metrics, metric_names
@@ -84,7 +84,7 @@ def _page(groups: Sequence[Group]) -> str:
         columns=_COLUMNS,
         metrics=metrics,
         runs=runs,
-        written=f"flwr-fco {__version__}, {date.today().isoformat()}",
+        written=f"flwr-fco {flwr_fco.__version__}, {date.today().isoformat()}",
         curves=[
             ("Curves", _curves(groups, [name for name in names if name not in (*_PROMISED, *_COSTS)], "curves")),
             ("Sparsity, rank and support", _curves(groups, [name for name in names if name in _PROMISED], "promised")),
