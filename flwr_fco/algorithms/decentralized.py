@@ -18,13 +18,17 @@ matrix `mixing`::
     DFedMid: each node takes proximal steps primal <- retrieve(grad h(primal) - client_lr g, client_lr); then
         primal <- retrieve(U (grad h(primal_0) + server_lr increment), server_lr elapsed of the round)
 
+    DReFedDA-GT in stages (algorithm 3 with general U): duals and trackers go back to 0, and the next reference is the
+        sparsified mean of the stage's points, each the mean over the nodes. So does the authors' public code.
+
 The trackers sum to 0 after every round. A node that misses a round keeps its state, and its neighbours keep the weight
 that they give it: the effective U is symmetric and doubly stochastic again. A node that leaves for good hands its
 tracker to its neighbours, so that the remaining nodes converge to their own optimum.
 
 The relay. Flower has no channel between clients: the server holds every node's dual and tracker, mixes them, and sends
 each node only its own mixture (and its own tracker, for GT). So clients have no state to lose; the server sees every
-increment, which on a real graph only neighbours would see.
+increment, which on a real graph only neighbours would see. It also has the mean over all nodes from which a stage
+begins; on a real graph the nodes would have to gossip for it.
 
 psi is an extension: of the paper's methods only DFedMid has one. It composes through `retrieve` as in FedDualAvg.
 
@@ -58,7 +62,6 @@ from flwr_fco.algorithms.contract import (
     Option,
     Problem,
     Replies,
-    Setting,
     Start,
     To,
     Vector,
@@ -66,7 +69,7 @@ from flwr_fco.algorithms.contract import (
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
-from flwr_fco.algorithms.restricted_gradient_tracking import restricted_map
+from flwr_fco.algorithms.restricted_gradient_tracking import Staged
 from flwr_fco.topology import consensus_error, root_mean_square_norm
 
 _State = TypeVar("_State")
@@ -288,25 +291,62 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
         return [("Trackers", f"start at {self.tracker_start}")]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecentralizedRestricted(DecentralizedGradientTracking):
-    """Decentralised gradient tracking around the start point, within a ball of the map's norm.
+class StagedGraphState(NamedTuple):
+    """State of restricted gradient tracking on a graph in stages.
 
     Parameters
     ----------
-    radius_squared : float, optional
-        Q.
+    dual, elapsed, trackers, round, started
+        See :class:`GraphState`.
+    stage, stage_round, reference, stage_points
+        See :class:`flwr_fco.algorithms.restricted_gradient_tracking.MultistepState`; a point is the nodes' mean.
+    """
+
+    dual: Matrix
+    elapsed: Vector
+    trackers: Matrix
+    round: int
+    started: int
+    stage: int
+    stage_round: int
+    reference: Vector
+    stage_points: Vector
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
+    """Decentralised gradient tracking around the start point, within a ball of the map's norm, also in stages.
 
     References
     ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2 with general U.
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 2 and 3 with general
+    U.
     """
 
-    radius_squared: float | None = None
+    def init(self, problem: Problem, primal: Vector) -> Any:
+        """Return the state before round 1, with the position in the stages if there are any."""
+        state = super().init(problem, primal)
+        return StagedGraphState(*state, 0, 0, primal, self._no_points(primal.size)) if self.stages else state
 
-    def setting(self, given: Setting, state: Any) -> Setting:
-        """Return the mirror map around the start point, within the ball."""
-        return given._replace(mirror_map=restricted_map(given.mirror_map, given.start, self.radius_squared))
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the state after the round, or the first state of the next stage if a stage ends."""
+        return self._counted(problem, state, super().aggregate(problem, state, replies))
+
+    def _centre(self, problem: Problem, state: Any) -> Vector:
+        mean: Vector = _graph(problem).here(self.node_points(problem, state)).mean(axis=0)
+        return mean
+
+    def _emptied(self, state: StagedGraphState) -> StagedGraphState:
+        zeros = np.zeros_like(state.dual)
+        return state._replace(dual=zeros, elapsed=np.zeros_like(state.elapsed), trackers=zeros)
+
+    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
+        """Return the metrics of DFedDA-GT, and the stage if there are stages."""
+        return {**super().metrics(problem, state), **({"stage": int(state.stage)} if self.stages else {})}
+
+    def describe(self, state: Any) -> list[tuple[str, str]]:
+        """Return the lines about the trackers and, if there are stages, about them."""
+        return [*(self._stage_lines(state) if self.stages else []), *super().describe(state)]
 
 
 @dataclass(frozen=True, kw_only=True)

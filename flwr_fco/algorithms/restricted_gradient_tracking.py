@@ -32,13 +32,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Problem, Replies, Setting, Vector
-from flwr_fco.algorithms.contract.choices import Average, Reference
+from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting, Vector
+from flwr_fco.algorithms.contract.choices import Average, Last, Reference
 from flwr_fco.algorithms.contract.theorems import theorem_rate
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.core.layout import largest_entries
@@ -256,33 +256,30 @@ class MultistepState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultistepGradientTracking(RestrictedGradientTracking):
-    """Stages of restricted gradient tracking, each from the sparsified mean of the previous one.
+class Staged(Algorithm):
+    """Stages of a restricted method: what algorithm 3 adds to it, with a server and on a graph.
 
     Parameters
     ----------
+    radius_squared : float, optional
+        Q_0.
     stages : sequence of Stage
         Length and numbers of each stage.
-    output : str or Average
+    output : str, Last or Average
         The window of a moving average is also that of a reference.
     reference : Reference
         Which points the reference averages, and the number of entries that it keeps, s.
-
-    References
-    ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 3.
     """
 
-    stages: Sequence[Stage]
-    output: str | Average
-    reference: Reference
+    radius_squared: float | None = None
+    stages: Sequence[Stage] = ()
+    output: str | Last | Average = "last"
+    reference: Reference = field(default=Reference())
 
-    # --- stages ---------------------------------------------------------------------------------------------------
-
-    def setting(self, given: Setting, state: MultistepState | None) -> Setting:
+    def setting(self, given: Setting, state: Any) -> Setting:
         """Return the map around the reference of the state's stage, within its ball, and the stage's work and rates."""
-        number = 0 if state is None else state.stage
-        reference = given.start if state is None else state.reference
+        number = self._number(state)
+        reference = state.reference if self.stages and state is not None else given.start
         mirror_map = restricted_map(given.mirror_map, reference, radius_of(self.stages, self.radius_squared, number))
         setting = given._replace(mirror_map=mirror_map, stage=number)
         if not self.stages:
@@ -292,6 +289,9 @@ class MultistepGradientTracking(RestrictedGradientTracking):
             setting = setting._replace(work=FirstOrder(steps=stage.local_steps, batch_size=given.work.batch_size))
         return setting._replace(client_lr=stage.client_lr, server_lr=stage.server_lr)
 
+    def _number(self, state: Any) -> int:
+        return int(state.stage) if self.stages and state is not None else 0
+
     @property
     def _restart_rounds(self) -> int | None:
         """Number of rounds that a reference averages; None for all rounds of a stage."""
@@ -299,21 +299,22 @@ class MultistepGradientTracking(RestrictedGradientTracking):
             return self.output.window
         return self.reference.window
 
-    # --- the mathematics ------------------------------------------------------------------------------------------
-
-    def init(self, problem: Problem, primal: Vector) -> Any:
-        """Return the state before round 1: a first stage around the start point."""
-        return MultistepState(*super().init(problem, primal), 0, 0, primal, self._no_points(primal.size))
-
     def _no_points(self, size: int) -> Vector:
         return np.zeros(size) if self._restart_rounds is None else np.zeros((0, size))
 
-    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
-        """Return the state of ReFedDA-GT, or the first state of the next stage if a stage ends."""
-        following: Any = super().aggregate(problem, state, replies)
-        if problem.round == 0 or state.stage + 1 >= len(self.stages):
+    def _centre(self, problem: Problem, state: Any) -> Vector:
+        """Return what a round contributes to the mean of its stage."""
+        return self.retrieve(problem, state)
+
+    def _emptied(self, state: Any) -> Any:
+        """Return a state with all duals and trackers at 0."""
+        raise NotImplementedError
+
+    def _counted(self, problem: Problem, state: Any, following: Any) -> Any:
+        """Return the state after a round, or the first state of the next stage if a stage ends."""
+        if problem.round == 0 or self._number(state) + 1 >= len(self.stages):
             return following
-        point, rounds = self.retrieve(problem, following if self.reference.newest else state), self._restart_rounds
+        point, rounds = self._centre(problem, following if self.reference.newest else state), self._restart_rounds
         if rounds is None:
             points = state.stage_points + point if state.stage_round else point
         else:
@@ -321,23 +322,47 @@ class MultistepGradientTracking(RestrictedGradientTracking):
         following = following._replace(stage_points=points, stage_round=state.stage_round + 1)
         return following if following.stage_round < self.stages[state.stage].rounds else self._next_stage(following)
 
-    def _next_stage(self, state: MultistepState) -> MultistepState:
-        """Return the first state of the next stage: the reference is the sparsified mean, dual and trackers are 0."""
+    def _next_stage(self, state: Any) -> Any:
+        """Return the first state of the next stage: the reference is the sparsified mean, duals and trackers are 0."""
         mean = (
             state.stage_points / state.stage_round if self._restart_rounds is None else state.stage_points.mean(axis=0)
         )
         reference = mean if self.reference.sparsity is None else largest_entries(mean, self.reference.sparsity)
-        zeros = np.zeros(reference.size)
-        return state._replace(
-            dual=zeros,
-            elapsed=0.0,
-            control=zeros,
-            derivable=0,
+        return self._emptied(state)._replace(
             stage=state.stage + 1,
             stage_round=0,
             reference=reference,
             stage_points=self._no_points(reference.size),
         )
+
+    def _stage_lines(self, state: Any) -> list[tuple[str, str]]:
+        """Return the lines about the stages and the restriction."""
+        lengths = ", ".join(str(stage.rounds) for stage in self.stages)
+        stages = f"{len(self.stages)}, of {lengths} rounds" if self.stages else "one, without an end"
+        radius = radius_of(self.stages, self.radius_squared, self._number(state))
+        return [("Stages", stages), ("Reference", f"the start point of the stage, primals {_ball_text(radius)}")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultistepGradientTracking(Staged, RestrictedGradientTracking):
+    """Stages of restricted gradient tracking, each from the sparsified mean of the previous one.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 3.
+    """
+
+    def init(self, problem: Problem, primal: Vector) -> Any:
+        """Return the state before round 1: a first stage around the start point."""
+        return MultistepState(*super().init(problem, primal), 0, 0, primal, self._no_points(primal.size))
+
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the state of ReFedDA-GT, or the first state of the next stage if a stage ends."""
+        return self._counted(problem, state, super().aggregate(problem, state, replies))
+
+    def _emptied(self, state: MultistepState) -> MultistepState:
+        zeros = np.zeros(state.dual.size)
+        return state._replace(dual=zeros, elapsed=0.0, control=zeros, derivable=0)
 
     def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
         """Return the metrics of FedDA-GT and the stage."""
@@ -345,11 +370,7 @@ class MultistepGradientTracking(RestrictedGradientTracking):
 
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the stages, the restriction and the trackers."""
-        lengths = ", ".join(str(stage.rounds) for stage in self.stages)
-        stages = f"{len(self.stages)}, of {lengths} rounds" if self.stages else "one, without an end"
-        radius = radius_of(self.stages, self.radius_squared, 0 if state is None else state.stage)
-        reference = f"the start point of the stage, primals {_ball_text(radius)}"
-        return [("Stages", stages), ("Reference", reference), *GradientTracking.describe(self, state)]
+        return [*self._stage_lines(state), *GradientTracking.describe(self, state)]
 
 
 def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int) -> float | None:

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from logging import ERROR
 from typing import Any, NamedTuple, TypeVar
 from weakref import finalize
 
@@ -18,11 +19,12 @@ from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves
 from flwr_fco.client_apps.disclosed import as_may_leave, check_folds
 from flwr_fco.client_apps.quotas import Limits, LocalSolver, clear_errors
 from flwr_fco.core.layout import Layout
+from flwr_fco.core.logs import log
 from flwr_fco.core.randomness import random_generator, random_generators
 from flwr_fco.core.schema import Names, grades_of, names_of, schema_number
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.run import ENGINES, answer
-from flwr_fco.errors import OTHER_MODEL, ConfigurationError
+from flwr_fco.errors import OTHER_MODEL, ConfigurationError, PublicError
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import SparseDesign
@@ -224,7 +226,7 @@ class ClientData(NamedTuple):
         kept = _objectives.find(key)
         if kept is not None:
             return kept
-        loaded: Any = self.load(context)
+        loaded: Any = self._loaded(context)
         if not isinstance(loaded, Objective):
             # Do not show the value: it may be the client's data, and the error message goes to the server.
             plain = loaded is None or isinstance(loaded, str | int | float)
@@ -242,6 +244,19 @@ class ClientData(NamedTuple):
         self.disclosure.check(loaded, what)
         _objectives.keep(key, loaded, self.max_objectives)
         return loaded
+
+    def _loaded(self, context: Context) -> Any:
+        try:
+            return self.load(context)
+        except Exception as error:
+            if isinstance(error, PublicError) or not self.disclosure.limits_rows:
+                raise
+            # Its text may hold values of single rows, such as labels, and goes to the server.
+            log(ERROR, "Run %s: this site's data cannot be loaded", context.run_id, exc_info=error)
+            raise ConfigurationError(
+                f"this site's data cannot be loaded ({type(error).__name__}). The reason is in its own log: its owner "
+                "limits what is said of few rows, and a text may be about one"
+            ) from None
 
 
 @dataclass(frozen=True)

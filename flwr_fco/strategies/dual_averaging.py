@@ -55,6 +55,7 @@ class FedDualAvg(
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 3.
+    BibTeX: yuan2021federated, in docs/reference/notation.md.
 
     Examples
     --------
@@ -83,6 +84,7 @@ class FedDualAvgOSP(FedDualAvg, limit=ToZero(), source="[1], algorithm 5"):
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 5.
+    BibTeX: yuan2021federated, in docs/reference/notation.md.
 
     Examples
     --------
@@ -105,6 +107,7 @@ class FedDA(FedDualAvg, limit=Biased("as `FedDualAvg`, which it is"), source="[2
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1 without tracking and
     with U = 11'/M.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -150,6 +153,7 @@ class FastFedDA(
     References
     ----------
     Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+    BibTeX: bao2022fast, in docs/reference/notation.md.
 
     Examples
     --------
@@ -193,6 +197,7 @@ class CFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging, limit=Vanishing(
     References
     ----------
     Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+    BibTeX: bao2022fast, in docs/reference/notation.md.
 
     Examples
     --------
@@ -223,6 +228,7 @@ class MCFedDA(CFedDA, algorithm=StagedFastDualAveraging):
     References
     ----------
     Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+    BibTeX: bao2022fast, in docs/reference/notation.md.
 
     Examples
     --------

@@ -47,6 +47,7 @@ class FedDAGT(
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1 with U = 11'/M, and
     equation (4) with its erratum for partial participation.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -76,6 +77,7 @@ class Scaffold(
     References
     ----------
     Karimireddy and others: SCAFFOLD (ICML 2020), algorithm 1.
+    BibTeX: karimireddy2020scaffold, in docs/reference/notation.md.
 
     Examples
     --------
@@ -104,6 +106,7 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -119,6 +122,15 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
     def __check__(self) -> None:
         super().__check__()
         restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+
+
+def _checked(stages: Sequence[Stage] | None) -> Sequence[Stage]:
+    """Return the stages, none by default; raise ConfigurationError if a number of one is not positive."""
+    for n, stage in enumerate(stages or ()):
+        values = {name: value for name, value in stage._asdict().items() if value is not None}
+        if any(not value > 0 for value in values.values()) or stage.rounds != int(stage.rounds):
+            raise ConfigurationError(f"stage {n} is {stage}; expected positive numbers")
+    return tuple(stages or ())
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -142,6 +154,7 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 3.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -157,12 +170,8 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     reference: Reference = field(default=Reference())
 
     def __check__(self) -> None:
-        self.stages = tuple(self.stages or ())
+        self.stages = _checked(self.stages)
         super().__check__()
-        for n, stage in enumerate(self.stages):
-            values = {name: value for name, value in stage._asdict().items() if value is not None}
-            if any(not value > 0 for value in values.values()) or stage.rounds != int(stage.rounds):
-                raise ConfigurationError(f"stage {n} is {stage}; expected positive numbers")
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -182,6 +191,7 @@ class DFedDA(
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -210,6 +220,7 @@ class DFedDAGT(
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
@@ -236,6 +247,7 @@ class DScaffold(
     References
     ----------
     Karimireddy and others: SCAFFOLD (ICML 2020), with gossip instead of the server's mean.
+    BibTeX: karimireddy2020scaffold, in docs/reference/notation.md.
 
     Examples
     --------
@@ -257,27 +269,39 @@ class DReFedDAGT(
 ):
     """ReFedDA-GT on a graph: :class:`DFedDAGT` around a reference point, within a ball of the map's norm.
 
-    The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``.
+    With `stages` it is Multistep ReFedDA-GT on a graph, as in the authors' public code: a new stage begins at the
+    sparsified mean over all nodes, which the relay knows and a node would not. The trackers start at 0 in every stage.
+    The mirror map must be ``PNorm`` or ``Euclidean``.
 
     Parameters
     ----------
     radius_squared : float, optional
-        Q: the primal points stay within sqrt(Q) of the start point, the reference; no limit by default.
+        Q: the primal points stay within sqrt(Q) of the reference, at first the start point; no limit by default.
+    stages : sequence of Stage, optional
+        As in :class:`MultistepReFedDAGT`; by default one stage without an end.
+    reference : Reference, default Reference()
+        As in :class:`MultistepReFedDAGT`. The authors' code has ``Reference(sparsity=s, window=100, newest=True)``.
 
     References
     ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2 with general U.
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 2 and 3 with general
+    U.
+    BibTeX: liang2023gradient, in docs/reference/notation.md.
 
     Examples
     --------
     >>> from flwr_fco.mirror_maps import PNorm
-    >>> DReFedDAGT(mixing="ring", mirror_map=PNorm(12.0), radius_squared=25_000.0).radius_squared
-    25000.0
+    >>> strategy = DReFedDAGT(mixing="ring", mirror_map=PNorm(12.0), radius_squared=25_000.0, stages=[Stage(300)] * 3)
+    >>> len(strategy.stages)
+    3
     """
 
     radius_squared: float | None = None
+    stages: Sequence[Stage] | None = None
+    reference: Reference = field(default=Reference())
 
     def __check__(self) -> None:
+        self.stages = _checked(self.stages)
         super().__check__()
         restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 
@@ -304,6 +328,7 @@ class DFedMid(
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, section 7; Yuan, Zaheer, Reddi:
     Federated Composite Optimization (ICML 2021), algorithm 2.
+    BibTeX: liang2023gradient, yuan2021federated, in docs/reference/notation.md.
 
     Examples
     --------

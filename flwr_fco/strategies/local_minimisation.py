@@ -54,6 +54,7 @@ class FedProx(
     ----------
     Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks (MLSys 2020),
     algorithm 2.
+    BibTeX: li2020federated, in docs/reference/notation.md.
 
     Examples
     --------
@@ -90,6 +91,7 @@ class FedDR(
     ----------
     Tran-Dinh, Pham, Phan, Nguyen: FedDR, randomized Douglas-Rachford splitting algorithms for nonconvex federated
     composite optimization (NeurIPS 2021), algorithm 1.
+    BibTeX: trandinh2021feddr, in docs/reference/notation.md.
 
     Examples
     --------
@@ -124,6 +126,7 @@ class FedDyn(
     ----------
     Acar, Zhao, Matas, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization (ICLR 2021),
     algorithm 1.
+    BibTeX: acar2021federated, in docs/reference/notation.md.
 
     Examples
     --------
@@ -177,6 +180,7 @@ class DualFL(
     ----------
     Park, Xu: DualFL, a duality-based federated learning algorithm with communication acceleration in the general
     convex regime, algorithm 1.
+    BibTeX: park2023dualfl, in docs/reference/notation.md.
 
     Examples
     --------
@@ -234,6 +238,7 @@ class Scaffnew(
     ----------
     Mishchenko, Malinovsky, Stich, Richtarik: ProxSkip, yes! Local gradient steps provably lead to communication
     acceleration! Finally! (ICML 2022), algorithm 2.
+    BibTeX: mishchenko2022proxskip, in docs/reference/notation.md.
 
     Examples
     --------

@@ -68,6 +68,7 @@ class FedNewton(
     Lee, Sun, Saunders: Proximal Newton-type methods for minimizing composite functions (SIAM J. Optim. 2014). Massias,
     Gramfort, Salmon: Celer, a fast solver for the lasso with dual extrapolation (ICML 2018). Ndiaye, Fercoq, Gramfort,
     Salmon: Gap safe screening rules for sparsity enforcing penalties (JMLR 2017).
+    BibTeX: lee2014proximal, massias2018celer, ndiaye2017gap, in docs/reference/notation.md.
 
     Examples
     --------

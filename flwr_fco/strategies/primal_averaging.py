@@ -30,6 +30,7 @@ class LocalSGD(
     ----------
     McMahan, Moore, Ramage, Hampson, y Arcas: Communication-efficient learning of deep networks from decentralized data
     (AISTATS 2017), algorithm 1.
+    BibTeX: mcmahan2017communication, in docs/reference/notation.md.
 
     Examples
     --------
@@ -61,6 +62,7 @@ class FedAvgSubgradient(
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), section 5, 'FedAvg'.
+    BibTeX: yuan2021federated, in docs/reference/notation.md.
 
     Examples
     --------
@@ -93,6 +95,7 @@ class FedMid(
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 2.
+    BibTeX: yuan2021federated, in docs/reference/notation.md.
 
     Examples
     --------
@@ -116,6 +119,7 @@ class FedMidOSP(FedMid, limit=Biased("near the solution; not as sparse"), source
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 4.
+    BibTeX: yuan2021federated, in docs/reference/notation.md.
 
     Examples
     --------
@@ -150,6 +154,7 @@ class FeDualEx(
     References
     ----------
     Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 1.
+    BibTeX: bai2024local, in docs/reference/notation.md.
 
     Examples
     --------
@@ -192,6 +197,7 @@ class FedMiP(
     References
     ----------
     Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 2 (appendix H).
+    BibTeX: bai2024local, in docs/reference/notation.md.
 
     Examples
     --------

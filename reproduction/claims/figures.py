@@ -146,15 +146,18 @@ def _curves(definition: Definition, outcomes: Outcomes) -> Any:
             panel = panels[line.part, claim.arguments["metric"]]
             curves[f"bound, {line.curve}"] = {panel: [bound_series(outcomes[line.label][0], **own)]}
     metrics = {panel: metric for (_, metric), panel in panels.items()}
+    # A part of another problem may not report all metrics.
+    drawn = [panel for panel in metrics if any(own.get(panel) for own in curves.values())]
+    in_rows = min(len(parts), len(definition.panels)) > 1 and drawn == list(metrics)
     return figure_of_curves(
         curves,
-        list(metrics),
+        drawn,
         definition.title,
         # A row for each part, if there are several and each has several panels.
-        columns=len(definition.panels) if min(len(parts), len(definition.panels)) > 1 else 0,
+        columns=len(definition.panels) if in_rows else 0,
         methods={**dict.fromkeys(curves, "bound"), **{line.curve: line.strategy for line in definition.runs}},
         coloured=_coloured(definition),
-        levels={line.label for line in definition.runs if line.strategy in BASELINES},
+        levels={line.curve for line in definition.runs if line.strategy in BASELINES},
         logarithmic={panel for panel, metric in metrics.items() if metric.partition(_AGAINST)[0] in _LOGARITHMIC},
         limits={panel: definition.limits[metric] for panel, metric in metrics.items() if metric in definition.limits},
         across={panel: definition.axes[part] for (part, _), panel in panels.items() if part in definition.axes},

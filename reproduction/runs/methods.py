@@ -243,6 +243,7 @@ def _arguments(kind: type[CompositeStrategy]) -> list[str]:
 #: name of its extra option, if any.
 _STAGES: Mapping[str, tuple[Callable[..., list[Any]], str]] = {
     "MCFedDA": (lambda length, num_rounds, radius: halving_stages(length, radius), "radius"),
+    "DReFedDAGT": (equal_stages, ""),
     "MultistepReFedDAGT": (equal_stages, ""),
 }
 #: Strategies whose stages can be computed from a theorem.
@@ -261,10 +262,10 @@ def no_stages(strategy: str, options: Mapping[str, Any]) -> str:
     Examples
     --------
     >>> no_stages("FedMid", {})
-    '0, because FedMid has no stages (MCFedDA and MultistepReFedDAGT have)'
+    '0, because FedMid has no stages (MCFedDA, DReFedDAGT, MultistepReFedDAGT have)'
     """
     if strategy not in _STAGES:
-        return f"0, because {strategy} has no stages ({' and '.join(_STAGES)} have)"
+        return f"0, because {strategy} has no stages ({', '.join(_STAGES)} have)"
     needed = _STAGES[strategy][1]
     if not needed or isinstance(options.get(needed), int | float):
         return ""

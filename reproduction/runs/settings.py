@@ -78,8 +78,9 @@ class RunSettings:
     plateau_every, plateau_patience : int, default 10 and 30
         Rounds between two evaluations of it, and evaluations without a new best after which the rates are halved.
     stage_rounds : int, default 0
-        Length of the stages of ``MultistepReFedDAGT``, or of the first two of the three stages of ``MCFedDA``, whose
-        radius (the option `radius` is for the first stage) and strength halve; 0: one stage without an end.
+        Length of the stages of ``MultistepReFedDAGT`` and ``DReFedDAGT``, or of the first two of the three stages of
+        ``MCFedDA``, whose radius (the option `radius` is for the first stage) and strength halve; 0: one stage without
+        an end.
     stage_accuracy : float, default 0.0
         An alternative to `stage_rounds` for the problem ``sparse-linear-graph``: the squared L1 error for which
         :func:`flwr_fco.strategies.theorem_stages` computes the stages, with the strategy's `radius_squared` and

@@ -134,6 +134,18 @@ def test_an_intercept_of_a_site_counts_as_a_column():
         model.fit(parts, targets, intervals=True)
 
 
+def test_rows_of_a_site_of_one_class_are_no_events_beside_its_intercept():
+    """They are in a model with a common intercept."""
+    parts, targets = federation("logistic", sites=4, rows=90)
+    targets[0][:], targets[1][:] = 1.0, 0.0
+    own = FederatedLogisticRegression(num_clients=4, site_intercepts="local")
+    rarer = int(min(sum((y == label).sum() for y in targets[2:]) for label in (0.0, 1.0)))
+    assert rarer < 20 * (3 + 2)
+    with pytest.raises(ConfigurationError, match=f"intervals of 3 columns and 2 intercepts from {rarer} events"):
+        own.fit(parts, targets, intervals=True)
+    model_of("logistic").fit(parts, targets, intervals=True)
+
+
 @pytest.mark.parametrize("kind", ["lasso", "logistic"])
 @pytest.mark.parametrize("unequal", [True, False])
 def test_a_sites_own_app_whose_rows_have_unequal_weights_is_refused(kind, unequal):

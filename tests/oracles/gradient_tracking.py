@@ -1,4 +1,4 @@
-"""(D)FedDA and its relatives, written from Liang, Peng, Zhang, algorithms 1 and 2; NumPy only.
+"""(D)FedDA and its relatives, written from Liang, Peng, Zhang, algorithms 1 to 3; NumPy only.
 
 Rows are clients, U is the gossip matrix (11'/M without a graph). h(w) = ||w||_q^2 / (2 (q - 1)), 1/p + 1/q = 1.
 """
@@ -19,8 +19,13 @@ def primal_map(z, p):
     return np.zeros_like(z) if norm == 0 else norm ** (2 - p) * np.abs(z) ** (p - 1) * np.sign(z) / (p - 1)
 
 
-def tracked(gradients, start, mixing, *, p, client_lr, server_lr, steps, rounds, tracking=True, radius_squared=None):
-    """Return the duals after the rounds: DFedDA(-GT), or with `radius_squared` ReFedDA-GT around the start."""
+def tracked(
+    gradients, start, mixing, *, p, client_lr, server_lr, steps, rounds, tracking=True, radius_squared=None, seen=None
+):
+    """Return the duals after the rounds: DFedDA(-GT), or with `radius_squared` ReFedDA-GT around the start.
+
+    `seen` gets the mean over the nodes of their points after each round.
+    """
     count = len(gradients)
     restricted = radius_squared is not None
     origin = np.zeros_like(start) if restricted else dual_map(start, p)
@@ -43,4 +48,24 @@ def tracked(gradients, start, mixing, *, p, client_lr, server_lr, steps, rounds,
             move = (ends - duals) / (steps * client_lr)
             trackers = trackers + move - mixing @ move
         duals = mixing @ (duals + server_lr * (ends - duals))  # Z_{r+1} <- U (Z_r + eta_s (Z_{r,K} - Z_r))
+        if seen is not None:
+            seen.append(np.mean([point(z) for z in duals], axis=0))
     return duals
+
+
+def staged(gradients, start, mixing, *, radius_squared, stages, sparsity, window, **constants):
+    """Return the reference after the stages: algorithm 3, with the mean of the last points of a stage.
+
+    The authors' public code runs it on a graph as well: the mean is over the nodes too.
+    """
+    reference = start
+    for n, rounds in enumerate(stages):
+        seen = []
+        tracked(
+            gradients, reference, mixing, radius_squared=radius_squared / 2**n, rounds=rounds, seen=seen, **constants
+        )
+        mean = np.mean(seen[-window:], axis=0)
+        kept = np.argsort(-np.abs(mean))[:sparsity]  # Sparse(., s): the s largest entries
+        reference = np.zeros_like(mean)
+        reference[kept] = mean[kept]
+    return reference

@@ -1,7 +1,8 @@
-"""Two rivals; NumPy only.
+"""Three rivals; NumPy only.
 
-FedCM is written from Xu, Wang, Wang, Yao (2021), algorithm 2. `decoupled` is Zhang, Hu, Johansson (2023), algorithm 1,
-as far as it is known without the paper's text: one vector up and one down, from which a client finds its correction.
+FedCM is written from Xu, Wang, Wang, Yao (2021), algorithm 2. Two are from memory, without the papers' texts: RandProx
+is algorithm 1 of Condat, Richtarik (2023) with g = 0 and K = Id on the clients' product space. `decoupled` is Zhang,
+Hu, Johansson (2023), algorithm 1: one vector up and one down, from which a client finds its correction.
 """
 
 import numpy as np
@@ -44,3 +45,25 @@ def decoupled(gradients, prox, start, *, client_lr, server_lr, steps, rounds):
         common = (first - x_bar) / weight  # c_i^{r+1} <- (P(x-bar^r) - x-bar^{r+1}) / eta-tilde - mean_t g_{i,t}
         corrections = [common - g for g in own]
     return prox(x_bar, weight)
+
+
+def rand_prox(gradients, start, *, client_lr, probability, rounds):
+    """Return the clients' common point after the rounds; the coin falls after every 1/probability-th step.
+
+    h is the indicator of x_1 = ... = x_M, R^t(d) = d / p when the coin falls and 0 otherwise: omega = 1/p - 1. The dual
+    step is the largest that gamma tau (1 + omega) <= 1 allows.
+    """
+    omega = 1 / probability - 1
+    tau = 1 / (client_lr * (1 + omega))
+    x = np.tile(start, (len(gradients), 1))
+    u = np.zeros_like(x)  # u^0 in the range of K: its mean is 0
+    for _ in range(rounds):
+        for k in range(1, round(1 / probability) + 1):
+            x_hat = x - client_lr * np.array([g(own) for g, own in zip(gradients, x, strict=True)]) - client_lr * u
+            v = u + tau * x_hat
+            d = v - tau * np.mean(v / tau, axis=0) - u  # prox_{tau h*}(v) - u, by Moreau: the mean is prox_{h / tau}
+            falls = k == round(1 / probability)
+            u_next = u + (d / probability if falls else 0.0) / (1 + omega)  # u^{t+1} = u^t + R^t(d) / (1 + omega)
+            x = x_hat - client_lr * (1 + omega) * (u_next - u)  # x^{t+1}
+            u = u_next
+    return x.mean(axis=0)

@@ -7,6 +7,9 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
+from reproduction.claims.definition import load_definition
+from reproduction.claims.figures import figure_of
+from reproduction.claims.rules import Outcome
 from reproduction.pictures.appearance import appearances
 from reproduction.pictures.curves import figure_of_curves
 
@@ -52,3 +55,16 @@ def test_ticks_of_costs_are_plain_numbers_that_are_apart():
     boxes = [box for box in boxes if figure.axes[0].bbox.x0 <= box.x0 <= figure.axes[0].bbox.x1]
     assert len(boxes) >= 3
     assert all(one.x1 <= other.x0 for one, other in pairwise(boxes))
+
+
+def test_a_part_without_a_metric_has_no_panel_and_a_baseline_of_a_part_is_a_level():
+    definition = load_definition("fco-curse")
+    metrics = {"l1": ["density"], "ball": ["norm"], "K = 1": ["density"]}
+    outcomes = {
+        line.label: [Outcome([{"round": float(r), **dict.fromkeys(metrics[line.part], 0.5)} for r in range(last)])]
+        for line in definition.runs
+        for last in [300 if line.strategy in ("local", "centralized") else 11]
+    }
+    figure = figure_of(definition, outcomes, {})
+    assert [place.get_title() for place in figure.axes] == ["density, l1", "norm, ball", "density, K = 1"]
+    assert all(place.get_xlim()[1] < 20 for place in figure.axes)
