@@ -25,7 +25,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -228,25 +230,20 @@ def one_step(clients: int, d: int, rounds: int, **options) -> tuple[float, float
     return tuple((end - begin) / rounds * 1e3 for begin, end in zip(*marks, strict=True))
 
 
-def many_clients(clients: int, d: int, rounds: int, ray: bool) -> dict[str, float]:
+def many_clients(clients: int, d: int, rounds: int, engines: dict[str, Any], ray: bool) -> dict[str, float]:
     """Print what many clients cost, and return the ratios to the first row."""
     found = {"in process": one_step(clients, d, rounds)}
-    kinds: dict[str, Callable[[int], Processes | RayActors]] = {"2 worker processes": Processes}
-    if ray:
-        kinds["2 Ray actors"] = RayActors
-    for name, make in kinds.items():
-        with make(2) as workers:
-            found[name] = one_step(clients, d, rounds, engine=workers)
+    found |= {name: one_step(clients, d, rounds, engine=engine) for name, engine in engines.items()}
     if ray:
         found["Flower's Ray simulation"] = flower_round(clients, d, 2)
     print(f"\n{f'{clients:,} clients, d = {d:,}, a client':42} {'CPU us':>8} {'server CPU us':>14} {'wall us':>8}")
     for name, row in found.items():
         print(f"{name:42} {row[0] / clients * 1e3:8.0f} {row[1] / clients * 1e3:14.1f} {row[2] / clients * 1e3:8.0f}")
     share = found["2 worker processes"][0] / found["in process"][0]
-    return {"1,000 clients: 2 worker processes / in process": round(share, 3)}
+    return {f"{clients:,} clients: 2 worker processes / in process": round(share, 3)}
 
 
-def slow_clients(clients: int, rounds: int) -> None:
+def slow_clients(clients: int, rounds: int, workers: Any) -> None:
     """Print what two workers make of clients of a fifth of a second of NumPy."""
 
     def load_large(context):
@@ -268,9 +265,7 @@ def slow_clients(clients: int, rounds: int) -> None:
         )
         return [(marks[-1][i] - marks[0][i]) / rounds for i in (0, 1)]
 
-    here = seconds()
-    with Processes(2) as workers:
-        there = seconds(engine=workers)
+    here, there = seconds(), seconds(engine=workers)
     print(
         f"\n{clients} clients of {here[0] / clients:.2f} s: 2 workers take {there[0] / here[0]:.2f} times the CPU of "
         f"one process, and {there[1] / (here[1] / 2):.2f} times half of its wall time"
@@ -352,12 +347,21 @@ def main() -> None:
         parser.add_argument(f"--{flag}", action="store_true")
     parser.add_argument("--pictures", metavar="FILE")
     arguments = parser.parse_args()
-    rounds, runs = (30, 1) if arguments.quick else (200, 7)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     warmup()
     if arguments.pictures:
         pictures(arguments.pictures)
         return
+    with ExitStack() as stack:
+        engines: dict[str, Any] = {"2 worker processes": stack.enter_context(Processes(2))}
+        if arguments.ray:
+            engines["2 Ray actors"] = stack.enter_context(RayActors(2))
+        compare(arguments, engines)
+
+
+def compare(arguments: argparse.Namespace, engines: dict[str, Any]) -> None:
+    """Measure all cases, and print, store or compare them."""
+    rounds, runs = (30, 1) if arguments.quick else (200, 7)
     objectives = lasso("I").objectives()
     here, there = client_app(lambda c: objectives[int(c.node_config["partition-id"])]), client_app(load)
     mods = client_app(lambda c: objectives[int(c.node_config["partition-id"])], mods=[passing])
@@ -367,13 +371,10 @@ def main() -> None:
         "in process, with messages": lambda n: run(n, mods),
     }
     load_average = os.getloadavg()[0]
-    with Processes(2) as processes:
-        # Ticks of 10 ms: two processes need runs that are long.
-        cases["2 worker processes"] = lambda n: run(n, there, engine=processes)
-        found = measured(cases, rounds, runs)
+    # Ticks of 10 ms: two processes need runs that are long.
+    cases |= {name: partial(run, app=there, engine=engine) for name, engine in engines.items()}
+    found = measured(cases, rounds, runs)
     if arguments.ray:
-        with RayActors(2) as actors:
-            found |= measured({"2 Ray actors": lambda n: run(n, there, engine=actors)}, rounds, runs)
         found["Flower's Ray simulation"] = flower_simulation(10 if arguments.quick else 40)
     versions = f"flwr {flwr.__version__}, NumPy {np.__version__}, numba {numba.__version__}"
     print(f"Python {platform.python_version()}, {versions}, {os.cpu_count()} cores, load {load_average:.1f}\n")
@@ -384,7 +385,7 @@ def main() -> None:
     ratios = {name: round(cpu / base, 3) for name, (cpu, _) in found.items()}
     where_time_goes(here, rounds)
     length = 10 if arguments.quick else 60
-    turns, most = (1, 100_000) if arguments.quick else (3, 1_000_000)
+    turns, most = (1, 10_000) if arguments.quick else (3, 1_000_000)
     few, many = (np.median([known_clients(number, length) for _ in range(turns)], axis=0) for number in (1_000, most))
     ratio = (many[0] - many[1]) / (few[0] - few[1])
     ratios[f"{most:,} known clients / 1,000"] = round(ratio, 3)
@@ -392,8 +393,9 @@ def main() -> None:
         f"\n100 of 1,000 known clients: {few[0]:.1f} ms of CPU a round, {few[1]:.1f} in load_objective; of {most:,}: "
         f"{many[0]:.1f} and {many[1]:.1f} ({ratio:.2f} times without it)"
     )
-    ratios |= many_clients(1_000, 10_000, 2 if arguments.quick else 10, arguments.ray)
-    slow_clients(4, 1 if arguments.quick else 4)
+    sizes = (100, 1_000, 2) if arguments.quick else (1_000, 10_000, 10)
+    ratios |= many_clients(*sizes, engines, arguments.ray)
+    slow_clients(2 if arguments.quick else 4, 1 if arguments.quick else 4, engines["2 worker processes"])
     if arguments.store:
         write_file(STORED, json.dumps(ratios, indent=2) + "\n")
     if arguments.compare:

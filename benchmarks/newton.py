@@ -3,7 +3,7 @@
     python benchmarks/newton.py                all problems: about a minute of one core
     python benchmarks/newton.py --data FOLDER  and tumours, from the folder ISLP/data of the package ISLP: for example
                                                `pip download ISLP --no-deps && unzip ISLP*.whl`
-    python benchmarks/newton.py --quick        breast cancer, some seconds
+    python benchmarks/newton.py --quick        breast cancer, with blocks only, some seconds
 
 Problems: breast cancer (4 sites, skewed by the first feature, standardised), digits (10 sites, 10 classes), 20,000
 features at 5 sites of 30 to 90 rows that differ in location and scale, a million sparse features at 4 sites of 500
@@ -235,7 +235,7 @@ def restarted_fista(problem: Problem, best: float) -> int:
 def main() -> None:
     """Print a line a problem; an error if a bar is not met."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="breast cancer only")
+    parser.add_argument("--quick", action="store_true", help="breast cancer only, and no run without blocks")
     parser.add_argument("--data", type=Path, help="folder with the files of ISLP")
     given = parser.parse_args()
     makers: list[Any] = [breast_cancer] if given.quick else [breast_cancer, digits, wide, sparse]
@@ -247,7 +247,7 @@ def main() -> None:
     for problem in (each for make in makers for each in make()):
         numbers, seconds = solved(problem, 60)
         first_order, fista = {"rounds": math.nan}, math.nan
-        if problem.pooled:
+        if problem.pooled and not given.quick:
             first_order, _ = solved(problem, LONG, hessian="none")
             fista = restarted_fista(problem, numbers["objective"])
             if first_order["rounds"] > MOST_TIMES * fista:

@@ -41,10 +41,10 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_theme_options = {
     "logo": {"text": "flwr-fco"},
-    "github_url": PROJECT["urls"]["Source"],
+    "icon_links": [{"name": "Source", "url": PROJECT["urls"]["Source"], "icon": "fa-solid fa-code"}],
     "show_prev_next": False,
     "navigation_with_keys": False,
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 5,
     "secondary_sidebar_items": ["page-toc"],
     "pygments_light_style": "a11y-high-contrast-light",
 }
@@ -118,14 +118,23 @@ def separate_inherited(app, what, name, obj, options, lines):
             return
 
 
+LOOKED_FOR = ("regularizer", "client_lr", "server_lr", "work", "client", "density", "fraction_train")
+
+
 def fold_inherited(app, what, name, obj, options, lines):
-    """Put that section, as numpydoc has written it, into a box that opens: fifty options do not hide the first five."""
+    """Put that section, as numpydoc has written it, into a box that opens: fifty options do not hide the first five.
+
+    The box names those that people look for first.
+    """
     if ":Other Parameters:" not in lines:
         return
     start = lines.index(":Other Parameters:")
     end = next((i for i in range(start + 1, len(lines)) if lines[i].strip() and lines[i][0] != " "), len(lines))
     folded = [f"   {line.strip() and line[4:]}".rstrip() for line in lines[start + 1 : end]]
-    lines[start:end] = [".. dropdown:: Options of every strategy of this family", "", *folded, ""]
+    names = {name for line in folded for name in re.findall(r"^ {3}\*\*(.+?)\*\*", line) for name in name.split(", ")}
+    first = [name for name in LOOKED_FOR if name in names]
+    title = f"Inherited options: {', '.join(first)} and {len(names) - len(first)} more"
+    lines[start:end] = [f".. dropdown:: {title}", "", *folded, ""]
 
 
 def escape_bars(app, what, name, obj, options, lines):

@@ -22,7 +22,7 @@ from flwr.app import Array, ArrayRecord
 
 from flwr_fco.core.files import append_text, read_text, write_file
 from flwr_fco.core.logs import log
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import checked, saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result, write_csv
 from flwr_fco.server.rounds.hooks import Answer
@@ -262,12 +262,13 @@ class EarlyStopping(Callback):
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Restore the state that :meth:`to_arrays` returned."""
+        before = saved_array(arrays, "before", np.float64, (None,)) if "before" in arrays else None
         stopped, self.best, waited, seen = arrays["numbers"].tolist()
         self.stopped, self._waited, self._seen, self._before = (
             int(stopped),
             int(waited),
             bool(seen),
-            arrays.get("before"),
+            before,
         )
         best = {name.removeprefix("best/"): Array(value) for name, value in arrays.items() if name.startswith("best/")}
         self.best_arrays = ArrayRecord(best) if best else None
@@ -282,7 +283,9 @@ class EarlyStopping(Callback):
         values = [array.numpy() for array in arrays.values()]
         w = np.concatenate([np.zeros(0), *(v.reshape(-1).astype(np.float64) for v in values if v.dtype.kind == "f")])
         before, self._before = self._before, w
-        return math.inf if before is None else float(np.linalg.norm(w - before)) / max(1.0, float(np.linalg.norm(w)))
+        if before is None or before.size != w.size:
+            return math.inf
+        return float(np.linalg.norm(w - before)) / max(1.0, float(np.linalg.norm(w)))
 
     def _no_longer_improves(self, score: float | None, arrays: ArrayRecord) -> bool:
         if score is None:
@@ -303,7 +306,9 @@ class _File(Callback):
         self.path = Path(path)
 
     def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the content of the file."""
+        """Return the content of the file; nothing of a pipe or a device, which may have no end."""
+        if self.path.exists() and not self.path.is_file():
+            return {}
         return {"file": np.frombuffer(self.path.read_bytes(), dtype=np.uint8)}
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:

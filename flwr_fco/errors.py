@@ -52,6 +52,10 @@ class ConfigurationError(FlwrFcoError, ValueError):
     """An argument, or a combination of arguments, that cannot work."""
 
 
+class PublicError(ConfigurationError):
+    """One about a site's data whose text holds nothing of its rows: names of columns, and what a server knows."""
+
+
 class UnknownOptionError(ConfigurationError, TypeError):
     """An option that a strategy does not have; also a :class:`TypeError`, like Python's own error."""
 

@@ -32,6 +32,24 @@ from flwr_fco.strategies import FedDualAvg, Steps, run_of
 STRENGTH = 0.3
 
 
+@pytest.mark.parametrize("before", [np.zeros(0), np.zeros((7, 1)), np.array("x"), np.full(7, np.nan)], ids=repr)
+def test_what_a_checkpoint_says_of_the_model_before_is_checked(before):
+    stopping = EarlyStopping(1e-9)
+    saved = {"numbers": np.array([0.0, np.nan, 0.0, 0.0]), "before": before}
+    if before.shape != (0,):
+        with pytest.raises(ValueError, match="before"):
+            stopping.from_arrays(saved)
+    else:
+        stopping.from_arrays(saved)
+        assert stopping.on_round_end(1, start_arrays(), {}) == (False, {})
+
+
+@pytest.mark.parametrize("kind", [JsonLines, Csv])
+def test_a_device_has_no_lines_to_save(kind):
+    """It was read to its end, which a device does not have."""
+    assert kind("/dev/zero").to_arrays() == {}
+
+
 def strategy(**options):
     return FedDualAvg(**{"regularizer": L1(STRENGTH), "client_lr": 0.05, "work": Steps(1, batch_size=None), **options})
 

@@ -660,3 +660,9 @@ def test_a_fit_without_cv_forgets_that_of_one_with_it():
     model.set_params(cv=None).fit(X, y)
     assert not hasattr(model, "path_")
     assert not hasattr(model, "strength_")
+
+
+def test_a_dict_of_tables_is_refused_in_words():
+    X = {"north": np.ones((4, 2)), "south": np.ones((4, 2))}
+    with pytest.raises(ConfigurationError, match=r"X is a dict of 2 tables; expected a list.*list\(X\.values"):
+        FederatedLasso().fit(X, {"north": np.ones(4), "south": np.ones(4)})

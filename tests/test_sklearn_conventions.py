@@ -63,6 +63,44 @@ def test_columns_with_other_names_are_refused(other):
         FederatedLasso(0.1).fit([FRAME[:30], other], TARGETS)
 
 
+def test_a_factor_finds_features_by_a_pattern():
+    frame = FRAME.assign(**{"a2": X[:, 1] ** 2, "x[0]": X[:, 2] ** 2})
+    ones = {"a": 0.5, "b": 1.0, "c": 1.0, "a2": 0.5, "x[0]": 2.0}
+    expected = FederatedLasso(0.1, penalty_factor=ones).fit(frame, Y)
+    for given in ({"a*": 0.5, "x[0]": 2.0}, {"?2": 0.5, "a": 0.5, "x*": 2}, {"*": 2.0, "[bc]": 2.0} | ones):
+        np.testing.assert_array_equal(FederatedLasso(0.1, penalty_factor=given).fit(frame, Y).coef_, expected.coef_)
+    with pytest.raises(ConfigurationError, match="has patterns with two factors of feature a2; name it itself"):
+        FederatedLasso(0.1, penalty_factor={"a*": 0, "?2": 1}).fit(frame, Y)
+    with pytest.raises(ConfigurationError, match=r"penalty_factor names \['A\*'\], which X does not have"):
+        FederatedLasso(0.1, penalty_factor={"A*": 0}).fit(frame, Y)
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (FRAME[30:].drop(columns="b"), "part 1 lacks 'b', compared with part 0; .* columns that they have in common"),
+        (FRAME[30:].assign(z=1.0), "part 1 has 'z', compared with part 0"),
+        (FRAME[30:].rename(columns={"a": "A"}), "part 1 lacks 'a' and has 'A'"),
+        (FRAME[30:].assign(b=np.nan), "part 1: Input X contains NaN"),
+        (FRAME[30:].assign(b=pd.Timestamp("2020-01-01")), r"the columns \['b'\] hold dates or times; expected numbers"),
+        (FRAME[30:].assign(b=pd.Timedelta(days=1)), "hold dates or times"),
+    ],
+)
+def test_the_part_and_the_column_are_named(other, told):
+    with pytest.raises(ConfigurationError, match=told):
+        FederatedLasso(0.1).fit([FRAME[:30], other], TARGETS)
+
+
+def test_a_class_of_two_spellings_is_no_third_class():
+    """Unless a client has both, as it has genotypes."""
+    y = [np.where(own > 0.0, "yes", "no") for own in TARGETS]
+    for spelling in ("Yes", "yes "):
+        with pytest.raises(ConfigurationError, match=f"part 0 has labels 'yes', part 1 has labels '{spelling}'"):
+            FederatedLogisticRegression().fit([X[:30], X[30:]], [y[0], np.where(y[1] == "yes", spelling, "no")])
+    y[1] = np.array(["AA", "Aa", "aa"])[np.arange(len(y[1])) % 3]
+    assert FederatedLogisticRegression().fit([X[:30], X[30:]], y).classes_.size == 5
+
+
 def test_an_array_after_a_fit_on_frames_forgets_the_names():
     model = FederatedLasso(0.1).fit([FRAME[:30], FRAME[30:]], TARGETS).fit(X, Y)
     assert not hasattr(model, "feature_names_in_")

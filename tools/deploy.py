@@ -112,7 +112,7 @@ def logs(
     deployment = _opened(home)
     for own in _chosen(deployment, name):
         say(f"== {deployment.home / own}.log")
-        say(re.sub(r"\x1b\[\d*m", "", "\n".join(deployment.log(own).splitlines()[-lines:])))
+        say(re.sub(r"\x1b\[[\d;]*m", "", "\n".join(deployment.log(own).splitlines()[-lines:])))
 
 
 @app.command(cls=Command)

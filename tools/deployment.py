@@ -27,6 +27,7 @@ from tools.local_superlink import (
     command,
     command_line,
     end,
+    end_of,
     environment_of,
     exists,
     settings_of,
@@ -309,15 +310,16 @@ class LocalDeployment:
             "--node-config", config,
         ]  # fmt: skip
 
-    def log(self, name: str) -> str:
-        """Return the whole log of a process.
+    def log(self, name: str, since: int = 0) -> str:
+        """Return the log of a process, at most its last 16 MiB.
 
         Parameters
         ----------
         name : str
+        since : int, default 0
+            Byte at which it begins.
         """
-        path = self.home / f"{name}.log"
-        return path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        return end_of(self.home / f"{name}.log", since)
 
     def spawn(self, name: str, program: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a process that outlives this one; its output goes into NAME.log.
@@ -390,12 +392,13 @@ class LocalDeployment:
         """
         name, deadline, told = f"node-{i}", time.monotonic() + TAKEN, False
         while True:
-            before = len(self.log(name))
+            log = self.home / f"{name}.log"
+            before = log.stat().st_size if log.exists() else 0
             process = self.spawn(name, self._command(name))
             wait = time.monotonic() + (_REFUSED if again else 0.0)
-            while process.poll() is None and time.monotonic() < wait and _TAKEN_SAYS not in self.log(name)[before:]:
+            while process.poll() is None and time.monotonic() < wait and _TAKEN_SAYS not in self.log(name, before):
                 time.sleep(0.1)
-            said = self.log(name)[before:]
+            said = self.log(name, before)
             # A refused SuperNode reports it but may keep running, because its SuperExec waits for it.
             if not again or (process.poll() is None and "Exit Code" not in said):
                 return

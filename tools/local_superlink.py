@@ -27,6 +27,8 @@ STARTUP, SHUTDOWN = 60.0, 10.0
 #: Lines of Flower's log, whole: what a client says may have the same words in the middle of a line.
 _START = r"^(?:\x1b\[\d+m)?INFO [\d :,-]*(?:\x1b\[0m)?:\s+"
 _ROUND = re.compile(_START + r"\[ROUND (\d+)/(\d+)\]\s*$")
+#: Bytes of a log that are read.
+_END = 2**24
 _FINISHED = re.compile(_START + r"Strategy execution finished in \d+\.\d\ds\s*$")
 #: Waits for the end of the process that started it; only then it imports anything.
 _WATCH = """import sys
@@ -237,10 +239,26 @@ def flower_run(
             if process.poll() is None and sys.exc_info()[0] is not None:
                 process.terminate()
     if process.returncode != 0 or not finished:
-        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+        tail = "\n".join(end_of(log).splitlines()[-20:])
         raise FlwrFcoError(
             f"the run did not finish (flwr run returned {process.returncode}); the end of {log}:\n{tail}"
         )
+
+
+def end_of(log: Path, since: int = 0) -> str:
+    """Return the end of a log, at most 16 MiB: after months one has gigabytes.
+
+    Parameters
+    ----------
+    log : Path
+    since : int, default 0
+        Byte at which it begins, where it is shorter.
+    """
+    if not log.is_file():
+        return ""
+    with log.open("rb") as file:
+        file.seek(max(since, file.seek(0, os.SEEK_END) - _END))
+        return file.read(_END).decode("utf-8", "replace")
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], port: str, log: Path) -> None:
@@ -252,7 +270,7 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: str, log: Path) 
         ):
             return
         time.sleep(0.1)
-    tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+    tail = "\n".join(end_of(log).splitlines()[-15:])
     raise FlwrFcoError(f"the SuperLink did not start on port {port}; the end of {log}:\n{tail}")
 
 

@@ -1,5 +1,5 @@
 """
-Liang, Peng, Zhang: on a chain of unequal nodes, trackers take dual averaging to the solution
+Liang, Peng, Zhang: on a chain of unequal nodes, trackers end 10 times closer to the solution
 =============================================================================================
 
 The comparison of figure 1 in small: a regression over a chain of 8 nodes with features and models of
@@ -58,4 +58,4 @@ plt.legend()
 plt.show()
 
 last = {name: found[-1] for name, found in errors.items()}
-assert last["DFedDAGT"] < 0.2 * last["DFedDA"], last
+assert last["DFedDAGT"] < last["DFedDA"] / 10, last

@@ -1,6 +1,6 @@
 """
-Bai, Bullins (2024): FeDualEx finds a sparse saddle point, FedMiP's averages are dense
-======================================================================================
+Bai, Bullins (2024): FeDualEx finds a saddle point with 45 of 90 entries at 0, FedMiP with none
+===============================================================================================
 
 The comparison of figure 4, the paper's first one with measurements, in small: a bilinear game with l1 norms in boxes
 over 10 clients with noisy gradients.
@@ -54,4 +54,4 @@ left.legend()
 plt.show()
 
 assert gaps["FeDualEx"][-1] < 0.2 * gaps["FeDualEx"][0], gaps["FeDualEx"]
-assert dense["FeDualEx"][-1] < dense["FedMiP"][-1], (dense["FeDualEx"][-1], dense["FedMiP"][-1])
+assert (dense["FeDualEx"][-1], dense["FedMiP"][-1]) == (0.5, 1.0), (dense["FeDualEx"][-1], dense["FedMiP"][-1])

@@ -1,6 +1,6 @@
 """
-Park, Xu (2023): DualFL is ahead of FedDyn from the first round on
-==================================================================
+Park, Xu (2023): after one round DualFL is 7 times closer to the minimum than FedDyn
+====================================================================================
 
 The comparison of figure 1 in small: multinomial logistic regression on scikit-learn's digits over 8 clients, mu = 0.01.
 ``python -m reproduction reproduce dualfl-fig1a`` runs the paper's own data.
@@ -51,6 +51,8 @@ plt.ylabel("relative energy error")
 plt.legend()
 plt.show()
 
+first = {name: found[1] - best for name, found in energies.items()}
+assert all(first["DualFL"] < first[name] / 7 for name in first if name != "DualFL"), first
 for number in (1, 10, 30):
     reached = {name: found[number] for name, found in energies.items()}
     assert min(reached, key=reached.__getitem__) == "DualFL", (number, reached)

@@ -187,6 +187,8 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector] | None:
 def events_of(objective: Objective) -> tuple[int, int]:
     """Return the rows of both classes; of a loss without classes its `num_events`, for squares its rows, and its rows.
 
+    With intercepts of their own, the rows of one class of a site or stratum tell nothing, and do not count.
+
     Parameters
     ----------
     objective : Objective
@@ -197,8 +199,9 @@ def events_of(objective: Objective) -> tuple[int, int]:
         return rows, rows
     if labels is None or hasattr(objective, "num_events"):
         return int(getattr(objective, "num_events", 0)), rows
-    ones = int(np.count_nonzero(np.asarray(labels) == 1))
-    return ones, rows - ones
+    counted = np.asarray(objective.counted_labels if isinstance(objective, SiteIntercept) else labels)
+    ones = int(np.count_nonzero(counted == 1))
+    return ones, counted.size - ones
 
 
 def _is_squares(objective: Objective) -> bool:

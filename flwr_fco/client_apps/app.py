@@ -26,9 +26,10 @@ from flwr_fco.client_apps.training import (
     check_layout,
     names_of_objective,
     partition_of,
+    schema_of,
 )
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import ABOUT_COLUMNS, schema_number
+from flwr_fco.core.schema import ABOUT_COLUMNS
 from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
@@ -149,7 +150,7 @@ class EvaluationHandler:
         with single_threaded_blas():
             for name, value in objective.metrics(primal).items():
                 metrics[name] = float(value)
-        schema = schema_number(*names_of_objective(objective))
+        schema = schema_of(objective)
         if schema and any(SCHEMA in config for config in message.content.config_records.values()):
             metrics[SCHEMA] = schema
         # Discard losses recorded by an evaluation or a question: they do not belong to the next training round.
@@ -191,7 +192,7 @@ class QuestionHandler:
         if held_out:
             separate = self.evaluation is not self.training
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(separate)})
-        answer = answer._replace(schema=schema_number(*names_of_objective(objective)))
+        answer = answer._replace(schema=schema_of(objective))
         return reply(message, answer_records(answer, num_examples=objective.num_examples))
 
 

@@ -11,7 +11,7 @@ from flwr.app import Context, Message
 
 from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import PublicError
 from flwr_fco.wire.envelope import HANDSHAKE, NAMES
 from flwr_fco.wire.keys import NUMBER
 
@@ -44,7 +44,7 @@ def balance_in(context: Context, classes: int) -> Vector | None:
     if not weights.size:
         return None
     if weights.size != classes or not (np.isfinite(weights) & (weights > 0.0)).all():
-        raise ConfigurationError(f"the server's weights of classes are {weights}; expected {classes} numbers > 0")
+        raise PublicError(f"the server's weights of classes are {weights}; expected {classes} numbers > 0")
     return weights
 
 
@@ -56,7 +56,7 @@ def with_balance(message: Message, context: Context, call_next: Callable[[Messag
         names = takewhile(said.__contains__, (f"{_NAME}{c}" for c in count()))
         numbers = [said[name] for name in names]
         if any(isinstance(number, bool) or not isinstance(number, int | float) for number in numbers):
-            raise ConfigurationError(f"the server's weights of classes are {numbers}; expected numbers > 0")
+            raise PublicError(f"the server's weights of classes are {numbers}; expected numbers > 0")
         weights = tuple(float(number) for number in numbers)
         if weights != _last.get(context.run_id, ()):
             _last[context.run_id] = weights

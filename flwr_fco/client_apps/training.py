@@ -7,28 +7,31 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from logging import ERROR
 from typing import Any, NamedTuple, TypeVar
+from weakref import finalize
 
 import numpy as np
 from flwr.app import Context, Message
 
 import flwr_fco.algorithms  # noqa: F401 (a message names one of its methods)
-from flwr_fco.algorithms.contract import Disclosure, halves
+from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves
 from flwr_fco.client_apps.disclosed import as_may_leave, check_folds
 from flwr_fco.client_apps.quotas import Limits, LocalSolver, clear_errors
 from flwr_fco.core.layout import Layout
+from flwr_fco.core.logs import log
 from flwr_fco.core.randomness import random_generator, random_generators
 from flwr_fco.core.schema import Names, grades_of, names_of, schema_number
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.run import ENGINES, answer
-from flwr_fco.errors import OTHER_MODEL, ConfigurationError
+from flwr_fco.errors import OTHER_MODEL, ConfigurationError, PublicError
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.wire.client_state import read_state, store_pending, uplink_digest, vectors_digest
 from flwr_fco.wire.downlink import read_downlink, store_plan
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply
-from flwr_fco.wire.keys import SCHEMA, UNITS
+from flwr_fco.wire.keys import FOLDS, SCHEMA, UNITS
 from flwr_fco.wire.protocol import ClientState, Downlink, Plan, ReceivedState, Uplink
 from flwr_fco.wire.uplink import Sent, as_records, sent, uplink_answer
 
@@ -45,6 +48,10 @@ def find_solver(name: str) -> LocalSolver:
     ConfigurationError
         If there is none, because the server uses an algorithm that this client does not have.
     """
+    return partial(answer, _half_of(name))
+
+
+def _half_of(name: str) -> type[ClientHalf]:
     half: Any = halves().get(name)
     if half is None:
         raise ConfigurationError(
@@ -56,7 +63,7 @@ def find_solver(name: str) -> LocalSolver:
             f"{half.__module__}.{half.__name__} says engine={half.engine!r}; expected one of {', '.join(ENGINES)}, or "
             "None for a method with a `local` of its own"
         )
-    return partial(answer, half)
+    return half  # type: ignore[no-any-return]
 
 
 #: App, role, run, partition.
@@ -112,6 +119,8 @@ _objectives = KeptObjectives()
 #: Plans already checked, with the limits they were checked against; keyed by identity, as every message has one.
 _allowed_plans: dict[int, tuple[Plan, Limits]] = {}
 _fitting_plans: dict[int, tuple[Plan, None]] = {}
+#: What objectives say of their names, by identity, as a user's may have no hash. 100,000 names take longer than a step.
+_schemas: dict[int, float] = {}
 
 
 class Task(NamedTuple):
@@ -217,7 +226,7 @@ class ClientData(NamedTuple):
         kept = _objectives.find(key)
         if kept is not None:
             return kept
-        loaded: Any = self.load(context)
+        loaded: Any = self._loaded(context)
         if not isinstance(loaded, Objective):
             # Do not show the value: it may be the client's data, and the error message goes to the server.
             plain = loaded is None or isinstance(loaded, str | int | float)
@@ -235,6 +244,19 @@ class ClientData(NamedTuple):
         self.disclosure.check(loaded, what)
         _objectives.keep(key, loaded, self.max_objectives)
         return loaded
+
+    def _loaded(self, context: Context) -> Any:
+        try:
+            return self.load(context)
+        except Exception as error:
+            if isinstance(error, PublicError) or not self.disclosure.limits_rows:
+                raise
+            # Its text may hold values of single rows, such as labels, and goes to the server.
+            log(ERROR, "Run %s: this site's data cannot be loaded", context.run_id, exc_info=error)
+            raise ConfigurationError(
+                f"this site's data cannot be loaded ({type(error).__name__}). The reason is in its own log: its owner "
+                "limits what is said of few rows, and a text may be about one"
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -293,7 +315,8 @@ class TrainingHandler:
         rng: np.random.Generator,
     ) -> tuple[Uplink, Any, int]:
         plan = downlink.plan
-        solver = partial(find_solver(plan.solver), disclosure=self.data.disclosure)
+        # Not kept with the plan: who defines an algorithm anew in a notebook has the same plan.
+        half = _half_of(plan.solver)
         objective = self.data.objective(context, partition, f"a round of training ({plan.solver})")
         check_layout(objective.layout, plan.layout)
         if id(plan) not in _fitting_plans:
@@ -304,7 +327,9 @@ class TrainingHandler:
         passes_through = plan.layout.passed_through
         if passes_through:
             objective.load_buffers(downlink.pass_through)
-        check_folds(downlink, self.data.disclosure, context)
+        if FOLDS in downlink.numbers:
+            check_folds(downlink, self.data.disclosure, context)
+        solver = partial(answer, half, disclosure=self.data.disclosure)
         uplink, after = self.limits.run(solver, downlink, objective, state, rng)
         # As in the compiled loops, a class that records no losses is not queried.
         if type(objective).take_training_loss is not Objective.take_training_loss:
@@ -313,8 +338,8 @@ class TrainingHandler:
                 uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
         if passes_through:
             uplink = uplink._replace(pass_through=objective.buffers())
-        uplink = as_may_leave(uplink, self.data.disclosure, context, halves()[plan.solver], objective)
-        schema = schema_number(*names_of_objective(objective))
+        uplink = as_may_leave(uplink, self.data.disclosure, context, half, objective)
+        schema = schema_of(objective)
         if schema:
             uplink = uplink._replace(metrics={**uplink.metrics, SCHEMA: schema})
         if UNITS in downlink.numbers and self.data.disclosure.hessian_share is None:
@@ -337,6 +362,15 @@ def _units_of(objective: Objective) -> Sequence[int]:
 def names_of_objective(objective: Objective) -> tuple[Names, Names]:
     """Return the names of an objective's columns and of its classes."""
     return names_of(objective.feature_names), names_of(objective.class_names)
+
+
+def schema_of(objective: Objective) -> float:
+    """Return the number of an objective's names of columns and classes, which it keeps as long as it lives."""
+    key = id(objective)
+    if key not in _schemas:
+        finalize(objective, _schemas.pop, key, None)
+        _schemas[key] = schema_number(*names_of_objective(objective))
+    return _schemas[key]
 
 
 def forget_objectives(run_id: int) -> None:

@@ -6,6 +6,7 @@ in words and names the file. What is written here is whole, or not there.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import math
@@ -507,6 +508,8 @@ def _status(path: Path) -> os.stat_result | None:
         return path.stat()
     except FileNotFoundError:
         return None
+    except ValueError as error:  # a name with a zero byte, or with half a letter
+        raise OSError(errno.EINVAL, f"no file can have this name ({error})", shown(path)) from error
 
 
 def _is_stream(status: os.stat_result) -> bool:

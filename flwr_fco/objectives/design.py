@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.schema import Names, names_of
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.kernels.losses import add_rows, margins
 from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
 
@@ -516,7 +516,7 @@ class LinearData(NamedTuple):
 
 
 def refuse_text(features: Any, name: str = "features") -> None:
-    """Refuse a frame's columns of text or categories, whose codes each site would choose for itself.
+    """Refuse a frame's columns of text or categories, whose codes each site would choose for itself, and of dates.
 
     The values are not shown: the error goes to the server, and a category can be that of one row.
 
@@ -538,11 +538,22 @@ def refuse_text(features: Any, name: str = "features") -> None:
     columns = [f"{column}" for column in features.columns]
     texts = [own for j, (own, kind) in enumerate(zip(columns, list(kinds), strict=True)) if _is_text(features, j, kind)]
     if texts:
-        raise ConfigurationError(
+        raise PublicError(
             f"{name}: the columns {texts[:5]}{' and more' if len(texts) > 5 else ''} hold texts or categories; "
             "expected numbers. Agree on the categories at all sites, and give a column for each, such as "
             f'pandas.get_dummies(X[{texts[0]!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)'
         )
+
+    dates = [own for own, kind in zip(columns, list(kinds), strict=True) if str(kind).lower().startswith(_DATES)]
+    if dates:
+        raise PublicError(
+            f"{name}: the columns {dates[:5]}{' and more' if len(dates) > 5 else ''} hold dates or times; expected "
+            "numbers, such as days since a day that all sites agree on"
+        )
+
+
+#: How the types of columns of dates and times begin.
+_DATES = ("date", "time", "period", "duration")
 
 
 def _is_text(frame: Any, column: int, kind: Any) -> bool:

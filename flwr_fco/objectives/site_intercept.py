@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives._linear import LinearModel, Scores, Strata, as_strata
 from flwr_fco.objectives.base import Batch, DualTerms
 from flwr_fco.objectives.design import Design
@@ -150,6 +150,13 @@ class SiteIntercept(LinearModel):
         if self._parts:
             return sum(part.num_own for _, _, part in self._parts.values())
         return int(not self.adds_nothing)
+
+    @property
+    def counted_labels(self) -> NDArray[Any]:
+        """The labels of a logistic loss, without those of what adds nothing."""
+        if self._parts:
+            return np.concatenate([part.counted_labels for _, _, part in self._parts.values()])
+        return self.labels[:0] if self.adds_nothing else self.labels
 
     def own_intercept(self, w: Vector) -> float | dict[Any, float]:
         """Return the best intercept for coefficients `w` on the client's rows, to machine precision.
@@ -342,11 +349,11 @@ def check_site_rows(rows: dict[str, int]) -> None:
     >>> check_site_rows({"north": 40, "south": 8})
     Traceback (most recent call last):
     ...
-    flwr_fco.errors.ConfigurationError: too few rows for an intercept of their own, which biases logistic coefficients away from 0: south has fewer than 10. Leave such rows out, join them with others, or take a common intercept
+    flwr_fco.errors.PublicError: too few rows for an intercept of their own, which biases logistic coefficients away from 0: south has fewer than 10. Leave such rows out, join them with others, or take a common intercept
     """  # noqa: E501
     least = [site for site, count in rows.items() if count < FEWEST_ROWS]
     if least:
-        raise ConfigurationError(
+        raise PublicError(
             "too few rows for an intercept of their own, which biases logistic coefficients away from 0: "
             f"{', '.join(least)} has fewer than {FEWEST_ROWS}. Leave such rows out, join them with others, or take a "
             "common intercept"

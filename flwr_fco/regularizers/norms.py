@@ -391,7 +391,7 @@ class FusedLasso(_Sequence):
 
 @dataclass(frozen=True)
 class Monotone(_Sequence):
-    """Monotone sequences, the isotonic cone {w : w_1 <= w_2 <= ... <= w_n}, or the same with >=.
+    """Monotone sequences, the isotonic cone {w : w_i <= w_{i+1} for every i}, or the same with >=.
 
     The proximal map is the projection, whatever the step: isotonic regression with equal weights, by an exact O(n)
     algorithm (pool adjacent violators, Ayer et al. 1955). The result is a mean of v on each of its constant pieces.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
-from inspect import getattr_static, signature
+from inspect import cleandoc, getattr_static, signature
 from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakKeyDictionary
 
@@ -591,8 +591,8 @@ def rate_text(rate: Rate) -> str:
 
 # --- the documentation of inherited options -------------------------------------------------------------------------
 
-_SECTION = re.compile(r"^( *)Parameters\n\1-{10}\n", re.MULTILINE)
-_NEXT_SECTION = re.compile(r"^ *[A-Z]\w+\n *-{3,}$", re.MULTILINE)
+_SECTION = re.compile(r"^Parameters\n-{10}\n", re.MULTILINE)
+_NEXT_SECTION = re.compile(r"^[A-Z]\w+\n-{3,}$", re.MULTILINE)
 
 
 def parameter_entries(text: str | None) -> dict[tuple[str, ...], str]:
@@ -603,18 +603,18 @@ def parameter_entries(text: str | None) -> dict[tuple[str, ...], str]:
     >>> list(parameter_entries(RateOptions.__doc__))
     [('client_lr',), ('server_lr',)]
     """
-    text = text or ""
+    # Python 3.13 takes the indentation away by itself.
+    text = cleandoc(text or "")
     section = _SECTION.search(text)
     if section is None:
         return {}
     rest = text[section.end() :]
     following = _NEXT_SECTION.search(rest)
     body = rest[: following.start()] if following else rest
-    indent = section.group(1)
     entries: dict[tuple[str, ...], str] = {}
     names: tuple[str, ...] = ()
-    for line in body.rstrip().splitlines():
-        if line.startswith(indent) and line[len(indent) :][:1].strip():
+    for line in body.strip("\n").rstrip().splitlines():
+        if line[:1].strip():
             names = tuple(name.strip() for name in line.split(" : ")[0].split(","))
             entries[names] = ""
         entries[names] += line.rstrip() + "\n"
@@ -744,9 +744,9 @@ _OWN_ENTRIES: WeakKeyDictionary[type, dict[tuple[str, ...], str]] = WeakKeyDicti
 
 def _document_inherited_options(cls: type[CommonOptions]) -> None:
     """Add the documentation of inherited options to a strategy's docstring, without the options that it removes."""
-    text = cls.__doc__
-    if "__doc__" not in vars(cls) or not text:
+    if "__doc__" not in vars(cls) or not cls.__doc__:
         return
+    text = cleandoc(cls.__doc__)
     described_here = parameter_entries(text)
     gone = {name for name, value in vars(cls).items() if isinstance(value, Field) and not value.init}
     documented = {name for names in described_here for name in names}
@@ -765,7 +765,7 @@ def _document_inherited_options(cls: type[CommonOptions]) -> None:
         # Before the first other section, or at the end.
         following = _NEXT_SECTION.search(text)
         place = following.start() if following else len(text.rstrip()) + 1
-        head, tail = text[:place].rstrip() + "\n\n    Parameters\n    ----------\n", text[place:]
+        head, tail = text[:place].rstrip() + "\n\nParameters\n----------\n", text[place:]
     else:
         head, rest = text[: section.end()], text[section.end() :]
         following = _NEXT_SECTION.search(rest)

@@ -49,7 +49,7 @@ class Processes(Workers):
         if earlier is not None:
             _end(earlier)
         # One for each: of several processes with the same end of a pipe the system tells one.
-        theirs, ours = os.pipe()
+        theirs, ours = map(_above_streams, os.pipe())
         descriptors = (self._asked.descriptor, self._answered[worker].descriptor, theirs)
         # A worker can import what this process can import, and computes on one core.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -130,9 +130,21 @@ def _end(process: subprocess.Popen[bytes]) -> str:
 def _memory() -> int:
     """Return the descriptor of an unnamed file, in memory where the system supports it."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create("flwr-fco")
+        return _above_streams(os.memfd_create("flwr-fco"))
     with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
+        return _above_streams(os.dup(file.fileno()))
+
+
+def _above_streams(descriptor: int) -> int:
+    """Return a descriptor that is no standard stream's, which a worker has for itself and a daemon has closed."""
+    if descriptor > 2:
+        return descriptor
+    import fcntl
+
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
 
 
 def available_cores() -> int:

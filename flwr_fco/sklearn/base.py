@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, Self
@@ -21,7 +21,7 @@ from flwr_fco.client_apps.balance import numbers_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
 from flwr_fco.core.validation import checked
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES
 from flwr_fco.inference.selection import Selected, Selection
@@ -284,6 +284,11 @@ class Federated(Judges, Solves):
         rows: list[NDArray[np.int64]] | None = None
         sites: Any = ()
         self._sites: list[Any] = []
+        if isinstance(X, Mapping):
+            raise ConfigurationError(
+                f"X is a {type(X).__name__} of {len(X)} tables; expected a list of them, with y in the same order: "
+                "fit(list(X.values()), [y[site] for site in X])"
+            )
         if are_parts(X):
             if groups is not None:
                 raise ConfigurationError(
@@ -293,11 +298,12 @@ class Federated(Judges, Solves):
                 refuse_text(own, "X")
             parts = aligned_frames(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not columns_in(parts[0])
-            pairs = [
-                validate_data(self, own, labels, reset=reset and m == 0, **checks)
-                for m, (own, labels) in enumerate(zip(parts, y, strict=True))
-            ]
-            sites = [f"part {m}" for m in range(len(parts))]
+            sites, pairs = [f"part {m}" for m in range(len(parts))], list[Any]()
+            for site, own, labels in zip(sites, parts, y, strict=True):
+                try:
+                    pairs.append(validate_data(self, own, labels, reset=reset and not pairs, **checks))
+                except ValueError as error:
+                    raise ConfigurationError(f"{site}: {error}") from error
             given = [None] * len(pairs) if sample_weight is None else sample_weight
             clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
         else:
@@ -500,7 +506,7 @@ class Federated(Judges, Solves):
     def _check_strata(self) -> None:
         """Refuse strata beside the features and the targets, if there are no intercepts of theirs."""
         if self._kind is not CLASSES or self.site_intercepts is None:
-            raise ConfigurationError(
+            raise PublicError(
                 f"strata with {type(self).__name__}(site_intercepts={self.site_intercepts!r}); expected "
                 "FederatedLogisticRegression(site_intercepts='local'), whose intercepts are then of each stratum of a "
                 "site. Survival times have theirs in y"

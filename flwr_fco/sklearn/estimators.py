@@ -18,7 +18,7 @@ from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.balance import balance_in, with_balance
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, TIMES
 from flwr_fco.inference.selection import Selection
@@ -52,9 +52,9 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
-        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
-        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
-        sum to d. Names need a data frame, or `features` with a grid.
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name or pattern such as ``"pc*"`` (all others have
+        1) or one for each: a feature of factor 0 is not penalised, as a confounder must not be. As in glmnet's
+        `penalty.factor`, but not rescaled to sum to d. Names need a data frame, or `features` with a grid.
     standardize : bool, default False
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
@@ -125,9 +125,9 @@ class FederatedLasso(FederatedElasticNet):
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
-        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
-        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
-        sum to d. Names need a data frame, or `features` with a grid.
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name or pattern such as ``"pc*"`` (all others have
+        1) or one for each: a feature of factor 0 is not penalised, as a confounder must not be. As in glmnet's
+        `penalty.factor`, but not rescaled to sum to d. Names need a data frame, or `features` with a grid.
     standardize : bool, default False
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
@@ -192,9 +192,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         The fit ends at a duality gap of this fraction of the loss with an intercept alone, or where rounding allows no
         smaller one.
     penalty_factor : mapping of str to float, or array-like, shape (d,), optional
-        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name (all others have 1) or one for each: a feature
-        of factor 0 is not penalised, as a confounder must not be. As in glmnet's `penalty.factor`, but not rescaled to
-        sum to d. Names need a data frame, or `features` with a grid.
+        Factor >= 0 of a feature's penalty, l1 and l2 part alike, by name or pattern such as ``"pc*"`` (all others have
+        1) or one for each: a feature of factor 0 is not penalised, as a confounder must not be. As in glmnet's
+        `penalty.factor`, but not rescaled to sum to d. Names need a data frame, or `features` with a grid.
     standardize : bool, default False
         Penalise the coefficients of features that are divided by their standard deviations over the rows of all
         clients, as glmnet does and a ``StandardScaler`` before scikit-learn's estimator; `coef_` is that of the
@@ -425,7 +425,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     ) -> Objective:
         if not np.isin(y, classes).all():
             # Not the labels themselves, which are the site's data: the error goes to the server.
-            raise ConfigurationError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
+            raise PublicError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
         codes = np.searchsorted(classes, y)
         made: Objective
         if classes.size == 2:

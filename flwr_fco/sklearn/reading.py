@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,8 +13,8 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.core.schema import Names, differing_units, is_missing, names_of
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.schema import Names, difference, differing_units, is_missing, listed, names_of
+from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.objectives._linear import as_strata
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
@@ -54,6 +55,14 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
     first = columns_in(X[0])
     for number, features in enumerate(X):
         width, expected, names = np.shape(features)[-1], np.shape(X[0])[-1], columns_in(features)
+        if names and first and (sorted(names) != sorted(first) or len(set(names)) < len(names)):
+            about = difference(f"part {number}", tuple(names), "part 0", tuple(first), classes=False)
+            twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+            raise ConfigurationError(
+                f"part {number} has the columns {listed(names)}, part 0 has {listed(first)}: "
+                + (f"part {number} has several of the name {listed(twice)}" if twice else about)
+                + "; expected the same names, in any order: give all parts the columns that they have in common"
+            )
         if width != expected:
             raise ConfigurationError(
                 f"part {number} has {width} columns in X and part 0 has {expected}; expected the same features of "
@@ -65,12 +74,12 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
                 f"part {number} and part 0 have other columns, and their names are no texts, by which they could be "
                 "ordered; expected the same columns in the same order"
             )
+        if bool(names) != bool(first):
+            raise ConfigurationError(
+                f"part {number} has the columns {listed(names) or 'of an array'}, part 0 has "
+                f"{listed(first) or 'those of an array'}; expected the same names, in any order"
+            )
         if names != first:
-            if sorted(names) != sorted(first) or len(set(names)) < len(names):
-                raise ConfigurationError(
-                    f"part {number} has the columns {names or 'of an array'}, part 0 has {first or 'those of an array'}"
-                    "; expected the same names, in any order"
-                )
             aligned[number] = features[first]
         for name, parts in beside.items():
             if features.shape[0] != len(parts[number]):
@@ -110,18 +119,18 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Na
     """
     given = tuple(data)
     if len(given) not in (2, 3):
-        raise ConfigurationError(f"load returns {len(given)} things; expected (X, y), or of classes (X, y, strata)")
+        raise PublicError(f"load returns {len(given)} things; expected (X, y), or of classes (X, y, strata)")
     features, targets, strata = (*given, None)[:3]
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
         lacks = [name for name in order if name not in names]
         if lacks:
-            raise ConfigurationError(
+            raise PublicError(
                 f"this site's rows lack the columns {lacks[:5]} of features=; give them, or leave them out everywhere"
             )
         features, names = features[list(order)], tuple(order)
     elif order is not None and np.shape(features)[-1] != len(order):
-        raise ConfigurationError(
+        raise PublicError(
             f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
         )
     refuse_text(features, "X")
@@ -129,14 +138,26 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Na
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse clients of which some code two classes as 0 and 1, and others as -1 and 1.
+    """Refuse clients of which some code two classes as 0 and 1, and others as -1 and 1, or a class by other letters.
 
     Raises
     ------
     ConfigurationError
-        If there would be a third class that no client has beside the other two.
+        If there would be a third class that no client has beside the other two, or names that no client has beside
+        each other differ in case or spaces only.
     """
     held = {site: set(own.tolist()) for site, own in labels.items()}
+    spellings: dict[str, list[tuple[str, Any]]] = {}
+    for site, own in held.items():
+        for label in sorted(own) if all(isinstance(label, str) for label in own) else []:
+            spellings.setdefault(label.strip().casefold(), []).append((site, label))
+    for (first, one), *others in spellings.values():
+        for second, other in others:
+            if one != other and not any({one, other} <= own for own in held.values()):
+                raise ConfigurationError(
+                    f"{first} has labels {one!r}, {second} has labels {other!r}: these are two codings of one class. "
+                    "Write it in the same way at every client"
+                )
     if set[Any]().union(*held.values()) == {-1, 0, 1} and not any({-1, 0} <= own for own in held.values()):
         first, second = (next(site for site, own in held.items() if label in own) for label in (0, -1))
         raise ConfigurationError(
@@ -238,13 +259,7 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
                 f"penalty_factor={given!r} names features, but those of X have no names; give a data frame, "
                 f"features=[...] with a grid, or an array of {d} factors"
             )
-        unknown = [name for name in given if name not in set(names)]
-        if unknown:
-            raise ConfigurationError(
-                f"penalty_factor names {unknown[:5]}, which X does not have; its features are {', '.join(names[:10])}"
-                f"{', ...' if d > 10 else ''}"
-            )
-        given = [given.get(name, 1.0) for name in names]
+        given = _by_name(given, [*names])
     factors = np.asarray(given)
     if factors.shape != (d,) or factors.dtype.kind not in "fiu":
         raise ConfigurationError(
@@ -259,6 +274,27 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
             "feature without a penalty"
         )
     return factors.astype(np.float64)
+
+
+def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
+    """Return the entry of each name, 1 without one; one of the name itself is before that of a pattern."""
+    patterns = {
+        key: [name for name in names if fnmatch.fnmatchcase(name, str(key))] for key in given if key not in set(names)
+    }
+    unknown = [key for key, found in patterns.items() if not found]
+    if unknown:
+        raise ConfigurationError(
+            f"penalty_factor names {unknown[:5]}, which X does not have; its features are {', '.join(names[:10])}"
+            f"{', ...' if len(names) > 10 else ''}"
+        )
+    found: dict[str, Any] = {}
+    for key, those in patterns.items():
+        for name in those:
+            if name not in given and found.setdefault(name, given[key]) != given[key]:
+                raise ConfigurationError(
+                    f"penalty_factor={given!r} has patterns with two factors of feature {name}; name it itself"
+                )
+    return [given.get(name, found.get(name, 1.0)) for name in names]
 
 
 def scales_of(moments: Sequence[tuple[float, Vector, Vector]]) -> Vector:

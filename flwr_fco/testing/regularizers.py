@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import Array, Regularizer
 
 #: Steps at which proximal maps are checked.
@@ -18,9 +19,10 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     """Check that a regularizer fulfils its contract, on random points and steps from 1e-6 to 1e6.
 
     For every regularizer: the proximal map preserves shape and dtype (float64, float32), does not change its argument,
-    gives the same result with ``out`` and in place, returns no negative zero and propagates NaN; psi is finite at the
-    result; and ``from_spec(to_spec())`` reproduces the regularizer. For a constraint: the map ignores the step and is
-    idempotent. For a convex psi, with p = prox(v): the three-point inequality
+    gives the same result with ``out`` and in place, returns no negative zero and propagates NaN; it refuses a step that
+    is no finite number >= 0 and an array of integers, as :class:`~flwr_fco.regularizers.FlatRegularizer` does; psi is
+    finite at the result; and ``from_spec(to_spec())`` reproduces the regularizer. For a constraint: the map ignores the
+    step and is idempotent. For a convex psi, with p = prox(v): the three-point inequality
 
         step psi(p) + 1/2 ||p - v||^2 + 1/2 ||p - x||^2 <= step psi(x) + 1/2 ||x - v||^2    for every x,
 
@@ -56,6 +58,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     valued = [(x, regularizer.value(x)) for x in feasible]
     _check_travel(regularizer, points[0], name)
     _check_nan(regularizer, points[0], name)
+    _check_refusals(regularizer, points[0], name)
     for step in STEPS:
         results = []
         for v in points:
@@ -70,6 +73,20 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     if regularizer.constraint:
         _check_call(regularizer, points[0], 0.0, name)
         _check_projection(regularizer, points[0], regularizer.prox(points[0].copy(), 0.0), 0.0, name)
+
+
+def _check_refusals(regularizer: Regularizer, v: Array, name: str) -> None:
+    """Check that arguments without a meaning are errors, and not numbers."""
+    wrong: list[tuple[str, Any, Any]] = [(f"step={step!r}", v.copy(), step) for step in (-1.0, math.nan, math.inf)]
+    for what, argument, step in [*wrong, ("an array of int64", v.astype(np.int64), 1.0)]:
+        try:
+            regularizer.prox(argument, step)
+        except ConfigurationError:
+            continue
+        raise AssertionError(
+            f"{name}: prox accepts {what}; it has to raise ConfigurationError. Derive from FlatRegularizer, or call "
+            "`destination` and `check_step` of flwr_fco.regularizers.validation"
+        )
 
 
 def points_of(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sequence[float]) -> list[Array]:

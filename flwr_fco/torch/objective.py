@@ -21,7 +21,7 @@ from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, matching, 
 from flwr_fco.work import FirstOrder
 
 Loss = Callable[[nn.Module, Any], Tensor]
-Scores = Callable[[nn.Module, Any], Mapping[str, float | Tensor]]
+Scores = Callable[[nn.Module, Any], Mapping[str, "float | Tensor"]]
 
 
 class TorchBatch(NamedTuple):

@@ -33,7 +33,8 @@ from flwr_fco.torch.state import (
     spec_of,
 )
 
-Values = Mapping[str, Tensor | NDArray[Any]]
+# Quoted, as in `Scores`: where the reference is built without PyTorch, its Tensor is a stand-in.
+Values = Mapping[str, "Tensor | NDArray[Any]"]
 
 #: Counters of a group, reset at its start.
 _CLOCK: Group = {"start_elapsed": 0.0, "used": 0.0, "steps": 0, "pull": 0.0, "pending_lr": None}

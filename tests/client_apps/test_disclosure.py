@@ -4,6 +4,7 @@ import logging
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from fitting import fitting
 from newton import sites
@@ -34,6 +35,7 @@ from flwr_fco.wire.client_state import read_disclosed
 from flwr_fco.wire.envelope import QUESTION, addressed
 from flwr_fco.wire.protocol import Uplink
 from flwr_fco.wire.queries import question_records
+from flwr_fco.wire.questions import Question
 
 NAN = float("nan")
 
@@ -426,3 +428,31 @@ def test_limits_on_work_stand_beside_it():
             initial_arrays=start_arrays(),
             progress=False,
         )
+
+
+@pytest.mark.parametrize("limit", ["min_rows", "min_class_rows", None])
+@pytest.mark.parametrize(
+    ("raised", "shown"),
+    [
+        (lambda: Logistic(np.zeros((30, 2)), ["hiv"] + ["no"] * 29), "(ConfigurationError)"),
+        (lambda: np.array(["John"]).astype(float), "(ValueError)"),
+        (lambda: {}["John"], "(KeyError)"),
+        (lambda: Logistic(pd.DataFrame({"sex": ["hiv", "no"]}), [0, 1]), "['sex'] hold texts"),
+    ],
+    ids=["labels", "a number", "a key", "a column"],
+)
+def test_the_text_of_an_error_about_the_data_tells_no_value(caplog, raised, shown, limit):
+    """Names of columns are said; the site's own log has the rest."""
+    app = client_app(lambda context: raised(), disclosure=Disclosure(**{limit: 5} if limit else {}))
+    grid = InProcessGrid(app, 1, raise_errors=False)
+    layout = Logistic(np.zeros((2, 2)), [0, 1]).layout
+    with caplog.at_level(logging.ERROR, "flwr"):
+        letters = [(node, question_records(Question("gradient", layout))) for node in grid.get_node_ids()]
+        (reply,) = grid.send_and_receive(addressed(grid, letters, QUESTION, "0"))
+    reason = str(reply.error.reason)
+    assert shown in reason or limit is None
+    secret = "hiv" in reason or "John" in reason
+    assert secret == (limit is None and "sex" not in shown)
+    if limit and "sex" not in shown:
+        assert "this site's data cannot be loaded" in reason
+        assert "hiv" in caplog.text or "John" in caplog.text

@@ -331,6 +331,13 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
     assert not (tmp_path / "ours").is_symlink()
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=["zero byte", "half a letter"])
+def test_a_name_that_no_file_may_have_is_an_error_of_files(tmp_path, name):
+    with pytest.raises(OSError, match="no file can have this name") as error:
+        write_file(tmp_path / name, "x")
+    assert str(error.value).isprintable()
+
+
 def test_any_name_that_a_file_may_have_is_written(tmp_path):
     for name in ("x" * 255, "é" * 127):
         write_file(tmp_path / name, "x")

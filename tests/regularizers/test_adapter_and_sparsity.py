@@ -131,6 +131,24 @@ def test_the_checker_accepts_the_right_one():
 
 
 @dataclass(frozen=True)
+class TakesAnything(Regularizer):
+    """A right map that checks nothing: what a step of -1 gives, the minimum at step 1, means nothing."""
+
+    kind: ClassVar[str] = "test-takes-anything"
+
+    def value(self, w):
+        return L1(1.0).value(w)
+
+    def prox(self, v, step, out=None):
+        return L1(1.0).prox(v, step if 0.0 <= step < np.inf else 1.0, out)
+
+
+def test_the_checker_asks_for_steps_that_mean_something():
+    with pytest.raises(AssertionError, match=r"accepts step=-1\.0.*FlatRegularizer"):
+        check_regularizer(TakesAnything())
+
+
+@dataclass(frozen=True)
 class Lies(Regularizer):
     """Top-1 sparsity that claims to be convex."""
 

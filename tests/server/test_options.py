@@ -468,3 +468,9 @@ def test_a_density_of_all_arrays_leaves_the_arrays_as_they_were():
     strategy.density = None
     run(strategy, clients(), 2)
     assert run_of(strategy).plan.scope == "each"
+
+
+def test_a_docstring_that_is_put_together_is_what_python_3_13_makes_of_others():
+    """Which takes their indentation away: what was cut out of one has to fit into another."""
+    for strategy in STRATEGIES.values():
+        assert inspect.cleandoc(strategy.__doc__) == strategy.__doc__.strip(), strategy

@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from representatives import nightly
 
@@ -88,6 +89,19 @@ def test_workers_outlive_the_thread_that_started_them():
     with made[0] as workers:
         time.sleep(0.5)
         assert all(map(alive, workers.pids()))
+
+
+def test_a_daemon_that_has_closed_its_streams_has_workers():
+    """Their memory had the number of a stream, and each of them died as soon as it was asked."""
+    kept = os.dup(0)
+    os.close(0)
+    try:
+        with Processes(1) as workers:
+            # An array of that length goes through the memory.
+            assert workers.ask({0: ("end", np.zeros(20_000))}) == {0: None}
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
 
 
 def test_nothing_stays_open():

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tools.local_superlink import command_line, watch
+from tools.local_superlink import command_line, end_of, watch
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -32,3 +32,15 @@ def test_the_superlink_of_a_killed_process_is_ended_with_what_it_started(tmp_pat
             for pid in (leader.pid, child):
                 if command_line(pid):
                     os.kill(pid, signal.SIGKILL)
+
+
+def test_of_a_log_of_gigabytes_the_end_is_read(tmp_path):
+    log = tmp_path / "node-0.log"
+    with log.open("wb") as file:
+        file.truncate(2**35)
+        file.seek(0, os.SEEK_END)
+        file.write(b"the end\n")
+    assert len(end_of(log)) <= 2**24
+    assert end_of(log).endswith("\0the end\n")
+    assert end_of(log, 2**35) == "the end\n"
+    assert end_of(tmp_path / "none.log") == ""

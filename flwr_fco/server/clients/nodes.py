@@ -215,7 +215,10 @@ class Nodes:
         self.ordered = sorted(keys.values(), key=lambda node: node.order)
         without = sum(node.partition_id is None for node in self._known.values())
         if new and without:
-            text = "%s of %s nodes have no partition id of their own: another run with the same seed may differ"
+            text = (
+                "%s of %s nodes have no partition id of their own, or do not tell it: another run with the same seed "
+                "may differ, because Flower draws new node ids for it. Nothing has to be done"
+            )
             log(WARNING, text, without, len(self._known))
 
     def _partitions(self, grid: Grid, node_ids: Sequence[int]) -> dict[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ from flwr_fco.server.rounds import saving
 _STATE, _PASS, _PARTS = "state/", "pass/", "part/"
 _GRAPH = f"{_PARTS}graph/rows"
 _SETTINGS, _CHECKSUM, _FORMAT, _OPTIONS = "digest", "checksum", "format", "options"
-_OWNER = "owner"
+_OWNER, _DAMAGED = "owner", "damaged"
 #: Version of the file format, in which what clients' answers imply is recorded too.
 _VERSION = 4
 #: Options that may change before a state is loaded; the plan's options are in its own digest.
@@ -119,14 +120,22 @@ def owner_of(path: str | os.PathLike[str]) -> str | None:
     ----------
     path : path-like
         The file.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, which says nothing of whose it is.
     """
     try:
         return str(read_npz(path, [_OWNER]).get(_OWNER, ""))
     except FileNotFoundError:
         return None
-    except (ConfigurationError, OSError):
+    except ConfigurationError as error:
+        # An archive that is none may say what makes a seek fail.
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno != errno.EINVAL:
+            raise error.__cause__ from None
         # Nobody's: no run has written this.
-        return "damaged"
+        return _DAMAGED
 
 
 def give(path: str | os.PathLike[str], owner: str) -> None:
@@ -406,6 +415,12 @@ class Claims:
 
     def _require(self, place: str, owner: str | None) -> None:
         """Require an owner; a file that was removed is written again."""
+        if owner == _DAMAGED != self._seen[place].owner:
+            raise TakenOverError(
+                f"{shown(place)} holds no saved run any more: something else has written there, or the disk is "
+                "damaged; this run ends, because nobody can say which rounds were done from it. Resume from an earlier "
+                "copy"
+            )
         if owner is not None and owner != self._seen[place].owner:
             raise TakenOverError(
                 f"{shown(place)} is another run's now, which was resumed from it or begun there after this run had "

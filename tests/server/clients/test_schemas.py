@@ -14,7 +14,7 @@ from together import together
 
 from flwr_fco import GaussianDP
 from flwr_fco.callbacks import Callback, Checkpoint
-from flwr_fco.client_apps import Disclosure
+from flwr_fco.client_apps import Disclosure, training
 from flwr_fco.core.schema import Units, grades_of, names_of, schema_number
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, Objective
@@ -480,3 +480,13 @@ def test_objectives_keep_the_names_of_frames_dense_and_sparse():
     assert LeastSquares(table.to_numpy(), np.ones(len(table))).feature_names is None
     assert Logistic(table, labels_of(table)).class_names == ("0", "1")
     assert len(NAMES) + 1 == D
+
+
+def test_the_names_of_an_objective_are_read_once(monkeypatch):
+    """Of 100,000 columns the names took longer than a step, in each round again."""
+    read = []
+    names = training.names_of_objective
+    monkeypatch.setattr(training, "names_of_objective", lambda own: read.append(own) or names(own))
+    objectives = clients()
+    run(FedDualAvg(regularizer=L1(0.1), client_lr=0.01, work=Steps(1)), objectives, 3)
+    assert read == objectives

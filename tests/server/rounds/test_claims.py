@@ -176,10 +176,26 @@ def test_a_private_round_that_cannot_be_recorded_is_not_shown(tmp_path, monkeypa
 def test_a_run_whose_file_was_damaged_meanwhile_ends(tmp_path, private):
     path = tmp_path / "run.npz"
     shown = Shown(4, lambda: path.write_bytes(b"something else"))
-    with pytest.raises(TakenOverError):
+    with pytest.raises(TakenOverError, match=r"run\.npz holds no saved run any more"):
         play(make(private), callbacks=[Checkpoint(path, 1), shown])
     assert path.read_bytes() == b"something else"
     assert 4 not in shown.models
+
+
+def test_a_file_that_cannot_be_opened_now_is_nobody_elses(tmp_path, monkeypatch):
+    """The run ended, because another one was said to have been resumed from the file."""
+    path, opened = tmp_path / "run.npz", os.open
+
+    def exhausted(name, *options, **more):
+        if os.fspath(name) == str(path):
+            raise OSError(24, "Too many open files", name)
+        return opened(name, *options, **more)
+
+    shown = Shown(4, lambda: monkeypatch.setattr(os, "open", exhausted))
+    later = Shown(6, lambda: monkeypatch.setattr(os, "open", opened))
+    checkpoint = Checkpoint(path, 1)
+    play(make(), callbacks=[checkpoint, shown, later])
+    assert checkpoint.saved_round == ROUNDS
 
 
 def test_a_file_that_was_removed_is_written_again(tmp_path):
