@@ -27,7 +27,7 @@ def test_its_methods_and_options_are_there():
 
 def test_each_strategy_names_entries_that_the_page_has_and_no_others():
     entries = set(re.findall(r"^@\w+\{(\w+),$", TEXT, flags=re.MULTILINE))
-    line = re.compile(r"^ +BibTeX: ([\w, ]+), in docs/reference/notation\.md\.$", flags=re.MULTILINE)
+    line = re.compile(r"^ *BibTeX: ([\w, ]+), in docs/reference/notation\.md\.$", flags=re.MULTILINE)
     named = {name: line.findall(kind.__doc__ or "") for name, kind in strategies.STRATEGIES.items()}
     assert [name for name, found in named.items() if len(found) != 1] == []
     assert {key for (found,) in named.values() for key in found.split(", ")} == entries

@@ -29,6 +29,7 @@ PAGES = (
     "how-to/subclasses",
     "how-to/taking-away",
     "how-to/faults",
+    "how-to/performance",
     "how-to/robustness",
 )
 

@@ -38,9 +38,9 @@ for strategy in (FedAvgSubgradient, partial(FedMid, server_prox=False), FedDualA
 # %%
 # The true model has 8 coefficients that are not 0.
 
-for name, found in counts.items():
-    plt.plot(found, label=name)
-plt.axhline(8, color="grey", linestyle=":", label="truth")
+for (name, found), color in zip(counts.items(), ("0.7", "0.4", "#0072B2"), strict=True):
+    plt.plot(found, color=color, label=name)
+plt.axhline(8, color="black", linestyle="--", label="truth")
 plt.xlabel("round")
 plt.ylabel("coefficients that are not 0")
 plt.legend()

@@ -50,8 +50,8 @@ for strategy in (DFedDA, DFedDAGT):
 
 # %%
 
-for name, found in errors.items():
-    plt.semilogy(found, label=name)
+for (name, found), color in zip(errors.items(), ("0.5", "#0072B2"), strict=True):
+    plt.semilogy(found, color=color, label=name)
 plt.xlabel("round")
 plt.ylabel("l1 distance to the solution")
 plt.legend()

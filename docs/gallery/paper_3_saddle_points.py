@@ -45,9 +45,9 @@ for name, strategy in {"FeDualEx": FeDualEx, "FedMiP": FedMiP}.items():
 # %%
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5))
-for name in gaps:
-    left.semilogy(gaps[name], label=name)
-    right.plot(dense[name], label=name)
+for name, color in zip(gaps, ("#0072B2", "0.5"), strict=True):
+    left.semilogy(gaps[name], color=color, label=name)
+    right.plot(dense[name], color=color, label=name)
 left.set(xlabel="round", ylabel="duality gap")
 right.set(xlabel="round", ylabel="share of entries that are not 0")
 left.legend()

@@ -44,8 +44,8 @@ for name, strategy in strategies.items():
 # %%
 
 best = min(map(min, energies.values()))
-for name, found in energies.items():
-    plt.semilogy(np.array(found) / best - 1.0 + 1e-16, label=name)
+for (name, found), color in zip(energies.items(), ("#0072B2", "0.4", "0.7"), strict=True):
+    plt.semilogy(np.array(found) / best - 1.0 + 1e-16, color=color, label=name)
 plt.xlabel("round")
 plt.ylabel("relative energy error")
 plt.legend()

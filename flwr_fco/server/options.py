@@ -14,6 +14,7 @@ from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import cache
 from inspect import cleandoc, getattr_static, signature
+from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal, Self
 from weakref import WeakKeyDictionary
 
@@ -770,4 +771,6 @@ def _document_inherited_options(cls: type[CommonOptions]) -> None:
         head, rest = text[: section.end()], text[section.end() :]
         following = _NEXT_SECTION.search(rest)
         tail = rest[following.start() :] if following else ""
-    cls.__doc__ = head + "\n".join(entries) + "\n\n" + tail
+    margin = re.search(r"\n( *)\S", cls.__doc__)
+    put_together = head + "\n".join(entries) + "\n\n" + tail
+    cls.__doc__ = indent(put_together, margin[1] if margin else "").lstrip()

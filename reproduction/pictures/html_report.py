@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from types import MappingProxyType
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
+import flwr_fco
 from flwr_fco.models import printable
 from reproduction.pictures.appearance import Appearance, appearances
 from reproduction.pictures.comparison import Group, logarithmic_metrics, metric_names
@@ -30,6 +32,8 @@ _PARTS = (
     ("server-seconds", "server and messages", "#e69f00"),
     ("evaluation-seconds", "evaluation", "#999999"),
 )
+#: Beside the density, which may leave out small coefficients: the share that is not exactly 0.
+_NOT_ZERO = "not exactly 0"
 #: Metrics that some engines add to a round, shown among the costs.
 _COSTS = ("bytes-down", "bytes-up", "seconds")
 _DASHES = {"solid": "", "dashed": "7 3", "dashdot": "7 3 2 3", "dotted": "2 3"}
@@ -66,6 +70,10 @@ def _page(groups: Sequence[Group]) -> str:
     looks = appearances({group.label: group.method for group in groups})
     names = metric_names(groups)
     settings = _settings(groups)
+    metrics = list({key: None for group in groups for key in metric_names([group])})
+    runs = [_final(group, record) for group, record in _records(groups)]
+    if any(_NOT_ZERO in run["last"] for run in runs):
+        metrics.insert(metrics.index("density") + 1, _NOT_ZERO)
     return render(
         "report.html",
         problems=", ".join({str(group.config.get("problem", "unknown problem")): None for group in groups}),
@@ -74,11 +82,12 @@ def _page(groups: Sequence[Group]) -> str:
         dashes=_DASHES,
         parts=_PARTS,
         columns=_COLUMNS,
-        metrics=list({key: None for group in groups for key in metric_names([group])}),
-        runs=[_final(group, record) for group, record in _records(groups)],
+        metrics=metrics,
+        runs=runs,
+        written=f"flwr-fco {flwr_fco.__version__}, {date.today().isoformat()}",
         curves=[
             ("Curves", _curves(groups, [name for name in names if name not in (*_PROMISED, *_COSTS)], "curves")),
-            ("What psi promises", _curves(groups, [name for name in names if name in _PROMISED], "promised")),
+            ("Sparsity, rank and support", _curves(groups, [name for name in names if name in _PROMISED], "promised")),
         ],
         supports=[found for group in groups if (found := _support(group, looks[group.label]))],
         times=[times for group, record in _records(groups) if (times := _times(group, record))],
@@ -95,6 +104,8 @@ def _records(groups: Sequence[Group]) -> Iterator[tuple[Group, RunRecord]]:
 def _final(group: Group, record: RunRecord) -> dict[str, Any]:
     """Return how a run ended, and the last value of each metric."""
     last = {key: value for line in record.metrics for key, value in line.items()}
+    if "density" in last and "coefficients" in record.arrays:
+        last[_NOT_ZERO] = float((record.arrays["coefficients"] != 0).mean())
     return {
         "label": group.label,
         "seed": record.config.get("seed", ""),

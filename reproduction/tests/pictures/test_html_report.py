@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 import subprocess
+from datetime import date
 from html.parser import HTMLParser
 
 import numpy as np
@@ -158,3 +159,13 @@ def test_a_browser_shows_it(page, tmp_path):
         wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
         # Swatch, curves and heat map; a page without its pictures has far fewer.
         assert (np.abs(pixels.astype(int) - wanted).max(axis=1) <= 2).sum() > 3000, method
+
+
+def test_both_rules_of_sparsity_are_among_the_final_values(runs):
+    """The density may leave out what is small, the picture of the support does not."""
+    text = " ".join(read(html_page(compare([("one", runs["one"])]))).text)
+    share = float((runs["one"].arrays["coefficients"] != 0).mean())
+    assert "not exactly 0" in text
+    assert f"{share:.4g}" in text
+    assert f"{share:.1%} not zero in the end" in text
+    assert date.today().isoformat() in text
