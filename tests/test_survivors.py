@@ -15,6 +15,7 @@ from quadratics import Quadratic
 
 from flwr_fco.algorithms import GradientTracking
 from flwr_fco.algorithms.contract.replies import Mean, mean_increment
+from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ClientError
@@ -24,6 +25,7 @@ from flwr_fco.server.clients.remembering import remembered
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Density, FastFedDA, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.wire.protocol import Downlink, Node, Uplink
+from flwr_fco.wire.questions import LINKS, Answer
 
 
 def private_mean(privacy, arrays, clients):
@@ -202,3 +204,10 @@ def test_without_messages_a_client_refuses_what_it_refuses_in_a_message(what, re
     with pytest.raises(ClientError, match=re.escape(reason)):
         run(strategy, regressions(), 5)
     assert strategy.state.round == 2
+
+
+def test_a_loss_of_zero_is_a_loss():
+    """Squares of a model that interpolates, and hinges of rows that are all outside of the margin."""
+    facts = {"outputs": 1.0, "intercept": 0.0, "l2": 0.0, "factor": 1.0, "slope": 0.0, "loss": 0.0}
+    for link in ("identity", "hinge"):
+        Told(np.zeros(2)).facts(Answer({"link": float(LINKS.index(link)), **facts}))

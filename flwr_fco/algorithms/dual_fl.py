@@ -251,7 +251,7 @@ class DualAcceleration(PrimalAveraging):
 
     @staticmethod
     def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
-        """Return zeta, which is grad f(theta) / nu; with half of nu <= mu, users' moduli are rarely exact."""
+        """Return zeta, which is grad f(theta) / nu; its modulus is 1 or more if nu <= mu, 1/2 for twice that nu."""
         return Implied(memory["control"], memory["local"], 0.5)
 
     def init(self, problem: Problem, primal: Vector) -> DualFLState:

@@ -45,7 +45,8 @@ class Said(NamedTuple):
     length : float
         Of its gradient.
     product : float
-        Inner product of the changes of point and gradient since the last answer: of a convex loss, 0 or more.
+        Inner product of the changes of point and gradient since the last answer, less what the convexity that the
+        method needs makes of it: of an honest client, 0 or more.
     most : float
         Product of their lengths.
     """

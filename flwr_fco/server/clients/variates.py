@@ -31,7 +31,8 @@ def variate_objections(
     """Return the replies that imply far too long a gradient, by position, with reasons.
 
     One honest loss may be sharper than all others, with a minimum far from theirs. So, where a reply implies the point
-    of its gradient as well, it must have turned back too, as the gradients of no convex loss do.
+    of its gradient as well, it must have turned back too, as the gradients of no convex loss do; or, if the method
+    needs strongly convex losses, have risen by less than those do.
 
     Parameters
     ----------
