@@ -86,6 +86,10 @@ def test_a_site_predicts_with_its_own_intercept_and_nobody_without():
     assert chances.mean() == pytest.approx((targets[2] == "yes").mean(), abs=1e-12)
     with pytest.raises(ConfigurationError, match="all rows are of one class"):
         model.intercept_for(features[0][targets[0] == "no"], targets[0][targets[0] == "no"])
+    with pytest.raises(ConfigurationError, match="sample_weight"):
+        model.intercept_for(features[0], targets[0], np.where(np.arange(len(features[0])) == 3, -1.0, 1.0))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.intercept_for(features[0], targets[0][:9])
     with pytest.raises(ConfigurationError, match="the model has a common intercept"):
         FederatedLasso().fit(features, [np.arange(len(own)) for own in features]).intercept_for(features[0], targets[0])
 
