@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -130,7 +129,8 @@ def _checked(stages: Sequence[Stage] | None) -> Sequence[Stage]:
     """Return the stages, none by default; raise ConfigurationError if a number of one is not positive."""
     for n, stage in enumerate(stages or ()):
         values: list[Any] = [value for value in stage if value is not None]
-        if not all(isinstance(value, Real) and 0 < value < math.inf for value in values) or stage.rounds % 1:
+        good = all(isinstance(value, int | float | np.number) and 0 < value < math.inf for value in values)
+        if not good or stage.rounds % 1:
             raise ConfigurationError(f"stage {n} is {stage}; expected finite positive numbers, and whole rounds")
     return tuple(stages or ())
 
