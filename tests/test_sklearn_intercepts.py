@@ -260,7 +260,9 @@ def test_strata_where_they_cannot_be():
     lasso = FederatedLasso(num_clients=3, site_intercepts="local")
     for own, load, told in (
         (lasso, data, "strata with FederatedLasso"),
-        (model, [(1, 2, 3, 4)] * 3, r"load returns 4 things; expected \(X, y\)"),
+        (model, [(1, 2, 3, 4)] * 3, r"load returns a tuple of 4; expected a tuple \(X, y\)"),
+        (model, [None] * 3, "load returns a NoneType; expected"),
+        (model, [{"X": 1, "y": 2}] * 3, "load returns a dict; expected"),
     ):
         grid = InProcessGrid(
             own.client_app(lambda c, load=load: load[c.node_config["partition-id"]]), 3, raise_errors=False
