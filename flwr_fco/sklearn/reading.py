@@ -291,7 +291,8 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
     found: dict[str, Any] = {}
     for key, those in patterns.items():
         for name in those:
-            if name not in given and found.setdefault(name, given[key]) != given[key]:
+            # In a tuple, as NaN is refused by itself.
+            if name not in given and found.setdefault(name, given[key]) not in (given[key],):
                 raise ConfigurationError(
                     f"penalty_factor={given!r} has patterns with two factors of feature {name}; name it itself"
                 )
