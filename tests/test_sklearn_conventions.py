@@ -1,5 +1,7 @@
 """scikit-learn's conventions: names of columns, weights of rows, whose rows they are, labels that are texts."""
 
+from datetime import date
+
 import numpy as np
 import pytest
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
@@ -69,6 +71,8 @@ def test_a_factor_finds_features_by_a_pattern():
     expected = FederatedLasso(0.1, penalty_factor=ones).fit(frame, Y)
     for given in ({"a*": 0.5, "x[0]": 2.0}, {"?2": 0.5, "a": 0.5, "x*": 2}, {"*": 2.0, "[bc]": 2.0} | ones):
         np.testing.assert_array_equal(FederatedLasso(0.1, penalty_factor=given).fit(frame, Y).coef_, expected.coef_)
+    with pytest.raises(ConfigurationError, match="penalty_factor=nan of feature a"):
+        FederatedLasso(0.1, penalty_factor={"a*": np.nan}).fit(frame, Y)
     with pytest.raises(ConfigurationError, match="has patterns with two factors of feature a2; name it itself"):
         FederatedLasso(0.1, penalty_factor={"a*": 0, "?2": 1}).fit(frame, Y)
     with pytest.raises(ConfigurationError, match=r"penalty_factor names \['A\*'\], which X does not have"):
@@ -84,6 +88,7 @@ def test_a_factor_finds_features_by_a_pattern():
         (FRAME[30:].assign(b=np.nan), "part 1: Input X contains NaN"),
         (FRAME[30:].assign(b=pd.Timestamp("2020-01-01")), r"the columns \['b'\] hold dates or times; expected numbers"),
         (FRAME[30:].assign(b=pd.Timedelta(days=1)), "hold dates or times"),
+        (FRAME[30:].assign(b=date(2020, 1, 1)), "hold dates or times"),
     ],
 )
 def test_the_part_and_the_column_are_named(other, told):

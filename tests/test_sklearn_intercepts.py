@@ -86,6 +86,10 @@ def test_a_site_predicts_with_its_own_intercept_and_nobody_without():
     assert chances.mean() == pytest.approx((targets[2] == "yes").mean(), abs=1e-12)
     with pytest.raises(ConfigurationError, match="all rows are of one class"):
         model.intercept_for(features[0][targets[0] == "no"], targets[0][targets[0] == "no"])
+    with pytest.raises(ConfigurationError, match="sample_weight"):
+        model.intercept_for(features[0], targets[0], np.where(np.arange(len(features[0])) == 3, -1.0, 1.0))
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        model.intercept_for(features[0], targets[0][:9])
     with pytest.raises(ConfigurationError, match="the model has a common intercept"):
         FederatedLasso().fit(features, [np.arange(len(own)) for own in features]).intercept_for(features[0], targets[0])
 
@@ -256,7 +260,9 @@ def test_strata_where_they_cannot_be():
     lasso = FederatedLasso(num_clients=3, site_intercepts="local")
     for own, load, told in (
         (lasso, data, "strata with FederatedLasso"),
-        (model, [(1, 2, 3, 4)] * 3, r"load returns 4 things; expected \(X, y\)"),
+        (model, [(1, 2, 3, 4)] * 3, r"load returns a tuple of 4; expected a tuple \(X, y\)"),
+        (model, [None] * 3, "load returns a NoneType; expected"),
+        (model, [{"X": 1, "y": 2}] * 3, "load returns a dict; expected"),
     ):
         grid = InProcessGrid(
             own.client_app(lambda c, load=load: load[c.node_config["partition-id"]]), 3, raise_errors=False

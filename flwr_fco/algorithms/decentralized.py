@@ -256,14 +256,10 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     ----------
     tracker_start : {"gradient", "zero"}, default "zero"
         Whether a round 0 of one gradient each comes first, or trackers begin at 0.
-    radius_squared : float, optional
-        Q, of a ball around the start point (ReFedDA-GT on a graph).
-    restricted : bool, default False
-        Whether the map is around the start point.
 
     References
     ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 1 and 2.
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
     """
 
     name: ClassVar[str] = "tracked_dual_averaging"
@@ -311,6 +307,11 @@ class StagedGraphState(NamedTuple):
     stage_round: int
     reference: Vector
     stage_points: Vector
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Names of the arrays that have no row for each node."""
+        return "reference", "stage_points"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -238,7 +238,7 @@ class MultistepState(NamedTuple):
     reference : ndarray of float64, shape (d,)
         v of the stage.
     stage_points : ndarray of float64, shape (d,) or (window, d)
-        Points that the next reference averages: the sum of the stage's points, or the last of them.
+        Points that the next reference averages: the sum of the stage's points, or the last of them, after zeros.
     """
 
     dual: Vector
@@ -300,7 +300,11 @@ class Staged(Algorithm):
         return self.reference.window
 
     def _no_points(self, size: int) -> Vector:
-        return np.zeros(size) if self._restart_rounds is None else np.zeros((0, size))
+        """Return room for a stage's points, always as much: a saved state is compared with the first one."""
+        if self._restart_rounds is None:
+            return np.zeros(size)
+        longest = max((stage.rounds for stage in self.stages[:-1]), default=1)
+        return np.zeros((int(min(self._restart_rounds, longest)), size))
 
     def _centre(self, problem: Problem, state: Any) -> Vector:
         """Return what a round contributes to the mean of its stage."""
@@ -314,19 +318,18 @@ class Staged(Algorithm):
         """Return the state after a round, or the first state of the next stage if a stage ends."""
         if problem.round == 0 or self._number(state) + 1 >= len(self.stages):
             return following
-        point, rounds = self._centre(problem, following if self.reference.newest else state), self._restart_rounds
-        if rounds is None:
+        point = self._centre(problem, following if self.reference.newest else state)
+        if self._restart_rounds is None:
             points = state.stage_points + point if state.stage_round else point
         else:
-            points = np.concatenate([state.stage_points, point[None]])[-rounds:]
+            points = np.concatenate([state.stage_points[1:], point[None]])
         following = following._replace(stage_points=points, stage_round=state.stage_round + 1)
         return following if following.stage_round < self.stages[state.stage].rounds else self._next_stage(following)
 
     def _next_stage(self, state: Any) -> Any:
         """Return the first state of the next stage: the reference is the sparsified mean, duals and trackers are 0."""
-        mean = (
-            state.stage_points / state.stage_round if self._restart_rounds is None else state.stage_points.mean(axis=0)
-        )
+        points, rounds = state.stage_points, state.stage_round
+        mean = points / rounds if self._restart_rounds is None else points[-rounds:].mean(axis=0)
         reference = mean if self.reference.sparsity is None else largest_entries(mean, self.reference.sparsity)
         return self._emptied(state)._replace(
             stage=state.stage + 1,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import date, time, timedelta
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -535,8 +536,11 @@ def refuse_text(features: Any, name: str = "features") -> None:
     kinds = getattr(features, "dtypes", None)
     if not hasattr(features, "columns") or kinds is None:
         return
-    columns = [f"{column}" for column in features.columns]
-    texts = [own for j, (own, kind) in enumerate(zip(columns, list(kinds), strict=True)) if _is_text(features, j, kind)]
+    columns = [
+        (f"{own}", (features, j, str(kind).lower()))
+        for j, (own, kind) in enumerate(zip(features.columns, kinds, strict=True))
+    ]
+    texts = [own for own, column in columns if _holds(*column, _TEXTS, str)]
     if texts:
         raise PublicError(
             f"{name}: the columns {texts[:5]}{' and more' if len(texts) > 5 else ''} hold texts or categories; "
@@ -544,7 +548,7 @@ def refuse_text(features: Any, name: str = "features") -> None:
             f'pandas.get_dummies(X[{texts[0]!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)'
         )
 
-    dates = [own for own, kind in zip(columns, list(kinds), strict=True) if str(kind).lower().startswith(_DATES)]
+    dates = [own for own, column in columns if _holds(*column, _DATES, date, time, timedelta)]
     if dates:
         raise PublicError(
             f"{name}: the columns {dates[:5]}{' and more' if len(dates) > 5 else ''} hold dates or times; expected "
@@ -552,16 +556,16 @@ def refuse_text(features: Any, name: str = "features") -> None:
         )
 
 
-#: How the types of columns of dates and times begin.
+#: How the types of columns of texts begin, and those of dates and times.
+_TEXTS = ("category", "string", "str", "utf8", "enum", "categorical")
 _DATES = ("date", "time", "period", "duration")
 
 
-def _is_text(frame: Any, column: int, kind: Any) -> bool:
-    """Whether a column of this type holds texts or categories; one of objects does with a single text."""
-    text = str(kind).lower()
-    if text == "object" and hasattr(frame, "iloc"):
-        return any(isinstance(entry, str) for entry in frame.iloc[:, column])
-    return text.startswith(("category", "string", "str", "utf8", "enum", "categorical"))
+def _holds(frame: Any, column: int, kind: str, kinds: tuple[str, ...], *types: type) -> bool:
+    """Whether a column's type begins in one of these ways; one of objects needs a single entry of these types."""
+    if kind == "object" and hasattr(frame, "iloc"):
+        return any(isinstance(entry, types) for entry in frame.iloc[:, column])
+    return kind.startswith(kinds)
 
 
 def is_sparse(features: Any) -> bool:

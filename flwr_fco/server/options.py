@@ -640,6 +640,7 @@ _ELSEWHERE = {
     "proximal_mu": "penalty",
     "dp": "privacy",
 }
+_OF_PRIVACY = ("dp", "noise_multiplier", "target_epsilon")
 _TO_START = "give it to `start` or `simulate`: {name}="
 #: Names of Flower's earlier interface, and names for which another one of ours is near but wrong: what to do.
 _INSTEAD = {
@@ -658,7 +659,7 @@ _INSTEAD = {
     "inplace": "it has no effect on a result; leave it out",
     "client_manager": "to choose nodes, write participation=Participation(choose_nodes=...)",
     "num_clients": "the grid knows its nodes: give num_nodes= to `simulate`, or min_available_nodes= to wait for them",
-    **dict.fromkeys(("noise_multiplier", "target_epsilon"), "write privacy=GaussianDP(..., {name}={value!r})"),
+    **dict.fromkeys(_OF_PRIVACY[1:], "write privacy=GaussianDP(..., {name}={value!r})"),
     "proximal_mu": 'FedProx has it as penalty=, and sends it as "proximal-mu" with client="unmodified"; other '
     'strategies by `start(train_config=ConfigRecord({{"proximal-mu": {value!r}}}))`',
     **dict.fromkeys(("l1", "alpha", "lambda_", "lam", "l1_strength"), "write regularizer=L1({value!r})"),
@@ -708,12 +709,14 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, options: Mapping[s
     taken = signature(cls).parameters
     if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return
-    if name in _NOT_IN_EVERY_METHOD:
-        raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option. {_NOT_IN_EVERY_METHOD[name]}")
+    fraction = name == "sparsity" and isinstance(value, float) and not value > 1.0
+    meant = "density" if fraction else "privacy" if name in _OF_PRIVACY else name
+    if meant in _NOT_IN_EVERY_METHOD and meant not in taken:
+        raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option. {_NOT_IN_EVERY_METHOD[meant]}")
     batch = options.get("batch_size", 32)
     counted = next((key for key in (*_STEPS, *_EPOCHS) if key in options), name) if name == "batch_size" else name
     texts = [text.format(name=counted, value=options[counted], batch=batch) for text in _IN_AN_OBJECT.get(counted, ())]
-    if name == "sparsity" and isinstance(value, float) and 0 < value < 1:
+    if fraction:
         texts.insert(0, f"density={1 - value:.12g}")
     for written in texts:
         if _takes(cls, written):

@@ -250,7 +250,8 @@ class Federated(Judges, Solves):
         X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
         y, given = column_or_1d(y), row_weights(sample_weight, X)
-        X, y, given = (own[given > 0.0] for own in (X, y, given))
+        check_consistent_length(X, y)
+        X, y, given = (own[given != 0.0] for own in (X, y, given))
         weights = self._site_weights(y, *classes)
         if sample_weight is not None:
             weights = given * (1.0 if weights is None else weights)

@@ -23,6 +23,7 @@ from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, TIMES
 from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives._linear import as_strata
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle_strata
 from flwr_fco.objectives.survival import baseline, concordance
@@ -461,10 +462,11 @@ def _check_rows_of_strata(parts: Parts, strata: Sequence[NDArray[Any]]) -> None:
     """Refuse strata with few rows, and warn of others with few and of those of one class, by site and label."""
     rows, idle = dict[str, int](), []
     for site, y, own in zip(parts.sites, parts.y, strata, strict=True):
-        for label in dict.fromkeys(own.tolist()):
-            inside = y[[each == label for each in own]]
-            if np.unique(inside).size > 1:
-                rows[f"{site}, stratum {label}"] = inside.size
+        labels, codes = as_strata(own, y.size)
+        counts, of_first = np.bincount(codes), np.bincount(codes, y == y[0])
+        for label, count, first in zip(labels, counts.tolist(), of_first, strict=True):
+            if 0 < first < count:
+                rows[f"{site}, stratum {label}"] = count
             else:
                 idle.append(f"{site}, stratum {label}")
     check_site_rows(rows)

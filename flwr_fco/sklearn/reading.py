@@ -117,9 +117,10 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Na
 
     A frame's columns are those of `order`, if it is given. Strata are None if there are none.
     """
-    given = tuple(data)
+    given = tuple(data) if isinstance(data, tuple | list) else ()
     if len(given) not in (2, 3):
-        raise PublicError(f"load returns {len(given)} things; expected (X, y), or of classes (X, y, strata)")
+        of = f"{type(data).__name__}{f' of {len(given)}' * bool(given)}"
+        raise PublicError(f"load returns a {of}; expected a tuple (X, y), or of classes (X, y, strata)")
     features, targets, strata = (*given, None)[:3]
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
@@ -290,7 +291,8 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
     found: dict[str, Any] = {}
     for key, those in patterns.items():
         for name in those:
-            if name not in given and found.setdefault(name, given[key]) != given[key]:
+            # In a tuple, as NaN is refused by itself.
+            if name not in given and found.setdefault(name, given[key]) not in (given[key],):
                 raise ConfigurationError(
                     f"penalty_factor={given!r} has patterns with two factors of feature {name}; name it itself"
                 )

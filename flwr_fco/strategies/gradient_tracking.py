@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -127,9 +128,10 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
 def _checked(stages: Sequence[Stage] | None) -> Sequence[Stage]:
     """Return the stages, none by default; raise ConfigurationError if a number of one is not positive."""
     for n, stage in enumerate(stages or ()):
-        values = {name: value for name, value in stage._asdict().items() if value is not None}
-        if any(not value > 0 for value in values.values()) or stage.rounds != int(stage.rounds):
-            raise ConfigurationError(f"stage {n} is {stage}; expected positive numbers")
+        values: list[Any] = [value for value in stage if value is not None]
+        good = all(isinstance(value, int | float | np.number) and 0 < value < math.inf for value in values)
+        if not good or stage.rounds % 1:
+            raise ConfigurationError(f"stage {n} is {stage}; expected finite positive numbers, and whole rounds")
     return tuple(stages or ())
 
 

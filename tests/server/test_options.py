@@ -306,6 +306,14 @@ def test_names_of_other_libraries_lead_to_ours(option, value, advice):
         FedDualAvg(**{option: value})
 
 
+@pytest.mark.parametrize(
+    ("option", "meant"), [("sparsity", "density"), ("dp", "privacy"), ("target_epsilon", "privacy")]
+)
+def test_what_a_method_cannot_have_is_not_advised_by_another_name(option, meant):
+    with pytest.raises(UnknownOptionError, match=re.escape(_NOT_IN_EVERY_METHOD[meant])):
+        FedDAGT(**{option: 0.9})
+
+
 @together(
     ("make", "message"),
     [

@@ -312,6 +312,8 @@ def _advice(run: Run, locally: bool) -> str:
     client_lr, server_lr = run.problem.client_lr, run.problem.server_lr
     if serves_unmodified(run.strategy):
         return "The rate of the clients' own training is too large for these data, or that of the server; lower them."
+    if isinstance(nu := getattr(run.strategy, "nu", None), float):
+        return f"nu={nu:g} is too large for these data; try {nu / 10:g}, or scale the features and targets."
     if math.isnan(client_lr):
         return "Its steps are too large for these data: lower its rates, or scale the features and targets."
     if getattr(run.strategy, "client_lr", None) == AUTO:

@@ -271,8 +271,9 @@ def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Save
         rows = len(arrays[_GRAPH]) if "graph" in like.parts and arrays.get(_GRAPH, np.zeros(())).ndim else 0
         for name, value in like.state._asdict().items():
             if isinstance(value, np.ndarray):
-                # On a graph there is a row for each node, once the nodes are known.
-                shape = (rows, *value.shape[1:]) if rows and value.size else value.shape
+                # On a graph there is a row for each node, once the nodes are known, but of what they share.
+                of_nodes = rows and value.size and name not in getattr(like.state, "shared", ())
+                shape = (rows, *value.shape[1:]) if of_nodes else value.shape
                 values[name] = saved_array(arrays, _STATE + name, value.dtype, shape)
             elif isinstance(value, int):
                 values[name] = int(saved_array(arrays, _STATE + name, np.dtype(np.int64), (), smallest=0))

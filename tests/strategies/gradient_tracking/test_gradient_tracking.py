@@ -11,6 +11,7 @@ from together import together
 from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
 
 from flwr_fco import topology
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares
@@ -368,6 +369,23 @@ def test_the_multistep_method_is_algorithm_3(window, more):
     assert relative(np.array(list(trackers_of(further).values())), c) <= 1e-8
 
 
+@pytest.mark.parametrize("kind", [MultistepReFedDAGT, DReFedDAGT])
+@pytest.mark.parametrize("reference", [Reference(), Reference(window=3), Reference(window=9)])
+def test_a_run_in_stages_goes_on_from_any_round(kind, reference, tmp_path):
+    objectives, path = clients(EQUAL), tmp_path / "run.npz"
+
+    def make():
+        graph = {"mixing": "ring"} if kind is DReFedDAGT else {}
+        stages = [Stage(4), Stage(3), Stage(5)]
+        return kind(stages=stages, reference=reference, mirror_map=PNorm(4.0), **graph, **options())
+
+    whole = flat(run(make(), objectives, 9).arrays)
+    for done in (2, 4, 5):
+        run(make(), objectives, done, callbacks=[Checkpoint(path, 1)])
+        np.testing.assert_array_equal(flat(run(make(), objectives, 9, resume=path).arrays), whole)
+        path.unlink()
+
+
 def test_theorem_c2_doubles_the_steps_and_halves_the_radius():
     stages = theorem_stages(
         dimension=256,
@@ -440,6 +458,8 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
         (lambda: ReFedDAGT(mirror_map=DiagonalMetric(np.ones(D))), "PNorm"),
         (lambda: ReFedDAGT(mirror_map=PNorm(3.0, radius=1.0)), "without center and radius"),
         (lambda: MultistepReFedDAGT(stages=[Stage(0)]), "stage 0"),
+        (lambda: MultistepReFedDAGT(stages=[Stage(np.inf)]), "stage 0 .* whole rounds"),
+        (lambda: DReFedDAGT(mixing="ring", stages=[Stage(3), Stage(3, client_lr="0.1")]), "stage 1"),
         (lambda: Scaffold(variate="both"), "variate='both'"),
     ],
 )

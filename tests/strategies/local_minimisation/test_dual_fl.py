@@ -27,7 +27,7 @@ from together import together
 
 from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.core.threads import single_threaded_blas
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -63,6 +63,12 @@ def check_controls(strategy, grid, number, metrics):
     held, weights = held_by_clients(strategy, grid), weights_of(strategy, grid)
     controls = [held[p]["control"] if held[p] is not None else np.zeros(D) for p in sorted(held)]
     assert np.abs(weights @ np.array(controls)).max() <= 1e-11 * max(1.0, np.abs(controls).max()), f"round {number}"
+
+
+def test_a_run_that_diverges_is_told_its_nu():
+    """It has no rates to lower."""
+    with pytest.raises(DivergedError, match=r"nu=1000 is too large for these data; try 100,"):
+        run(DualFL(nu=1000.0, alpha=0.0), clients(), 40)
 
 
 #: A client that did nothing, one whose work does not count, and both ways to go on after one that has lost its state.
