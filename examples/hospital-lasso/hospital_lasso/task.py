@@ -49,7 +49,8 @@ def load(context: Context) -> tuple[np.ndarray, np.ndarray]:
     if path is None:
         rows = rows_of(int(context.node_config["partition-id"]))
     else:
-        with open(str(path), encoding="utf-8", newline="") as file:
+        # Excel begins a file with a byte order mark.
+        with open(str(path), encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     # By name: the columns of a file may come in any order.
     features = np.array([[float(row[name]) / unit for name, unit in UNITS.items()] for row in rows])
