@@ -53,8 +53,8 @@ def load(context: Context) -> tuple[np.ndarray, np.ndarray]:
         with open(str(path), encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     # By name: the columns of a file may come in any order.
-    features = np.array([[float(row[name]) / unit for name, unit in UNITS.items()] for row in rows])
-    return features, np.array([float(row[TARGET]) for row in rows])
+    features = [float(row[name]) / unit for row in rows for name, unit in UNITS.items()]
+    return np.reshape(features, (-1, len(UNITS))), np.array([float(row[TARGET]) for row in rows])
 
 
 def rows_of(hospital: int) -> list[dict[str, float]]:
