@@ -167,7 +167,7 @@ def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping
         title = f"As accurate with {kept[0]} of the coefficients as FedAvg by subgradients with {kept[1]}"
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_file(path, lambda file: figure.savefig(file, dpi=200, format=path.suffix[1:] or "png"))
+    write_file(path, lambda file: figure.savefig(file, dpi=200, format=path.suffix[1:]))
 
 
 def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, console: Console) -> list[Row]:
@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--flower-rounds", type=int, default=10, help="rounds through Flower, which needs Ray; 0: none (default: 10)"
     )
     options = parser.parse_args(arguments)
-    if options.picture is not None and options.picture.suffix not in _PICTURES:
+    if options.picture is not None and options.picture.suffix.lower() not in _PICTURES:
         parser.error(f"--picture {options.picture}: expected a name that ends in {', '.join(_PICTURES)}")
     root = options.root.resolve()
     directory = (options.directory or root / ".run").resolve()

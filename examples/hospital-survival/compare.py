@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--picture", default="forest.png", help="where the forest plot goes: a PNG, SVG or PDF")
     picture = parser.parse_args().picture
-    if not picture.endswith((".png", ".svg", ".pdf")):
+    if not picture.lower().endswith((".png", ".svg", ".pdf")):
         parser.error(f"--picture {picture}: expected a name that ends in .png, .svg or .pdf")
     logging.getLogger("flwr").setLevel(logging.ERROR)
     logging.getLogger("flwr.disclosure").setLevel(logging.ERROR)

@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from sklearn.datasets import load_breast_cancer, load_digits
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import UniversalAdversarialLogistic
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.wire import flower as _flower
@@ -38,9 +39,9 @@ def of_a_node(**config):
 
 
 def file_of_patients(folder):
-    """Return a CSV of the first 40 patients, whose columns are in another order than the app's, and their rows."""
+    """Return a CSV of the first 40 patients, as Excel writes it, in another order of columns, and their rows."""
     data, path = load_breast_cancer(), folder / "patients.csv"
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8-sig", newline="") as file:
         csv.writer(file).writerows(
             [
                 ["benign", *data.feature_names[::-1]],
@@ -92,6 +93,18 @@ def test_exact_logistic(module, tmp_path, capsys):
     assert "pooled" not in said
 
 
+@pytest.mark.parametrize(
+    ("folder", "package"), [("one-line-sklearn", "one_line_sklearn"), ("robust-logistic", "robust_logistic")]
+)
+def test_images_of_another_size_are_refused(module, tmp_path, folder, package):
+    """Not cut anew into images of 64 pixels."""
+    np.savez(tmp_path / "images.npz", images=np.zeros((64, 28, 28)), labels=np.arange(64) % 10)
+    task = module(folder, f"{package}.task")
+    load = getattr(task, "load_file", lambda path: task.load_data({"data-path": path}))
+    with pytest.raises((ValueError, ConfigurationError)):
+        load(str(tmp_path / "images.npz"))
+
+
 def test_one_line_sklearn(module, tmp_path):
     path, rows, labels = file_of_digits(tmp_path)
     train, test, train_labels, test_labels = module("one-line-sklearn", "one_line_sklearn.task").load_data(
@@ -115,10 +128,13 @@ def test_robust_logistic(module, tmp_path, capsys):
 
 def test_sparse_text(module, tmp_path, capsys):
     path = tmp_path / "documents.csv"
-    path.write_text('label,text\n1,"a good, good word"\n0,a bad one\n')
+    path.write_text('label,text\n1,"a good, good word"\n0,a bad one\n', encoding="utf-8-sig")
     loss = module("sparse-text", "sparse_text.client_app").load_objective(of_a_node(**{"data-path": str(path)}))
     task = module("sparse-text", "sparse_text.task")
     assert (loss.features != task.features_of(["a good, good word", "a bad one"])).nnz == 0
     settings = {"num-server-rounds": 1, "fraction-train": 1.0}
     run_without_bundled_data(module, "sparse-text", "sparse_text", str(path), **settings)
     assert "The model uses" in capsys.readouterr().out
+    path.write_text("label,text\n")
+    with pytest.raises(ValueError, match=r"documents\.csv has no documents"):
+        task.load_file(str(path))

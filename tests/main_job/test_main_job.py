@@ -23,20 +23,23 @@ def test_the_table_shows_the_numbers():
         assert number in text
 
 
-def test_the_picture_is_drawn(tmp_path):
+@pytest.mark.parametrize("name", ["picture.png", "PICTURE.PNG"])
+def test_the_picture_is_drawn(tmp_path, name):
     rounds = {r: {"objective": 1.0 / (r + 1), "accuracy": r / 10, "density": 1.0 - r / 10} for r in range(10)}
     draw(
         {"FedDualAvg": rounds, "FedAvgSubgradient": rounds},
         {"objective": 0.05, "accuracy": 0.9, "density": 0.2},
-        tmp_path / "new" / "picture.png",
+        tmp_path / "new" / name,
     )
-    assert (tmp_path / "new" / "picture.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "new" / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_of_no_known_kind_is_refused_before_anything_runs(capsys):
+def test_a_picture_of_no_known_kind_is_refused_before_anything_runs(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["--picture", "x.xyz"])
     assert "--picture x.xyz: expected a name that ends in .png, .svg, .pdf" in capsys.readouterr().err
+    # The clone is read later: the name is not refused.
+    assert main(["--picture", "X.PNG", "--root", "no such clone", "--directory", str(tmp_path)]) == 1
 
 
 def test_another_directory_than_the_clone_is_refused(tmp_path, capsys):

@@ -57,8 +57,8 @@ def load_images(data: str, num_nodes: int, num_images: int) -> PartitionedImages
 def load_file(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Return the images of an ``.npz``: ``images`` (32 x 32 pixels of 3 numbers from 0 to 255 each) and ``labels``."""
     with np.load(path) as file:
-        pixels = file["images"].reshape(-1, 32 * 32 * 3).astype(np.float32) / 255.0
-        return pixels, file["labels"].astype(np.int64)
+        labels = file["labels"].astype(np.int64)
+        return file["images"].reshape(len(labels), 32 * 32 * 3).astype(np.float32) / 255.0, labels
 
 
 def objective_on(pixels: np.ndarray, labels: np.ndarray) -> TorchObjective:

@@ -41,8 +41,8 @@ def load_images(data: str, num_nodes: int, num_images: int) -> PartitionedImages
 def load_file(path: str) -> Samples:
     """Return the images of an ``.npz``: ``images`` (28 x 28 pixels from 0 to 255 each) and ``labels``."""
     with np.load(path) as file:
-        pixels = file["images"].reshape(-1, 28 * 28).astype(np.float32) / 255.0
-        return Samples(pixels, file["labels"].astype(np.int64))
+        labels = file["labels"].astype(np.int64)
+        return Samples(file["images"].reshape(len(labels), 28 * 28).astype(np.float32) / 255.0, labels)
 
 
 def num_classes(data: str) -> int:

@@ -49,11 +49,12 @@ def load(context: Context) -> tuple[np.ndarray, np.ndarray]:
     if path is None:
         rows = rows_of(int(context.node_config["partition-id"]))
     else:
-        with open(str(path), encoding="utf-8", newline="") as file:
+        # Excel begins a file with a byte order mark.
+        with open(str(path), encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
     # By name: the columns of a file may come in any order.
-    features = np.array([[float(row[name]) / unit for name, unit in UNITS.items()] for row in rows])
-    return features, np.array([float(row[TARGET]) for row in rows])
+    features = [float(row[name]) / unit for row in rows for name, unit in UNITS.items()]
+    return np.reshape(features, (-1, len(UNITS))), np.array([float(row[TARGET]) for row in rows])
 
 
 def rows_of(hospital: int) -> list[dict[str, float]]:

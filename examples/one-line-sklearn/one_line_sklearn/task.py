@@ -49,7 +49,8 @@ def load_data(node_config: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, n
     """
     if "data-path" in node_config:
         with np.load(str(node_config["data-path"])) as file:
-            images, labels = file["images"].reshape(-1, NUM_PIXELS) / 16.0, file["labels"]
+            labels = file["labels"]
+            images = file["images"].reshape(len(labels), NUM_PIXELS) / 16.0
         rows = np.random.default_rng(42).permutation(len(labels))
     else:
         images, _, labels, _ = load_images()

@@ -48,8 +48,8 @@ def load_data(partition_id, num_partitions, batch_size, path, num_images):
 def load_file(path, batch_size):
     """Return the same from an ``.npz``: ``images`` (28 x 28 pixels from 0 to 255 each) and ``labels`` (0 to 9)."""
     with np.load(path) as file:
-        images = torch.tensor(file["images"]).reshape(-1, 1, 28, 28).float() / 127.5 - 1.0
         labels = torch.tensor(file["labels"]).long()
+        images = torch.tensor(file["images"]).reshape(len(labels), 1, 28, 28).float() / 127.5 - 1.0
     return loaders(images, labels, np.random.default_rng(0).permutation(len(labels)), batch_size)
 
 

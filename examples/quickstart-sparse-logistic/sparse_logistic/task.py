@@ -31,7 +31,8 @@ def load_client(context: Context) -> tuple[np.ndarray, np.ndarray]:
     names, features, _, labels, _ = load_patients()
     path = context.node_config.get("data-path")
     if path is not None:
-        with open(str(path), encoding="utf-8", newline="") as file:
+        # Excel begins a file with a byte order mark.
+        with open(str(path), encoding="utf-8-sig", newline="") as file:
             rows = list(csv.DictReader(file))
         # By name: the columns of a file may come in any order.
         table = np.reshape([float(row[name]) for row in rows for name in (*names, "benign")], (-1, len(names) + 1))

@@ -34,8 +34,11 @@ def load_client(partition_id: int, num_partitions: int) -> Logistic:
 
 def load_file(path: str) -> Logistic:
     """Return the loss on the documents of a CSV with the columns ``text`` and ``label``, which is 0 or 1."""
-    with open(path, encoding="utf-8", newline="") as file:
+    # Excel begins a file with a byte order mark.
+    with open(path, encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
+    if not rows:
+        raise ValueError(f"{path} has no documents")
     labels = [float(row["label"]) for row in rows]
     return Logistic(features_of([row["text"] for row in rows]), labels, intercept=False)
 
