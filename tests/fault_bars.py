@@ -280,6 +280,8 @@ def persistent(kind):
                 return
             for name, array in arrays.items():
                 value = array.numpy()
+                if value.dtype.kind != "f" or value.size == 0:
+                    continue
                 if kind == "replay":
                     arrays[name] = kept.setdefault((partition, name), array) if int(number) >= 10 else array
                 elif kind in ("sign flip", "10 times"):
@@ -324,6 +326,9 @@ def liars(names):
     """Return the table of persistent liars in Markdown."""
     lines = ["| strategy | aggregation | " + " | ".join(LIES) + " |", "|---" * (len(LIES) + 2) + "|"]
     for name in names:
+        # Each number of its replies is checked by itself; tests/liar_table.py lies about them one at a time.
+        if name == "FedNewton":
+            continue
         for aggregation in ROBUST:
             if aggregation != "mean" and method_of(kind_of(name)).algorithm.reads != "mean":
                 continue
