@@ -138,7 +138,8 @@ class Definition:
     problem : str
     seeds : tuple of int
     panels : tuple of str
-        Metrics that the figure shows, over rounds, or over another metric: ``"energy-error against cpu-seconds"``.
+        Metrics that the figure shows, over rounds, or over another metric: ``"energy-error against cpu-seconds"``;
+        of one part alone: ``"gap, K = 1"``.
     kind : {"curves", "densities", "scatter", "images", "tuned"}
         Kind of the figure. ``"densities"`` compares the densities of the clients' models and of their mean. For
         ``"images"`` the only panel is the name of the array to draw, for the first seed. ``"tuned"`` shows every method

@@ -134,11 +134,14 @@ def _dots(definition: Definition, outcomes: Outcomes) -> Any:
 def _curves(definition: Definition, outcomes: Outcomes) -> Any:
     """Return the metrics over the rounds: a curve for each run, and the theorems' bounds."""
     parts = list(dict.fromkeys(line.part for line in definition.runs))
-    panels = {(part, metric): f"{metric}, {part}" if part else metric for part in parts for metric in definition.panels}
+    # "gap, K = 1" is a panel of the part "K = 1" alone: the others do not report a metric of that name.
+    wanted = [(part, panel.removesuffix(f", {part}")) for part in parts for panel in definition.panels]
+    panels = {(part, metric): f"{metric}, {part}" if part else metric for part, metric in wanted}
     curves: dict[str, dict[str, Any]] = {}
     for line in definition.runs:
-        for metric in definition.panels:
-            curves.setdefault(line.curve, {})[panels[line.part, metric]] = _series(outcomes[line.label], metric)
+        for (part, metric), panel in panels.items():
+            if part == line.part:
+                curves.setdefault(line.curve, {})[panel] = _series(outcomes[line.label], metric)
     for claim in definition.claims:
         if claim.rule == "within-bound":
             (line,) = (line for line in definition.runs if line.label == claim.arguments["run"])

@@ -16,7 +16,7 @@ from reproduction.claims.definition import (
     load_definition,
     select_experiments,
 )
-from reproduction.claims.figures import _coloured
+from reproduction.claims.figures import _coloured, _curves
 from reproduction.claims.reproduction import judge, reproduce, value_table, verdict_table
 from reproduction.claims.rules import Outcome
 from reproduction.runs.run import run
@@ -178,6 +178,15 @@ def test_the_images_of_an_experiment_are_drawn_and_kept(tmp_path):
         file.unlink()
     reproduce(definition, tmp_path)
     np.testing.assert_array_equal(np.load(next((tmp_path / "runs").glob("pgda-*.npy"))), kept)
+
+
+def test_a_panel_may_be_of_one_part_alone():
+    parts = [("good", "first"), ("bad", "first"), ("good", "second")]
+    runs = tuple(RunLine(f"{name}, {part}", "FedDualAvg", {}, name, part) for name, part in parts)
+    definition = replace(small(), panels=("f1", "gap, second"), runs=runs, claims=())
+    outcome = Outcome([{"round": 1.0, "f1": 0.5, "gap": 0.1}, {"round": 2.0, "f1": 0.6, "gap": 0.01}])
+    figure = _curves(definition, {line.label: [outcome] for line in runs})
+    assert [axes.get_title() for axes in figure.axes] == ["f1, first", "f1, second", "gap, second"]
 
 
 def test_a_label_ends_in_its_part():
