@@ -1,6 +1,8 @@
 """Every code block of the pages for users runs by itself, in another folder, as a user would run it."""
 
 import re
+import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +25,7 @@ PAGES = (
     "how-to/callbacks",
     "choose/rates",
     "choose/strength",
+    "choose/regularizers",
     "how-to/scikit-learn",
     "how-to/inference",
     "tutorials/own-strategy",
@@ -76,6 +79,16 @@ def test_a_first_model_is_as_sparse_as_the_page_shows():
     # A few of 640 coefficients may differ with another BLAS.
     numbers = [float(text.partition("%")[0]) for text in (run_block("get-started/first-model", 0).stdout, shown)]
     assert numbers[0] == pytest.approx(numbers[1], abs=2.0)
+
+
+@together("page", [str(path.relative_to(ROOT / "docs"))[:-3] for path in sorted((ROOT / "docs").glob("*/*.md"))])
+def test_a_page_says_what_its_blocks_need_beside_the_package(page):
+    """By `pip install` and the name of what is imported, or of the extra that brings it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    known = {re.match(r"[\w-]+", text)[0] for text in project["dependencies"]} | {"flwr_fco", "sklearn"}
+    used = {name for block in blocks(page) for name in re.findall(r"^(?:import|from) (\w+)", block, flags=re.MULTILINE)}
+    said = " ".join(re.findall(r"pip install ([^`]*)", text_of(page)))
+    assert [name for name in used - known - sys.stdlib_module_names if not re.search(rf"\b{name}\b", said)] == []
 
 
 def test_there_is_code_to_run():
