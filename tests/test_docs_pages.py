@@ -12,6 +12,7 @@ from fresh import run_file
 from together import together
 
 from flwr_fco import callbacks
+from flwr_fco.strategies import STRATEGIES, method_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -124,6 +125,12 @@ def test_an_own_strategy_finds_the_coefficients():
     assert done.returncode == 0, done.stderr
     coefficients = [float(number) for number in re.search(r"\[(.*?)\]", done.stdout)[1].split()]
     assert all(abs(a - b) <= 0.2 for a, b in zip(coefficients, [2, -1, 1, 0, 0, 0, 0, 0], strict=True))
+
+
+def test_the_methods_with_a_robust_centre_are_those_that_the_page_names():
+    named = re.search(r"by a robust centre, in\n(.*?)\. ", text_of("how-to/robustness"), flags=re.DOTALL)[1]
+    have = {name for name, kind in STRATEGIES.items() if method_of(kind).algorithm.reads == "mean"}
+    assert set(re.findall(r"`(\w+)`", named)) == have
 
 
 @together("name", callbacks.__all__)
