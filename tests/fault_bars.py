@@ -326,9 +326,6 @@ def liars(names):
     """Return the table of persistent liars in Markdown."""
     lines = ["| strategy | aggregation | " + " | ".join(LIES) + " |", "|---" * (len(LIES) + 2) + "|"]
     for name in names:
-        # Each number of its replies is checked by itself; tests/liar_table.py lies about them one at a time.
-        if name == "FedNewton":
-            continue
         for aggregation in ROBUST:
             if aggregation != "mean" and method_of(kind_of(name)).algorithm.reads != "mean":
                 continue
@@ -351,7 +348,8 @@ def main():
     given = tuple(int(word) for word in words if word.isdecimal())
     names, pages = [word for word in words if not word.isdecimal()], (None, None)
     if not names:
-        names, pages = list(STRATEGIES), (PAGE, OTHER_PAGE)
+        # FedNewton is done before the altered reply, and each number of its own is checked: see tests/liar_table.py.
+        names, pages = [name for name in STRATEGIES if name != "FedNewton"], (PAGE, OTHER_PAGE)
     elif names == ["rivals"]:
         from reproduction.rivals import RIVALS
 

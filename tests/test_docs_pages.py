@@ -1,6 +1,8 @@
 """Every code block of the pages for users runs by itself, in another folder, as a user would run it."""
 
 import re
+import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,6 +12,7 @@ from fresh import run_file
 from together import together
 
 from flwr_fco import callbacks
+from flwr_fco.strategies import STRATEGIES, method_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = (
@@ -23,6 +26,7 @@ PAGES = (
     "how-to/callbacks",
     "choose/rates",
     "choose/strength",
+    "choose/regularizers",
     "how-to/scikit-learn",
     "how-to/inference",
     "tutorials/own-strategy",
@@ -78,6 +82,16 @@ def test_a_first_model_is_as_sparse_as_the_page_shows():
     assert numbers[0] == pytest.approx(numbers[1], abs=2.0)
 
 
+@together("page", [str(path.relative_to(ROOT / "docs"))[:-3] for path in sorted((ROOT / "docs").glob("*/*.md"))])
+def test_a_page_says_what_its_blocks_need_beside_the_package(page):
+    """By `pip install` and the name of what is imported, or of the extra that brings it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    known = {re.match(r"[\w-]+", text)[0] for text in project["dependencies"]} | {"flwr_fco", "sklearn"}
+    used = {name for block in blocks(page) for name in re.findall(r"^(?:import|from) (\w+)", block, flags=re.MULTILINE)}
+    said = " ".join(re.findall(r"pip install ([^`]*)", text_of(page)))
+    assert [name for name in used - known - sys.stdlib_module_names if not re.search(rf"\b{name}\b", said)] == []
+
+
 def test_there_is_code_to_run():
     assert [len(blocks(page)) >= 1 for page in PAGES] == [True] * len(PAGES)
 
@@ -111,6 +125,12 @@ def test_an_own_strategy_finds_the_coefficients():
     assert done.returncode == 0, done.stderr
     coefficients = [float(number) for number in re.search(r"\[(.*?)\]", done.stdout)[1].split()]
     assert all(abs(a - b) <= 0.2 for a, b in zip(coefficients, [2, -1, 1, 0, 0, 0, 0, 0], strict=True))
+
+
+def test_the_methods_with_a_robust_centre_are_those_that_the_page_names():
+    named = re.search(r"by a robust centre, in\n(.*?)\. ", text_of("how-to/robustness"), flags=re.DOTALL)[1]
+    have = {name for name, kind in STRATEGIES.items() if method_of(kind).algorithm.reads == "mean"}
+    assert set(re.findall(r"`(\w+)`", named)) == have
 
 
 @together("name", callbacks.__all__)

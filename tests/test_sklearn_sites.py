@@ -110,6 +110,17 @@ def test_classes_that_a_site_and_the_server_name_differently_are_refused(at_a_si
         over_a_grid(model, data, app={"classes": at_a_site}, fit={"classes": [0.0, 1.0]})
 
 
+@pytest.mark.parametrize("labels", [["no", "yes"], [0, 1, 2]])
+@pytest.mark.parametrize("app", [True, False])
+@pytest.mark.parametrize("raises", [True, False])
+def test_who_forgets_the_classes_is_told_where_to_give_them(labels, app, raises):
+    model = FederatedLogisticRegression(num_clients=3)
+    data = [(table, np.array(labels)[np.arange(40) % len(labels)]) for table, _ in sites()]
+    told = r"(classes=\[\.\.\.\] to client_app.* and to fit|client_app and fit the same classes=)"
+    with pytest.raises((ConfigurationError, ClientError), match=told):
+        over_a_grid(model, data, app={"classes": labels} if app else {}, raise_errors=raises)
+
+
 def two(coding, y):
     return np.array(coding)[(np.asarray(y) > 0.0).astype(int)]
 

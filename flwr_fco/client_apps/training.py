@@ -401,7 +401,10 @@ def check_layout(client: Layout, server: Layout) -> None:
                 "such as np.zeros(10)"
             )
         elif set(client.shapes) == set(server.shapes) and client.shapes != server.shapes:
-            advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
+            advice += (
+                "; where the classes of the clients' labels differ, give all of them the same num_classes=, or an "
+            )
+            advice += "estimator's client_app and fit the same classes="
         raise ConfigurationError(
             f"{OTHER_MODEL} {server.shapes}, this client's objective has {client.shapes}. {advice}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections.abc
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from inspect import signature
@@ -66,6 +66,31 @@ def checked(name: str, value: Any, kind: Any) -> Any:
 def kinds_of(kind: Any) -> Mapping[str, Any]:
     """Return the annotations of a class, cached because Python evaluates their text on each call."""
     return get_type_hints(kind)
+
+
+def checked_stages(stages: Iterable[Any] | None) -> tuple[Any, ...]:
+    """Return stages, none by default: NamedTuples, whose numbers are kept as the types that they are declared with.
+
+    Parameters
+    ----------
+    stages : iterable of NamedTuple, or None
+        A schedule.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number of a stage is of another type, not finite, or not positive.
+    """
+    kept = []
+    for n, stage in enumerate(stages or ()):
+        kind: Any = type(stage)
+        values: dict[str, Any] = {}
+        for key, given in stage._asdict().items():
+            values[key] = value = checked(f"stage {n}: {key}", given, kinds_of(kind)[key])
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigurationError(f"stage {n}: {key}={given!r}; expected a finite number > 0")
+        kept.append(stage._replace(**values))
+    return tuple(kept)
 
 
 class Choice:

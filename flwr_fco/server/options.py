@@ -38,7 +38,7 @@ from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, POSITIVE, 
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.privacy import GaussianDP
-from flwr_fco.regularizers import Regularizer, Zero
+from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.topology import Mixing
 from flwr_fco.wire.metrics import average_metrics
@@ -628,8 +628,8 @@ _ELSEWHERE = {
     "learning_rate": "client_lr",
     "client_learning_rate": "client_lr",
     "server_learning_rate": "server_lr",
-    "penalty": "regularizer",
-    "fraction_fit": "fraction_train",
+    **dict.fromkeys(("penalty", "regularisation"), "regularizer"),
+    **dict.fromkeys(("fraction_fit", "fraction_clients"), "fraction_train"),
     "min_fit_clients": "min_train_nodes",
     "min_eval_clients": "min_evaluate_nodes",
     "min_evaluate_clients": "min_evaluate_nodes",
@@ -642,6 +642,10 @@ _ELSEWHERE = {
 }
 _OF_PRIVACY = ("dp", "noise_multiplier", "target_epsilon")
 _TO_START = "give it to `start` or `simulate`: {name}="
+_BY_ROUND = (
+    "what is the same in all rounds goes to `start`: {0}_config=ConfigRecord({{{{...}}}}); for the rest override "
+    "`configure_{0}` and change `config` before super()'s"
+)
 #: Names of Flower's earlier interface, and names for which another one of ours is near but wrong: what to do.
 _INSTEAD = {
     **dict.fromkeys(
@@ -649,27 +653,19 @@ _INSTEAD = {
     ),
     **dict.fromkeys(("evaluate_fn", "eval_fn"), "give it to `start` or `simulate`: evaluate_fn="),
     **dict.fromkeys(("num_rounds", "callbacks", "train_config", "evaluate_config", "timeout"), _TO_START),
-    **dict.fromkeys(
-        ("on_fit_config_fn", "on_evaluate_config_fn"),
-        "what is the same in all rounds goes to `start`: train_config=ConfigRecord({{...}}); for the rest override "
-        "`configure_train` or `configure_evaluate` and change `config` before super()'s",
-    ),
-    "accept_failures": "a failed reply is left out and counted; participation=Participation(min_replies=...) says how "
-    "many a round needs",
+    "on_fit_config_fn": _BY_ROUND.format("train"),
+    "on_evaluate_config_fn": _BY_ROUND.format("evaluate"),
     "inplace": "it has no effect on a result; leave it out",
-    "client_manager": "to choose nodes, write participation=Participation(choose_nodes=...)",
+    **dict.fromkeys(("client_manager", "choose_nodes"), "it asks every node in every round; leave it out"),
     "num_clients": "the grid knows its nodes: give num_nodes= to `simulate`, or min_available_nodes= to wait for them",
     **dict.fromkeys(_OF_PRIVACY[1:], "write privacy=GaussianDP(..., {name}={value!r})"),
-    "proximal_mu": 'FedProx has it as penalty=, and sends it as "proximal-mu" with client="unmodified"; other '
-    'strategies by `start(train_config=ConfigRecord({{"proximal-mu": {value!r}}}))`',
-    **dict.fromkeys(("l1", "alpha", "lambda_", "lam", "l1_strength"), "write regularizer=L1({value!r})"),
+    "proximal_mu": "FedProx has it as penalty=",
 }
 #: Options that some methods cannot have: why not, and which methods have them.
 _NOT_IN_EVERY_METHOD = {
     "client": "Its clients send more than a trained model, or train in another way: they run "
     "`flwr_fco.client_apps.client_app`. FedDualAvg, FedDualAvgOSP, FedDA and FedProx take clients as they are",
-    "density": "It keeps the largest entries of one running sum, which FedDualAvg, FedDualAvgOSP and FedDA have; "
-    "elsewhere write regularizer=L1(...)",
+    "density": "It keeps the largest entries of one running sum, which FedDualAvg, FedDualAvgOSP and FedDA have",
     "privacy": "Noise belongs into a running sum of increments of clients that remember nothing, which FedDualAvg, "
     "FedDualAvgOSP, FedDA and FeDualEx have; what clients remember (trackers, duals of their own) goes into later "
     "rounds without noise, and averages of models are no sums",
@@ -685,9 +681,19 @@ _IN_AN_OBJECT: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(_EPOCHS, ("work=Epochs({value!r}, batch_size={batch!r})",)),
     **dict.fromkeys(("engine", "tolerance", "rule", "max_iterations"), ("work=Minimise({name}={value!r})",)),
     **dict.fromkeys(("apply_to", "pass_through", "scope"), ("arrays=Arrays({name}={value!r})",)),
-    **dict.fromkeys(("min_replies", "choose_nodes"), _SOME_OR_ALL[:1]),
+    **dict.fromkeys(("node_timeout", "min_replies"), _SOME_OR_ALL),
     **dict.fromkeys(("evict_after", "on_missing"), _SOME_OR_ALL[1:]),
-    "node_timeout": _SOME_OR_ALL,
+    "choose_nodes": _SOME_OR_ALL[:1],
+    "client_manager": ("participation=Participation(choose_nodes=...), which chooses the nodes of a round",),
+    "accept_failures": (
+        "participation=Participation(min_replies=...), the good replies that a round needs: the others are left out",
+        "participation=Everyone(min_replies=...), the clients that a run needs: one that keeps failing is given up",
+    ),
+    "proximal_mu": (
+        'client="unmodified" and give `start` train_config=ConfigRecord({{"proximal-mu": {value!r}}}); FedProx has it '
+        "as penalty=",
+    ),
+    **dict.fromkeys(("l1", "alpha", "lambda_", "lam", "l1_strength"), ("regularizer=L1({value!r})",)),
     "batch_size": ("work=Epochs(1, batch_size={value!r})",),
     "sparsity": ("reference=Reference(sparsity={value!r})", "output=Last(nonzeros={value!r})"),
     "wire_dtype": ("wire=Wire(dtype={value!r})",),
@@ -701,42 +707,72 @@ _IN_AN_OBJECT: Mapping[str, tuple[str, ...]] = {
     "density_scope": ("density=Density(..., scope={value!r})",),
     "density_rounds": ("density=Density(..., rounds={value!r})",),
 }
+#: Values of options that some strategies have with their default only.
+_TRIED: Mapping[str, Any] = {
+    "aggregation": Trimmed(0.1),
+    "client": Unmodified(1.0),
+    "output": Last(nonzeros=1),
+    "regularizer": L1(1.0),
+    "weighting": {0: 1.0},
+}
 
 
 def _refuse_unless_taken(cls: type[CommonOptions], name: str, options: Mapping[str, Any]) -> None:
     """Reject an option that a strategy does not have; a user-defined `__init__` may accept others."""
-    value = options[name]
     taken = signature(cls).parameters
     if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return
-    fraction = name == "sparsity" and isinstance(value, float) and not value > 1.0
-    meant = "density" if fraction else "privacy" if name in _OF_PRIVACY else name
+    advice = _advice(cls, name, options, taken)
+    raise UnknownOptionError(f"{name}={options[name]!r}: {cls.__name__} has no such option{advice}")
+
+
+def _advice(cls: type[CommonOptions], name: str, options: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
+    """Return what to do instead of giving an option that a strategy does not have, with the mark before it."""
+    value = options[name]
+    # 1 is a number of weights, and 1.0 a share.
+    share = name == "sparsity" and (value == 0 or (isinstance(value, float) and not value > 1.0))
+    if share and value == 0:
+        return "; without it no weight is left out"
+    meant = "density" if share else "privacy" if name in _OF_PRIVACY else name
     if meant in _NOT_IN_EVERY_METHOD and meant not in taken:
-        raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option. {_NOT_IN_EVERY_METHOD[meant]}")
+        sparse = "; " + (_objection(cls, "regularizer") or "here write regularizer=L1(...)")
+        return f". {_NOT_IN_EVERY_METHOD[meant]}{sparse if meant == 'density' else ''}"
+    # Names in other libraries, which no comparison of letters finds.
+    if _ELSEWHERE.get(name) in taken:
+        return f"; did you mean {_ELSEWHERE[name]}?"
     batch = options.get("batch_size", 32)
     counted = next((key for key in (*_STEPS, *_EPOCHS) if key in options), name) if name == "batch_size" else name
     texts = [text.format(name=counted, value=options[counted], batch=batch) for text in _IN_AN_OBJECT.get(counted, ())]
-    if fraction:
-        texts.insert(0, f"density={1 - value:.12g}")
+    if share:
+        left = f"{1 - value:.12g}" if 0 < value < 1 else "..., the share of the weights that stay, between 0 and 1"
+        texts = [f"density={left}"]
     for written in texts:
-        if _takes(cls, written):
-            raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; write {written}")
-    if name in _INSTEAD and _ELSEWHERE.get(name) not in taken:
-        advice = _INSTEAD[name].format(name=name, value=value)
-        raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; {advice}")
-    # Names in other libraries, which no comparison of letters finds.
-    near = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in taken else get_close_matches(name, taken, n=1)
-    advice = f"did you mean {near[0]}?" if near else f"help({cls.__name__}) lists those it has"
-    raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; {advice}")
+        if written.partition("=")[0] in taken and _takes(cls, written):
+            return f"; {_objection(cls, written.partition('=')[0]) or f'write {written}'}"
+    if name in _INSTEAD:
+        return f"; {_INSTEAD[name].format(name=name, value=value)}"
+    near = get_close_matches(name, taken, n=1, cutoff=0.68)
+    return f"; did you mean {near[0]}?" if near else f"; help({cls.__name__}) lists those it has"
+
+
+def _objection(cls: type[CommonOptions], option: str) -> str:
+    """Return why one of our strategies, or the one that a class is derived from, has an option's default only."""
+    ours = next((base for base in cls.__mro__ if base.__module__.startswith("flwr_fco.strategies.")), None)
+    if ours is None or option not in _TRIED:
+        return ""
+    value = _TRIED[option]
+    try:
+        ours(**{option: value})
+    except ConfigurationError as error:
+        return f"{error}".removeprefix(f"{option}={value!r}: ")
+    return ""
 
 
 def _takes(cls: type[CommonOptions], written: str) -> bool:
-    """Whether a strategy has the option that is written out, and it takes such an object."""
+    """Whether a strategy that has the option that is written out takes such an object."""
     option, _, rest = written.partition("=")
     field, kind = cls.__dataclass_fields__.get(option), rest.partition("(")[0]
-    if field is None or not field.init:
-        return False
-    if option not in ("work", "participation"):
+    if field is None or option not in ("work", "participation"):
         return True
     like = type(field.default).__name__
     return kind in {"FirstOrder": ("Steps", "Epochs")}.get(like, (like,))

@@ -426,7 +426,10 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     ) -> Objective:
         if not np.isin(y, classes).all():
             # Not the labels themselves, which are the site's data: the error goes to the server.
-            raise PublicError(f"a label is none of classes={classes.tolist()}; give all classes at every site")
+            raise PublicError(
+                f"a label is none of classes={classes.tolist()}; give all labels of the federation as classes=[...] to "
+                "client_app, at every site, and to fit"
+            )
         codes = np.searchsorted(classes, y)
         made: Objective
         if classes.size == 2:

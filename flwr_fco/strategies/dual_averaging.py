@@ -14,7 +14,7 @@ from flwr_fco.algorithms.fast_dual_averaging import (
     ModelStage,
     StagedFastDualAveraging,
 )
-from flwr_fco.core.validation import POSITIVE
+from flwr_fco.core.validation import POSITIVE, checked_stages
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.method import Biased, Shifted, ToZero, Vanishing
 from flwr_fco.server.options import (
@@ -239,10 +239,5 @@ class MCFedDA(CFedDA, algorithm=StagedFastDualAveraging):
     stages: Sequence[ModelStage] | None = None
 
     def __check__(self) -> None:
-        self.stages = tuple(self.stages or ())
+        self.stages = checked_stages(self.stages)
         super().__check__()
-        for n, stage in enumerate(self.stages):
-            if stage.rounds < 1 or stage.rounds != int(stage.rounds) or not (stage.radius > 0 and stage.strength > 0):
-                raise ConfigurationError(
-                    f"stage {n} is {stage}; expected a whole number of rounds and a radius and a strength > 0"
-                )

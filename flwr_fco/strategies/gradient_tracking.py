@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from flwr_fco.algorithms.restricted_gradient_tracking import (
     Stage,
     restricted_map,
 )
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.validation import checked_stages
 from flwr_fco.server.method import Biased, DoubledStrength, Exact
 from flwr_fco.server.options import GraphOptions, MemoryOptions, RateOptions, TrackerOptions, WorkOptions
 from flwr_fco.server.strategy import CompositeStrategy
@@ -125,16 +124,6 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
         restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 
 
-def _checked(stages: Sequence[Stage] | None) -> Sequence[Stage]:
-    """Return the stages, none by default; raise ConfigurationError if a number of one is not positive."""
-    for n, stage in enumerate(stages or ()):
-        values: list[Any] = [value for value in stage if value is not None]
-        good = all(isinstance(value, int | float | np.number) and 0 < value < math.inf for value in values)
-        if not good or stage.rounds % 1:
-            raise ConfigurationError(f"stage {n} is {stage}; expected finite positive numbers, and whole rounds")
-    return tuple(stages or ())
-
-
 @dataclass(repr=False, eq=False, kw_only=True)
 class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source="[2], algorithm 3"):
     """Multistep ReFedDA-GT, algorithm 3: stages of ReFedDA-GT, each from the sparsified mean of the previous one.
@@ -172,7 +161,7 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
     reference: Reference = field(default=Reference())
 
     def __check__(self) -> None:
-        self.stages = _checked(self.stages)
+        self.stages = checked_stages(self.stages)
         super().__check__()
 
 
@@ -303,7 +292,7 @@ class DReFedDAGT(
     reference: Reference = field(default=Reference())
 
     def __check__(self) -> None:
-        self.stages = _checked(self.stages)
+        self.stages = checked_stages(self.stages)
         super().__check__()
         restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 

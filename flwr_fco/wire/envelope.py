@@ -30,7 +30,8 @@ OWN_METRICS = frozenset({"num-examples", "elapsed", "local-steps", _PLAN_MISSING
 def advice_on(text: str, content: RecordDict) -> str:
     """Return what to do after a client's error whose cause is known; else an empty string.
 
-    Known are a ClientApp of FedAvg that got a dual, and a NumPyClient of Flower's earlier interface.
+    Known are a ClientApp of FedAvg that got a dual, a NumPyClient of Flower's earlier interface, and a ClientApp
+    without a function for the message.
 
     Parameters
     ----------
@@ -41,6 +42,9 @@ def advice_on(text: str, content: RecordDict) -> str:
     """
     if any(name in text for name in _OLD_RECORDS):
         return OLD_CLIENT
+    for kind, advice in _NO_FUNCTION.items():
+        if f"No {kind} function registered" in text:
+            return advice
     if "state_dict" not in text or FCO not in content:
         return ""
     names = {name for key, record in content.array_records.items() if key not in OWN_ARRAYS for name in record}
@@ -49,6 +53,12 @@ def advice_on(text: str, content: RecordDict) -> str:
 
 #: Records that the clients of Flower's earlier interface look for in a message.
 _OLD_RECORDS = ("fitins.parameters", "evaluateins.parameters", "getparametersins.config")
+#: What to do if a ClientApp has no function of a kind.
+_NO_FUNCTION = {
+    "train": "The ClientApp has no @app.train(), which the server calls in each round: add one",
+    "evaluate": "The ClientApp has no @app.evaluate(), which the server calls after each round: add one, or give the "
+    "strategy fraction_evaluate=0.0",
+}
 
 
 class PlanMissingError(ProtocolError):

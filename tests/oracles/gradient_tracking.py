@@ -53,10 +53,11 @@ def tracked(
     return duals
 
 
-def staged(gradients, start, mixing, *, radius_squared, stages, sparsity, window, **constants):
-    """Return the reference after the stages: algorithm 3, with the mean of the last points of a stage.
+def staged(gradients, start, mixing, *, radius_squared, stages, sparsity, window, newest, **constants):
+    """Return the reference after the stages: algorithm 3, with the mean of the last points of a stage, at most all.
 
-    The authors' public code runs it on a graph as well: the mean is over the nodes too.
+    The authors' public code runs it on a graph as well: the mean is over the nodes too. It takes the points in which
+    rounds end; printed are those in which they begin.
     """
     reference = start
     for n, rounds in enumerate(stages):
@@ -64,7 +65,8 @@ def staged(gradients, start, mixing, *, radius_squared, stages, sparsity, window
         tracked(
             gradients, reference, mixing, radius_squared=radius_squared / 2**n, rounds=rounds, seen=seen, **constants
         )
-        mean = np.mean(seen[-window:], axis=0)
+        points = seen if newest else [reference, *seen[:-1]]
+        mean = np.mean(points[-(window or rounds) :], axis=0)
         kept = np.argsort(-np.abs(mean))[:sparsity]  # Sparse(., s): the s largest entries
         reference = np.zeros_like(mean)
         reference[kept] = mean[kept]

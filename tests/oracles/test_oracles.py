@@ -29,7 +29,7 @@ from flwr_fco import (
     client_app,
     simulate,
 )
-from flwr_fco.strategies import Minimise, Reference, Stage
+from flwr_fco.strategies import Average, Minimise, Reference, Stage
 from flwr_fco.topology import chain
 from reproduction.rivals import DecoupledProx, FedCM
 
@@ -107,20 +107,32 @@ def test_gradient_tracking(kind, graph, more):
     agree(strategy.state.dual, oracle if graph else oracle[0])
 
 
+@pytest.mark.parametrize("window", [None, 5, 50])
+def test_averages_of_the_last_rounds(window):
+    objectives, p, seen = quadratics(COUNT, SIZE), 4.0, []
+    given = options(mirror_map=PNorm(p), tracker_start="zero", output=Average(window))
+    _, ours = run(FedDAGT(**given), objectives, START, WORK["rounds"])
+    mixing = np.full((COUNT, COUNT), 1.0 / COUNT)
+    gradient_tracking.tracked([f.gradient for f in objectives], START, mixing, p=p, seen=seen, **RATES, **WORK)
+    agree(ours, np.mean(seen[-(window or len(seen)) :], axis=0))
+
+
 @pytest.mark.parametrize(("kind", "graph"), [(MultistepReFedDAGT, False), (DReFedDAGT, True)])
-def test_stages(kind, graph):
+@pytest.mark.parametrize(("window", "newest"), [(None, False), (3, True), (6, False), (9, True)])
+def test_stages(kind, graph, window, newest):
+    """Also with a window that is longer than the second stage, or than each of them."""
     objectives, p = quadratics(COUNT, SIZE), 4.0
     more = {"mixing": "chain"} if graph else {}
     strategy = kind(
         radius_squared=1.5,
         stages=[Stage(7), Stage(5), Stage(1)],
-        reference=Reference(sparsity=4, window=3, newest=True),
+        reference=Reference(sparsity=4, window=window, newest=newest),
         **options(mirror_map=PNorm(p), **more),
     )
     run(strategy, objectives, START, 12)
     mixing = chain(COUNT).mixing if graph else np.full((COUNT, COUNT), 1.0 / COUNT)
     constants = {**RATES, "p": p, "steps": WORK["steps"], "radius_squared": 1.5}
-    given = {"stages": (7, 5), "sparsity": 4, "window": 3, **constants}
+    given = {"stages": (7, 5), "sparsity": 4, "window": window, "newest": newest, **constants}
     oracle = gradient_tracking.staged([f.gradient for f in objectives], START, mixing, **given)
     assert np.count_nonzero(oracle) == 4
     agree(strategy.state.reference, oracle)

@@ -15,6 +15,7 @@ from problems import app_of, clients, flat, run, start_arrays, trackers_of
 from signatures import KEPT
 from together import together
 
+from flwr_fco import strategies
 from flwr_fco.algorithms import ShiftedSteps
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.regularizers import L1
@@ -255,6 +256,7 @@ def test_what_belongs_into_an_option_object_is_told_where(options, message):
     ("kind", "option", "written"),
     [
         (DualFL, "node_timeout", "participation=Everyone(node_timeout=3)"),
+        (DualFL, "min_replies", "participation=Everyone(min_replies=3)"),
         (FedDualAvg, "node_timeout", "participation=Participation(node_timeout=3)"),
         (MultistepReFedDAGT, "sparsity", "reference=Reference(sparsity=3)"),
         (FedDAGT, "sparsity", "output=Last(nonzeros=3)"),
@@ -270,7 +272,6 @@ def test_of_several_objects_the_one_is_advised_that_the_strategy_takes(kind, opt
     [
         (FedNewton, "local_steps"),
         (DualFL, "local_steps"),
-        (DualFL, "min_replies"),
         (FedDualAvg, "rule"),
         (FedDualAvg, "evict_after"),
         (FedDualAvg, "ledger_bytes"),
@@ -280,6 +281,51 @@ def test_of_several_objects_the_one_is_advised_that_the_strategy_takes(kind, opt
 def test_no_option_object_is_advised_that_the_strategy_does_not_take(kind, option):
     with pytest.raises(UnknownOptionError, match=f"{option}=3: {kind.__name__} has no such option; (did|help)"):
         kind(**{option: 3})
+
+
+#: What users of other libraries give, and of option objects what they give without the object.
+GUESSES = (
+    {"window": 3, "output_window": 3, "sparsity": 9, "trim": 0.1, "client_weights": {0: 1.0}, "l1": 0.1, "lam": 0.1}
+    | {"local_steps": 5, "local_epochs": 5, "batch_size": 8, "max_iterations": 9, "apply_to": "*", "max_ratio": 9.0}
+    | {"min_replies": 3, "node_timeout": 3.0, "evict_after": 3, "on_missing": "error", "own_loops": True}
+    | {"threshold_per_round": 0.1, "ledger_bytes": 9, "restart_window": 3, "sparse_wire": True, "proximal_mu": 0.1}
+    | {"accept_failures": True, "client_manager": None, "client_learning_rate": 0.1, "fraction_clients": 1.0}
+)
+
+
+@together(("option", "value"), list(GUESSES.items()))
+def test_what_is_advised_works(option, value):
+    """Whatever a strategy says to write, it takes; what it does not take, it does not advise."""
+    for name, kind in STRATEGIES.items():
+        taken = inspect.signature(kind).parameters
+        if option in taken:
+            continue
+        with pytest.raises(UnknownOptionError, match=f"{option}=.*: {name} has no such option[;.] ") as raised:
+            kind(**{option: value})
+        said = f"{raised.value}".replace("min_replies=...", "min_replies=2").replace(
+            "choose_nodes=...", "choose_nodes=max"
+        )
+        meant = re.search(r"did you mean (\w+)\?", said)
+        assert meant is None or meant[1] in taken
+        written = re.search(r'write (\w+)=(\w+\([^()]*\)|"\w+"|\{.*?\})', said)
+        assert (written is None) == ("; write" not in said)
+        if written:
+            kind(**{written[1]: eval(written[2], {**vars(strategies), "L1": L1})})
+
+
+def test_what_a_method_refuses_is_told_with_its_reason():
+    for kind, option, reason in (
+        (FedDAGT, {"trim": 0.1}, "its sums .* hold only with the clients' weights"),
+        (DualFL, {"l1": 0.1}, "no place for psi"),
+        (DualFL, {"sparsity": 0.9}, "no place for psi"),
+        (FedDAGT, {"sparsity": 0.9}, "here write regularizer=L1"),
+        (FedNewton, {"sparsity": 9}, "certifies its last point"),
+        (DualFL, {"client_manager": None}, "asks every node in every round"),
+        (DualFL, {"proximal_mu": 0.1}, "FedProx has it as penalty="),
+        (FedDualAvg, {"on_evaluate_config_fn": None}, "evaluate_config=.* `configure_evaluate`"),
+    ):
+        with pytest.raises(UnknownOptionError, match=rf"{kind.__name__} has no such option[;.] .*{reason}"):
+            kind(**option)
 
 
 @pytest.mark.parametrize("option", sorted(_NOT_IN_EVERY_METHOD))
@@ -296,6 +342,8 @@ def test_an_option_of_few_methods_names_them(option):
     [
         ("sparsity", 0.9, "write density=0.1"),
         ("sparsity", 9, "write output=Last(nonzeros=9)"),
+        ("sparsity", 0.0, "without it no weight is left out"),
+        ("sparsity", 1.0, "write density=..., the share of the weights that stay"),
         ("client_manager", None, "choose_nodes="),
         ("num_clients", 4, "num_nodes="),
         ("noise_multiplier", 1.0, "write privacy=GaussianDP(..., noise_multiplier=1.0)"),

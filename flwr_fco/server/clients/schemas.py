@@ -192,6 +192,8 @@ class Schemas:
         shown = [difference(f"{node}", names.get(node), others, theirs, classes=place == 1) for node in odd[:_SHOWN]]
         more = f"; and {len(odd) - _SHOWN} more sites" if len(odd) > _SHOWN else ""
         advice = "Code the classes in the same way at every site"
+        if self.own[1]:
+            advice += ", and give all of them as classes=[...] to client_app and to fit"
         if place == 0:
             columns = f"X[[{listed(theirs)}]]" if theirs else "X[names]"
             advice = f"Take the same columns in the same order at every site, {columns}"

@@ -32,7 +32,7 @@ from flwr_fco.server.replies.bounds import TOO_LONG
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, Progress, RoundHooks
 from flwr_fco.server.rounds.sparse_training import watches_of
-from flwr_fco.server.rounds.subclass import has_own_hooks, hooked_round
+from flwr_fco.server.rounds.subclass import has_own_hooks, hooked_round, messages_of
 from flwr_fco.server.run import Run
 from flwr_fco.wire.arrays import NOT_FINITE, OTHER_NAMES
 from flwr_fco.wire.delivery import send_and_receive
@@ -183,7 +183,7 @@ def _train(run: Run, progress: Progress, watch: _Watch, grid: Grid, number: int,
 
 def _evaluate(run: Run, result: Result, grid: Grid, number: int, config: ConfigRecord, timeout: float) -> None:
     """Ask the clients for their evaluations of a round's model."""
-    messages = run.strategy.configure_evaluate(number, result.arrays, config, grid)
+    messages = messages_of(run.strategy, "configure_evaluate", number, result.arrays, config, grid)
     if messages:
         scores = run.strategy.aggregate_evaluate(number, send_and_receive(grid, messages, timeout))
         scores = as_metrics(scores, f"{type(run.strategy).__name__}.aggregate_evaluate")

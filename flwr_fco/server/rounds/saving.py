@@ -356,8 +356,13 @@ class Claims:
         ----------
         path : path-like
             The file.
+
+        Raises
+        ------
+        ConfigurationError
+            If it cannot be read.
         """
-        self._seen[os.path.abspath(path)] = _Seen(saving.owner_of(path), _stamp(path))
+        self._seen[os.path.abspath(path)] = _Seen(_known_owner_of(path), _stamp(path))
 
     def take_wanted(self) -> None:
         """Make the files this run's own; the run that had them ends where it looks at them next.
@@ -408,11 +413,13 @@ class Claims:
         ------
         TakenOverError
             If another run has one of them.
+        ConfigurationError
+            If one of them cannot be read.
         """
         for place, seen in self._seen.items():
             # Only a file that has changed is opened: this is asked in every round.
             if seen.owner == self._token and _stamp(place) != seen.stamp:
-                self._require(place, saving.owner_of(place))
+                self._require(place, _known_owner_of(place))
 
     def _require(self, place: str, owner: str | None) -> None:
         """Require an owner; a file that was removed is written again."""
@@ -429,6 +436,17 @@ class Claims:
                 "this run ends, so that no round is done, or released, by both. Go on with the other one, or end it "
                 "and resume from the file"
             )
+
+
+def _known_owner_of(path: str | os.PathLike[str]) -> str | None:
+    """Return the token of the run that wrote a file, without which no run may go on."""
+    try:
+        return saving.owner_of(path)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{shown(path)} cannot be read: {error.strerror or error}. Nobody can say whether another run goes on from "
+            "it, so this one does not; make the file and its folder readable, and resume from it"
+        ) from error
 
 
 def _stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:

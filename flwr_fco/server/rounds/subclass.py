@@ -6,7 +6,7 @@ from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from flwr_fco.core.layout import Vector
@@ -75,10 +75,7 @@ def hooked_round(
     """
     strategy, name = run.strategy, type(run.strategy).__name__
     run.outcome, before = None, run.snapshot()
-    messages = strategy.configure_train(server_round, arrays, config, grid)
-    if messages is None:
-        raise ConfigurationError(f"{name}.configure_train returned None; expected messages, those of super()'s")
-    messages = list(messages)
+    messages = messages_of(strategy, "configure_train", server_round, arrays, config, grid)
     own = sum(message.metadata.group_id != str(server_round) for message in messages)
     if own:
         raise ConfigurationError(
@@ -93,8 +90,10 @@ def hooked_round(
     if messages or run.current.number == server_round:
         answer = strategy.aggregate_train(server_round, send_and_receive(grid, messages, run.mail.timeout))
     if not (isinstance(answer, tuple) and len(answer) == 2):
+        given = "None" if answer is None else f"a {type(answer).__name__}"
         raise ConfigurationError(
-            f"{name}.aggregate_train returned a {type(answer).__name__}; expected (arrays, metrics), as FedAvg returns"
+            f"{name}.aggregate_train returned {given}; expected (arrays, metrics), as FedAvg returns: end it with "
+            "`return super().aggregate_train(server_round, replies)`, or return what that returns, changed"
         )
     returned, metrics = answer[0], as_metrics(answer[1], f"{name}.aggregate_train")
     closed = run.outcome is not None or not messages
@@ -122,6 +121,34 @@ def hooked_round(
         return arrays, metrics
     take(run, returned, f"{name}.aggregate_train returned")
     return run.primal_arrays(), metrics
+
+
+def messages_of(
+    strategy: Any, hook: str, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+) -> list[Message]:
+    """Return the messages of ``configure_train`` or ``configure_evaluate``.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        The strategy of the run.
+    hook : {"configure_train", "configure_evaluate"}
+        Which of them.
+    server_round, arrays, config, grid
+        As in :func:`hooked_round`; the config is that of the hook.
+
+    Raises
+    ------
+    ConfigurationError
+        If it returns None.
+    """
+    messages = getattr(strategy, hook)(server_round, arrays, config, grid)
+    if messages is None:
+        raise ConfigurationError(
+            f"{type(strategy).__name__}.{hook} returned None; expected messages: end it with `return super().{hook}("
+            "server_round, arrays, config, grid)`, or with `return []` to ask nobody in a round"
+        )
+    return list(messages)
 
 
 def check_configured(run: Run, server_round: int) -> None:

@@ -1,5 +1,7 @@
 """Of several processes that go on from a saved run, one has it: no round is done, or released, by two."""
 
+import errno
+import functools
 import os
 import shutil
 import subprocess
@@ -196,6 +198,26 @@ def test_a_file_that_cannot_be_opened_now_is_nobody_elses(tmp_path, monkeypatch)
     checkpoint = Checkpoint(path, 1)
     play(make(), callbacks=[checkpoint, shown, later])
     assert checkpoint.saved_round == ROUNDS
+
+
+def test_a_file_that_is_out_of_reach_ends_the_run_in_words(tmp_path, monkeypatch):
+    """As on a network file system that was mounted anew: neither the file nor what it was is seen."""
+    path, ways = tmp_path / "run.npz", {"open": os.open, "stat": os.stat}
+
+    def out_of_reach():
+        def stale(name, *options, way, **more):
+            if os.fspath(name) == str(path):
+                raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), name)
+            return ways[way](name, *options, **more)
+
+        for way in ways:
+            monkeypatch.setattr(os, way, functools.partial(stale, way=way))
+
+    told = r"run\.npz cannot be read: Stale file handle\. .* make the file and its folder readable"
+    with pytest.raises(ConfigurationError, match=told):
+        play(make(), callbacks=[Checkpoint(path, 1), Shown(4, out_of_reach)])
+    with pytest.raises(ConfigurationError, match=told):
+        play(make(), resume=path)
 
 
 def test_a_file_that_was_removed_is_written_again(tmp_path):

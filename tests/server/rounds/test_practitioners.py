@@ -1,6 +1,7 @@
 """What practitioners make of FedAvg: the same class body over FedDualAvg without psi gives FedAvg's model."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
 
@@ -17,7 +18,7 @@ TARGETS = np.random.default_rng(5).normal(size=(NODES, 6, 5))
 START = {"0.weight": np.zeros((6, 5)), "0.bias": np.full(5, 0.5)}
 
 
-def client_app():
+def client_app(evaluates=True):
     """Clients that move the weights towards a target of their own, at the rate that the config says."""
     app = ClientApp()
 
@@ -34,10 +35,11 @@ def client_app():
         content = RecordDict({"arrays": ArrayRecord(new), "metrics": MetricRecord(metrics)})
         return Message(content, reply_to=message)
 
-    @app.evaluate()
     def evaluate(message, context):
         return Message(RecordDict({"metrics": MetricRecord({"num-examples": 10, "accuracy": 0.5})}), reply_to=message)
 
+    if evaluates:
+        app.evaluate()(evaluate)
     return app
 
 
@@ -211,3 +213,26 @@ def test_it_trains_a_sparse_model_or_is_refused_in_words(kind):
     assert np.count_nonzero(weights) == 9
     optimum = TARGETS.mean(axis=0)
     assert np.sum((weights - optimum) ** 2) < 0.7 * np.sum(optimum**2)
+
+
+@pytest.mark.parametrize("hook", ["configure_train", "aggregate_train", "configure_evaluate"])
+def test_a_hook_without_return_is_told_what_to_return(hook):
+    def forgets(self, *arguments):
+        getattr(super(type(self), self), hook)(*arguments)
+
+    strategy = type("Forgetful", (FedDualAvg,), {hook: forgets})(client="unmodified")
+    told = rf"Forgetful\.{hook} returned None; expected .* end it with `return super\(\)\.{hook}\(server_round, "
+    with pytest.raises(ConfigurationError, match=told):
+        simulate(strategy, client_app(), num_nodes=NODES, num_rounds=1, initial_arrays=START, progress=False)
+
+
+def test_a_client_app_without_evaluate_is_told_of_it():
+    told, options = r"has no @app\.evaluate\(\).*fraction_evaluate=0\.0", {"num_nodes": NODES, "progress": False}
+    for base in (FedDualAvg(client="unmodified"), FedAvg()):
+        with pytest.raises(ClientError, match=told):
+            simulate(base, client_app(False), num_rounds=1, initial_arrays=START, **options)
+    without = FedDualAvg(client="unmodified")
+    result = simulate(without, client_app(False), num_rounds=1, initial_arrays=START, raise_errors=False, **options)
+    assert [bool(re.search(told, row.reason)) for row in result.left_out] == [True] * NODES
+    advised = FedDualAvg(client="unmodified", fraction_evaluate=0.0)
+    simulate(advised, client_app(False), num_rounds=1, initial_arrays=START, **options)

@@ -216,7 +216,8 @@ def test_another_geometry_has_the_same_fixed_point():
         (lambda: FastFedDA(variant="liang"), "work=Steps"),
         (lambda: FastFedDA(convexity=0.0), "convexity=0.0"),
         (lambda: CFedDA(radius=-1.0), "radius=-1.0"),
-        (lambda: MCFedDA(stages=[ModelStage(0, 1.0)]), "stage 0"),
+        (lambda: MCFedDA(stages=[ModelStage(0, 1.0)]), "stage 0: rounds=0; expected a finite number > 0"),
+        (lambda: MCFedDA(stages=[ModelStage(np.nan, 1.0)]), "stage 0: rounds=nan .* expected a whole number"),
     ],
 )
 def test_refusals_name_the_value(make, message):

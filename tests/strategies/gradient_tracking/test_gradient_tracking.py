@@ -457,9 +457,10 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
         (lambda: ReFedDAGT(radius_squared=-1.0), "radius_squared=-1.0"),
         (lambda: ReFedDAGT(mirror_map=DiagonalMetric(np.ones(D))), "PNorm"),
         (lambda: ReFedDAGT(mirror_map=PNorm(3.0, radius=1.0)), "without center and radius"),
-        (lambda: MultistepReFedDAGT(stages=[Stage(0)]), "stage 0"),
-        (lambda: MultistepReFedDAGT(stages=[Stage(np.inf)]), "stage 0 .* whole rounds"),
-        (lambda: DReFedDAGT(mixing="ring", stages=[Stage(3), Stage(3, client_lr="0.1")]), "stage 1"),
+        (lambda: MultistepReFedDAGT(stages=[Stage(0)]), "stage 0: rounds=0; expected a finite number > 0"),
+        (lambda: MultistepReFedDAGT(stages=[Stage(np.inf)]), "stage 0: rounds=inf .* expected a whole number"),
+        (lambda: MultistepReFedDAGT(stages=[Stage(3, local_steps=2.5)]), "local_steps=2.5 .* expected a whole number"),
+        (lambda: DReFedDAGT(mixing="ring", stages=[Stage(3), Stage(3, client_lr="0.1")]), "stage 1: client_lr='0.1'"),
         (lambda: Scaffold(variate="both"), "variate='both'"),
     ],
 )
