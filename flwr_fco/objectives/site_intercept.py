@@ -97,7 +97,8 @@ class SiteIntercept(LinearModel):
     _parts: dict[Any, tuple[NDArray[np.int64], float, SiteIntercept]]
 
     def __init__(self, objective: LinearModel, *, strata: ArrayLike | None = None) -> None:
-        if not isinstance(objective, LeastSquares | Logistic | Poisson):
+        # One that a subclass has changed has another best intercept, and no terms.
+        if not isinstance(objective, LeastSquares | Logistic | Poisson) or objective.dual_terms() is None:
             raise ConfigurationError(
                 f"{type(objective).__name__} has no intercept of each site; LeastSquares, Logistic and Poisson have one"
             )
@@ -295,8 +296,7 @@ class SiteIntercept(LinearModel):
     def largest_square(self) -> float:
         """Return the largest mean square of a feature about its means in the strata, times the curvature of their loss.
 
-        By it, a duality gap proves coefficients zero (:func:`flwr_fco.strategies.proved_zero`). What adds nothing
-        has 0.
+        What adds nothing has 0.
         """
         return self.with_intercept._curvature[0] * float(self._variances().max(initial=0.0))
 
