@@ -27,7 +27,7 @@ from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES
 from flwr_fco.inference.selection import Selected, Selection
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
-from flwr_fco.objectives.design import Design, refuse_text
+from flwr_fco.objectives.design import Design, is_sparse, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.simulation import simulate
@@ -285,7 +285,8 @@ class Federated(Judges, Solves):
         rows: list[NDArray[np.int64]] | None = None
         sites: Any = ()
         self._sites: list[Any] = []
-        if isinstance(X, Mapping):
+        # A sparse matrix of keys is a dict.
+        if isinstance(X, Mapping) and not is_sparse(X):
             raise ConfigurationError(
                 f"X is a {type(X).__name__} of {len(X)} tables; expected a list of them, with y in the same order: "
                 "fit(list(X.values()), [y[site] for site in X])"
