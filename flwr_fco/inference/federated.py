@@ -171,7 +171,7 @@ class OwnEstimates:
                 "weights, and rows that weigh twice have other standard errors than rows that are there twice. Give "
                 "copies as rows, or fit without intervals"
             )
-        return Told(answers, [f"partition {row.partition_id}: {row.reason}" for row in run.left_out])
+        return Told(answers, [f"partition {row.partition_id}: {row.first_line}" for row in run.left_out])
 
 
 @dataclass(frozen=True)

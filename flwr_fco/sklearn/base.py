@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, Self
@@ -443,13 +443,14 @@ class Federated(Judges, Solves):
         question = asking.inquiry.question("gradient", np.zeros(asking.plan.layout.size), numbers)
         answers: list[Any] = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
         if len(answers) < self.num_clients:
-            # Below an error's own line there is where it was raised.
-            why = [(row.partition_id, row.reason.partition("\\n")[0]) for row in asking.left_out]
-            raise ConfigurationError(
-                f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
-                f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in why)}"
-            )
+            raise self._too_few(len(answers), [(row.partition_id, row.first_line) for row in asking.left_out])
         return answers
+
+    def _too_few(self, answers: int, reasons: Iterable[tuple[int | None, str]]) -> ConfigurationError:
+        return ConfigurationError(
+            f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
+            f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in reasons)}"
+        )
 
     def _check_sites(self, rows: dict[str, int]) -> None:
         """Refuse sites with too few rows for an intercept of their own."""
@@ -483,7 +484,11 @@ class Federated(Judges, Solves):
     def _names_at(self, grid: Any) -> Names:
         """Ask the sites for the names of their columns, in one more message to each; return those of most sites."""
         mail = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0)).mail
-        names = mail.schemas.usual_columns(grid, mail.nodes.sample(grid, 0, 0, 1.0, 1, self.num_clients))
+        nodes = mail.nodes.sample(grid, 0, 0, 1.0, 1, self.num_clients)
+        names, failed = mail.schemas.usual_columns(grid, nodes)
+        if names is None and failed:
+            why = [(node.partition_id, reason) for node, reason in failed.items()]
+            raise self._too_few(len(nodes) - len(failed), why)
         if names is None:
             raise ConfigurationError(
                 "no site names its columns, as arrays do not: say how many there are, features=30, or their names"
