@@ -288,6 +288,17 @@ def test_a_fit_that_no_site_can_load_says_why(features):
         model.fit(grid, features=features)
 
 
+@pytest.mark.parametrize("features", [4, NAMES])
+def test_a_sites_rows_may_be_a_list_of_one_length(features):
+    data = [(table.to_numpy().tolist(), y.tolist()) for table, y in sites()]
+    expected, _ = over_a_grid(lasso(), [(table.to_numpy(), y) for table, y in sites()], features=features)
+    found, _ = over_a_grid(lasso(), data, features=features)
+    np.testing.assert_array_equal(found.coef_, expected.coef_)
+    data[1][0][3].pop()
+    with pytest.raises(ConfigurationError, match=r"partition 1: error 2: PublicError: a site has rows of unequal leng"):
+        over_a_grid(lasso(), data, features=features, disclosure=Disclosure(min_rows=5))
+
+
 def test_of_sites_that_cannot_load_to_be_judged_the_first_line_is_told():
     data, (X, y) = sites(), sites()[0]
     model = FederatedLogisticRegression(num_clients=3).fit(X, y > 0.0)

@@ -106,7 +106,7 @@ def _table(rows: Any, whose: str) -> NDArray[Any]:
     try:
         return np.asarray(rows)
     except ValueError as error:
-        raise ConfigurationError(f"{whose} has rows of unequal length; expected as many numbers in each") from error
+        raise PublicError(f"{whose} has rows of unequal length; expected as many numbers in each") from error
 
 
 def are_parts(X: Any) -> bool:
@@ -135,6 +135,8 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Na
         of = f"{type(data).__name__}{f' of {len(given)}' * bool(given)}"
         raise PublicError(f"load returns a {of}; expected a tuple (X, y), or of classes (X, y, strata)")
     features, targets, strata = (*given, None)[:3]
+    if isinstance(features, list | tuple):
+        features = _table(features, "a site")
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
         lacks = [name for name in order if name not in names]
