@@ -155,9 +155,14 @@ def test_what_is_refused():
         ({"d": 1.0}, r"class_weight names \['d'\], which are none of the classes \['a', 'b'\]"),
         ({"a": 0.0}, r"class_weight\['a'\]=0.0; expected a finite number > 0. Leave out the rows"),
         ({"a": float("nan")}, "=nan; expected"),
+        ({"a": 1e-300}, "weights from 1e-300 to 1; expected none below 1e-12 of another. Leave out the rows"),
+        ({"a": 1e300}, "weights from 1 to 1e.300; expected none"),
     ):
         with pytest.raises(ConfigurationError, match=told):
             FederatedLogisticRegression(class_weight=given).fit(features, targets)
+    light = [np.where(y == "a", 1e-300, 1.0) for y in targets]
+    with pytest.raises(ConfigurationError, match="class 0, or it weighs less than 1e-13 of all"):
+        FederatedLogisticRegression().fit(features, targets, sample_weight=light)
     with pytest.raises(ConfigurationError, match="intervals with class_weight: rows"):
         FederatedLogisticRegression(class_weight="balanced").fit(features, targets, intervals=True)
     model = FederatedLogisticRegression(class_weight={"b": 2.0}, fit_intercept=False, num_clients=3)

@@ -264,15 +264,15 @@ class Evaluated(NamedTuple):
         Raises
         ------
         ConfigurationError
-            If no client has an example of some class, whose free intercept then has no optimum.
+            If no client has an example of some class, or none that counts, whose free intercept then has no optimum.
         """
         shares = targets[self.w.size - self.outputs :]
         both = np.array([1.0 - shares[0], shares[0]]) if self.outputs == 1 else shares
         if (both < _NOBODY).any():
             raise ConfigurationError(
-                f"no client has an example of class {int(np.argmin(both))}, and the intercept is not regularized: the "
-                "loss has no minimum. Leave this class out (num_classes=), or make psi act on the intercept: "
-                "arrays=Arrays(apply_to=...)"
+                f"no client has an example of class {int(np.argmin(both))}, or it weighs less than {_NOBODY:g} of "
+                "all, and the intercept is not regularized: the loss has no minimum. Leave this class out "
+                "(num_classes=), or make psi act on the intercept: arrays=Arrays(apply_to=...)"
             )
         return np.asarray(shares)
 
