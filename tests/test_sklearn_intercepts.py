@@ -139,6 +139,22 @@ def test_sites_with_few_rows_are_named_and_those_with_fewer_refused():
         model.fit(*parts((40, 30), classes=True))
 
 
+def test_who_adds_nothing_is_named_to_who_fits_and_of_many_sites_and_strata_five():
+    """Names are users' texts, and may hold what a terminal obeys."""
+    features, targets = parts((40, *[12] * 7), classes=True)
+    sites = np.repeat([f"\x1b{m}" for m in range(8)], [40, *[12] * 7])
+    y = np.concatenate([targets[0], *(np.full(12, "no") for _ in range(7))])
+    model = FederatedLogisticRegression(site_intercepts="local")
+    told = r"^\\x1b1, \\x1b2, \\x1b3, \\x1b4, \\x1b5 and 2 more: all rows of one class, which tell nothing"
+    with pytest.warns(UserWarning, match=told) as caught:
+        model.fit(np.vstack(features), y, groups=sites)
+    (own,) = [each for each in caught if "tell nothing" in str(each.message)]
+    assert own.filename == __file__
+    with pytest.warns(UserWarning, match="stratum .* tell nothing") as caught:
+        model.fit(features[:1], targets[:1], strata=[np.where(np.arange(40) < 30, targets[0], "other")])
+    assert {each.filename for each in caught if "tell nothing" in str(each.message)} == {__file__}
+
+
 def test_what_cannot_go_together():
     features, targets = parts(classes=True)
     for options, told in (

@@ -114,7 +114,7 @@ class SiteIntercept(LinearModel):
             if told:
                 # Not by its label, which is the site's: the error goes to the server.
                 check_site_rows({"a stratum of this site": min(told.values())})
-            name_idle_strata([f"stratum {label}" for label in self._parts if label not in told])
+            name_idle([f"stratum {label}" for label in self._parts if label not in told])
 
     def _wrap(self, objective: Any, strata: Strata | None = None) -> None:
         self.with_intercept, self._strata, self._parts = objective, strata, {}
@@ -314,12 +314,12 @@ class SiteIntercept(LinearModel):
         return self.with_intercept.batch_lipschitz(batch_size, norm)
 
 
-def name_idle_strata(names: Sequence[str]) -> None:
-    """Warn of strata of one class by their names, if there are any.
+def name_idle(names: Sequence[str], stacklevel: int = 3) -> None:
+    """Warn of sites or strata of one class by their names, if there are any.
 
     Examples
     --------
-    >>> name_idle_strata([])
+    >>> name_idle([])
     """
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -327,7 +327,7 @@ def name_idle_strata(names: Sequence[str]) -> None:
             f"{', '.join(map(printable, names[:_SHOWN]))}{more}: all rows of one class, which tell nothing beside an "
             "intercept of their own",
             UserWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 

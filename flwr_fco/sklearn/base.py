@@ -28,7 +28,7 @@ from flwr_fco.inference.selection import Selected, Selection
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.design import Design, is_sparse, refuse_text
-from flwr_fco.objectives.site_intercept import check_site_rows
+from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import (
@@ -459,13 +459,9 @@ class Federated(Judges, Solves):
 
     def _name_idle(self, sites: Sequence[str], told: Sequence[tuple[float, float, Vector]]) -> None:
         """Warn of sites that add nothing: at their own intercepts one class is fitted whatever the coefficients are."""
-        idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
-        if self.site_intercepts is not None and isinstance(self, ClassifierMixin) and idle:
-            warnings.warn(
-                f"{', '.join(idle)}: all rows of one class, which tell nothing beside an intercept of the site's own",
-                UserWarning,
-                stacklevel=4,
-            )
+        if self.site_intercepts is not None and isinstance(self, ClassifierMixin):
+            idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
+            name_idle(idle, stacklevel=5)
 
     @staticmethod
     def _scales_of(answers: Sequence[Any], names: Sequence[Any]) -> Vector:
