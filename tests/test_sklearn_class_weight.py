@@ -177,6 +177,9 @@ def test_a_sites_own_intercept_is_that_of_the_weighted_rows():
     weights = np.where(targets[0] == "b", 3.0, 1.0)
     chances = model.predict_proba(features[0])[:, 1]
     assert weights @ chances == pytest.approx(weights @ (targets[0] == "b"), abs=1e-9)
+    twice = np.arange(len(weights)) % 3
+    copies = model.intercept_for(np.repeat(features[0], twice, axis=0), np.repeat(targets[0], twice))
+    np.testing.assert_allclose(model.intercept_for(features[0], targets[0], twice), copies, atol=1e-12)
 
 
 def test_sites_judge_a_balanced_model_that_was_fitted_to_other_rows_here():
@@ -188,3 +191,4 @@ def test_sites_judge_a_balanced_model_that_was_fitted_to_other_rows_here():
     grid = InProcessGrid(app, 3, raise_errors=False)
     with flower.identity(grid.run_id), flower.quiet(50):
         assert model.quality(grid).overall == model.quality(features, targets).overall
+        assert "Weights: none" in model.fit(grid, features=4, classes=["a", "b"]).quality(grid)

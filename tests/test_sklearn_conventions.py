@@ -70,11 +70,17 @@ def test_columns_with_other_names_are_refused(other):
         FederatedLasso(0.1).fit([FRAME[:30], other], TARGETS)
 
 
+def test_a_name_that_all_parts_have_twice_tells_no_column():
+    frames = [FRAME[:30].set_axis(["a", "b", "b"], axis=1), FRAME[30:].set_axis(["b", "a", "b"], axis=1)]
+    with pytest.raises(ConfigurationError, match="part 0 has several of the name"):
+        FederatedLasso(0.1).fit(frames, TARGETS)
+
+
 def test_a_factor_finds_features_by_a_pattern():
     frame = FRAME.assign(**{"a2": X[:, 1] ** 2, "x[0]": X[:, 2] ** 2})
     ones = {"a": 0.5, "b": 1.0, "c": 1.0, "a2": 0.5, "x[0]": 2.0}
     expected = FederatedLasso(0.1, penalty_factor=ones).fit(frame, Y)
-    for given in ({"a*": 0.5, "x[0]": 2.0}, {"?2": 0.5, "a": 0.5, "x*": 2}, {"*": 2.0, "[bc]": 2.0} | ones):
+    for given in ({"a*": 0.5, "x[0]": 2.0}, {"?2": 0.5, "a": 0.5, "x*": 2}, {"*": 2.0, "[bc]": 3.0} | ones):
         np.testing.assert_array_equal(FederatedLasso(0.1, penalty_factor=given).fit(frame, Y).coef_, expected.coef_)
     with pytest.raises(ConfigurationError, match="penalty_factor=nan of feature a"):
         FederatedLasso(0.1, penalty_factor={"a*": np.nan}).fit(frame, Y)

@@ -237,9 +237,25 @@ def test_strata_with_few_rows_are_named_those_with_fewer_refused_and_one_class_a
         own[labels == "new"] = "yes"
     with pytest.warns(UserWarning, match="^part 0, stratum new, part 1, stratum new: all rows of one class"):
         model.fit(features, targets, strata=few)
+    # Also where the first row of the client is of the other class.
+    for own, labels in zip(targets, few, strict=True):
+        own[labels == "new"] = {"yes": "no", "no": "yes"}[own[-1]]
+    reverse = [[own[::-1] for own in both] for both in (features, targets, few)]
+    with pytest.warns(UserWarning, match="^part 0, stratum new, part 1, stratum new: all rows of one class"):
+        model.fit(*reverse[:2], strata=reverse[2])
     others = [[own[labels == "old"] for own, labels in zip(both, few, strict=True)] for both in (features, targets)]
     alone = FederatedLogisticRegression(site_intercepts="local").fit(*others)
     np.testing.assert_allclose(model.coef_, alone.coef_, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:few rows for an intercept")
+def test_the_strata_of_a_client_without_weight_are_left_out_with_its_rows():
+    features, targets = parts((60, 30, 50), classes=True)
+    strata, weights = strata_of((60, 30, 50)), [np.ones(60), np.zeros(30), np.ones(50)]
+    model = FederatedLogisticRegression(site_intercepts="local")
+    found = model.fit(features, targets, weights, strata=strata).coef_.copy()
+    features, targets, strata, weights = (own[::2] for own in (features, targets, strata, weights))
+    np.testing.assert_array_equal(found, model.fit(features, targets, weights, strata=strata).coef_)
 
 
 def test_at_a_site_a_stratum_is_named_and_the_server_does_not_learn_its_label():

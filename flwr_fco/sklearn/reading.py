@@ -58,12 +58,13 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
             raise ConfigurationError(f"part {number} has no rows; leave it out")
         width, expected, names = features.shape[-1], aligned[0].shape[-1], columns_in(features)
         if names and first and (sorted(names) != sorted(first) or len(set(names)) < len(names)):
-            about = difference(f"part {number}", tuple(names), "part 0", tuple(first), classes=False)
             twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+            about = f"part {number} has several of the name {listed(twice)}"
+            if not twice:
+                about = difference(f"part {number}", tuple(names), "part 0", tuple(first), classes=False)
             raise ConfigurationError(
-                f"part {number} has the columns {listed(names)}, part 0 has {listed(first)}: "
-                + (f"part {number} has several of the name {listed(twice)}" if twice else about)
-                + "; expected the same names, in any order: give all parts the columns that they have in common"
+                f"part {number} has the columns {listed(names)}, part 0 has {listed(first)}: {about}; "
+                "expected the same names, in any order: give all parts the columns that they have in common"
             )
         if width != expected:
             raise ConfigurationError(

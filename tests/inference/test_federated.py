@@ -537,6 +537,15 @@ def test_a_site_that_invents_intercepts_has_no_more_of_them_than_rows(told, take
     assert f"{300 - 3 - 3 - taken} degrees of freedom" in model.summary()
 
 
+@pytest.mark.parametrize("own", [None, "local"])
+def test_a_site_that_has_not_said_how_many_intercepts_it_has_has_one_where_others_have(own):
+    """Its rows are in the sums of the table all the same."""
+    parts, targets = federation("lasso")
+    model = FederatedLasso(0.1, num_clients=4, site_intercepts=own)
+    over(model, parts, targets, grid_type=lying(LIES["NaN"]), intervals=True)
+    assert f"{300 - 3 - (1 if own is None else 4)} degrees of freedom" in model.summary()
+
+
 def test_beside_a_common_intercept_nobody_has_one_of_its_own():
     """The server knows its model's layout, whatever a site says."""
     parts, targets = federation("lasso")
