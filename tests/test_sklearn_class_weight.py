@@ -155,9 +155,14 @@ def test_what_is_refused():
         ({"d": 1.0}, r"class_weight names \['d'\], which are none of the classes \['a', 'b'\]"),
         ({"a": 0.0}, r"class_weight\['a'\]=0.0; expected a finite number > 0. Leave out the rows"),
         ({"a": float("nan")}, "=nan; expected"),
+        ({"a": 1e-300}, "weights from 1e-300 to 1; expected none below 1e-12 of another. Leave out the rows"),
+        ({"a": 1e300}, "weights from 1 to 1e.300; expected none"),
     ):
         with pytest.raises(ConfigurationError, match=told):
             FederatedLogisticRegression(class_weight=given).fit(features, targets)
+    light = [np.where(y == "a", 1e-300, 1.0) for y in targets]
+    with pytest.raises(ConfigurationError, match="class 0, or it weighs less than 1e-13 of all"):
+        FederatedLogisticRegression().fit(features, targets, sample_weight=light)
     with pytest.raises(ConfigurationError, match="intervals with class_weight: rows"):
         FederatedLogisticRegression(class_weight="balanced").fit(features, targets, intervals=True)
     model = FederatedLogisticRegression(class_weight={"b": 2.0}, fit_intercept=False, num_clients=3)
@@ -172,6 +177,9 @@ def test_a_sites_own_intercept_is_that_of_the_weighted_rows():
     weights = np.where(targets[0] == "b", 3.0, 1.0)
     chances = model.predict_proba(features[0])[:, 1]
     assert weights @ chances == pytest.approx(weights @ (targets[0] == "b"), abs=1e-9)
+    twice = np.arange(len(weights)) % 3
+    copies = model.intercept_for(np.repeat(features[0], twice, axis=0), np.repeat(targets[0], twice))
+    np.testing.assert_allclose(model.intercept_for(features[0], targets[0], twice), copies, atol=1e-12)
 
 
 def test_sites_judge_a_balanced_model_that_was_fitted_to_other_rows_here():
@@ -183,3 +191,4 @@ def test_sites_judge_a_balanced_model_that_was_fitted_to_other_rows_here():
     grid = InProcessGrid(app, 3, raise_errors=False)
     with flower.identity(grid.run_id), flower.quiet(50):
         assert model.quality(grid).overall == model.quality(features, targets).overall
+        assert "Weights: none" in model.fit(grid, features=4, classes=["a", "b"]).quality(grid)

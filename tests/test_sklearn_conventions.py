@@ -9,7 +9,12 @@ from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
+from flwr_fco.sklearn import (
+    FederatedCoxRegression,
+    FederatedElasticNet,
+    FederatedLasso,
+    FederatedLogisticRegression,
+)
 from flwr_fco.wire import flower
 
 pd = pytest.importorskip("pandas")
@@ -65,11 +70,17 @@ def test_columns_with_other_names_are_refused(other):
         FederatedLasso(0.1).fit([FRAME[:30], other], TARGETS)
 
 
+def test_a_name_that_all_parts_have_twice_tells_no_column():
+    frames = [FRAME[:30].set_axis(["a", "b", "b"], axis=1), FRAME[30:].set_axis(["b", "a", "b"], axis=1)]
+    with pytest.raises(ConfigurationError, match="part 0 has several of the name"):
+        FederatedLasso(0.1).fit(frames, TARGETS)
+
+
 def test_a_factor_finds_features_by_a_pattern():
     frame = FRAME.assign(**{"a2": X[:, 1] ** 2, "x[0]": X[:, 2] ** 2})
     ones = {"a": 0.5, "b": 1.0, "c": 1.0, "a2": 0.5, "x[0]": 2.0}
     expected = FederatedLasso(0.1, penalty_factor=ones).fit(frame, Y)
-    for given in ({"a*": 0.5, "x[0]": 2.0}, {"?2": 0.5, "a": 0.5, "x*": 2}, {"*": 2.0, "[bc]": 2.0} | ones):
+    for given in ({"a*": 0.5, "x[0]": 2.0}, {"?2": 0.5, "a": 0.5, "x*": 2}, {"*": 2.0, "[bc]": 3.0} | ones):
         np.testing.assert_array_equal(FederatedLasso(0.1, penalty_factor=given).fit(frame, Y).coef_, expected.coef_)
     with pytest.raises(ConfigurationError, match="penalty_factor=nan of feature a"):
         FederatedLasso(0.1, penalty_factor={"a*": np.nan}).fit(frame, Y)
@@ -186,3 +197,55 @@ def test_numbers_are_no_names_of_columns():
     model = FederatedLasso(0.1).fit([pd.DataFrame(X[:30]), X[30:]], TARGETS)
     np.testing.assert_array_equal(model.coef_, FederatedLasso(0.1).fit([X[:30], X[30:]], TARGETS).coef_)
     assert not hasattr(model, "feature_names_in_")
+
+
+def _listed(rows):
+    return [rows[half].tolist() for half in HALVES]
+
+
+@pytest.mark.filterwarnings("ignore:few rows for an intercept")
+@pytest.mark.parametrize(
+    ("model", "y"),
+    [
+        (FederatedElasticNet(0.1, cv=3), Y),
+        (FederatedLogisticRegression(site_intercepts="local"), Y > 0.0),
+        (FederatedCoxRegression(), np.column_stack([np.abs(Y) + 0.1, Y > 0.0])),
+    ],
+    ids=["squares", "classes", "times"],
+)
+def test_parts_that_are_lists_of_rows_are_arrays(model, y):
+    """All clients' or some, in a list or a tuple, with strata and weights: as NumPy reads them."""
+    options = [{"sample_weight": 1.0 + WEIGHTS}]
+    if isinstance(model, FederatedLogisticRegression):
+        options.append({"strata": np.arange(60) % 2, "sample_weight": np.ones(60)})
+    for given in options:
+        arrays = {name: [own[half] for half in HALVES] for name, own in given.items()}
+        expected = model.fit([X[half] for half in HALVES], [y[half] for half in HALVES], **arrays).coef_.copy()
+        lists = {name: _listed(own) for name, own in given.items()}
+        for features in (_listed(X), tuple(_listed(X)), [X[:30].tolist(), X[30:]], [X[:30], X[30:].tolist()]):
+            np.testing.assert_array_equal(model.fit(features, _listed(y), **lists).coef_, expected)
+
+
+@pytest.mark.filterwarnings("ignore:few rows for an intercept")
+def test_rows_and_strata_of_one_list_are_those_of_an_array():
+    model = FederatedLogisticRegression(site_intercepts="local")
+    groups, strata = np.arange(60) // 30, np.arange(60) % 2
+    expected = model.fit(X, Y > 0.0, groups=groups, strata=strata).coef_.copy()
+    lists = {"groups": groups.tolist(), "strata": strata.tolist()}
+    np.testing.assert_array_equal(model.fit(X.tolist(), (Y > 0.0).tolist(), **lists).coef_, expected)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        ([[[1.0, 2.0], [3.0]], X[30:, :2]], "part 0 has rows of unequal length"),
+        ([X[:2], [[1.0, 2.0, 3.0], [1.0]]], "part 1 has rows of unequal length"),
+        ([[], X[30:]], "part 0 has no rows"),
+        ([X[:2].tolist(), []], "part 1 has no rows"),
+        ([X[:2].tolist(), [[1.0, 2.0]]], "part 1 has 2 columns in X and part 0 has 3"),
+        ([X[:2].tolist(), [["a", "b", "c"]] * 2], "part 1: could not convert string"),
+    ],
+)
+def test_lists_that_are_no_tables_are_refused_by_their_part(features, message):
+    with pytest.raises(ConfigurationError, match=message):
+        FederatedLasso(0.1).fit(features, [[1.0, 2.0], [1.0, 2.0]])

@@ -139,6 +139,22 @@ def test_sites_with_few_rows_are_named_and_those_with_fewer_refused():
         model.fit(*parts((40, 30), classes=True))
 
 
+def test_who_adds_nothing_is_named_to_who_fits_and_of_many_sites_and_strata_five():
+    """Names are users' texts, and may hold what a terminal obeys."""
+    features, targets = parts((40, *[12] * 7), classes=True)
+    sites = np.repeat([f"\x1b{m}" for m in range(8)], [40, *[12] * 7])
+    y = np.concatenate([targets[0], *(np.full(12, "no") for _ in range(7))])
+    model = FederatedLogisticRegression(site_intercepts="local")
+    told = r"^\\x1b1, \\x1b2, \\x1b3, \\x1b4, \\x1b5 and 2 more: all rows of one class, which tell nothing"
+    with pytest.warns(UserWarning, match=told) as caught:
+        model.fit(np.vstack(features), y, groups=sites)
+    (own,) = [each for each in caught if "tell nothing" in str(each.message)]
+    assert own.filename == __file__
+    with pytest.warns(UserWarning, match="stratum .* tell nothing") as caught:
+        model.fit(features[:1], targets[:1], strata=[np.where(np.arange(40) < 30, targets[0], "other")])
+    assert {each.filename for each in caught if "tell nothing" in str(each.message)} == {__file__}
+
+
 def test_what_cannot_go_together():
     features, targets = parts(classes=True)
     for options, told in (
@@ -221,9 +237,25 @@ def test_strata_with_few_rows_are_named_those_with_fewer_refused_and_one_class_a
         own[labels == "new"] = "yes"
     with pytest.warns(UserWarning, match="^part 0, stratum new, part 1, stratum new: all rows of one class"):
         model.fit(features, targets, strata=few)
+    # Also where the first row of the client is of the other class.
+    for own, labels in zip(targets, few, strict=True):
+        own[labels == "new"] = {"yes": "no", "no": "yes"}[own[-1]]
+    reverse = [[own[::-1] for own in both] for both in (features, targets, few)]
+    with pytest.warns(UserWarning, match="^part 0, stratum new, part 1, stratum new: all rows of one class"):
+        model.fit(*reverse[:2], strata=reverse[2])
     others = [[own[labels == "old"] for own, labels in zip(both, few, strict=True)] for both in (features, targets)]
     alone = FederatedLogisticRegression(site_intercepts="local").fit(*others)
     np.testing.assert_allclose(model.coef_, alone.coef_, atol=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:few rows for an intercept")
+def test_the_strata_of_a_client_without_weight_are_left_out_with_its_rows():
+    features, targets = parts((60, 30, 50), classes=True)
+    strata, weights = strata_of((60, 30, 50)), [np.ones(60), np.zeros(30), np.ones(50)]
+    model = FederatedLogisticRegression(site_intercepts="local")
+    found = model.fit(features, targets, weights, strata=strata).coef_.copy()
+    features, targets, strata, weights = (own[::2] for own in (features, targets, strata, weights))
+    np.testing.assert_array_equal(found, model.fit(features, targets, weights, strata=strata).coef_)
 
 
 def test_at_a_site_a_stratum_is_named_and_the_server_does_not_learn_its_label():

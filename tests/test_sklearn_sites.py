@@ -274,6 +274,54 @@ def test_sites_with_frames_say_the_names_themselves():
     assert "on trust" in found.summary()
 
 
+@pytest.mark.parametrize("features", [None, 4, NAMES])
+def test_a_fit_that_no_site_can_load_says_why(features):
+    """Whoever is asked first, and not that arrays have no names; of a traceback the first line."""
+    table, y = sites()[0]
+
+    def load(context):
+        m = context.node_config["partition-id"]
+        raise FileNotFoundError(f"rows-{m}.csv\nis missing")
+
+    model = lasso()
+    grid = InProcessGrid(model.client_app(load), 3, raise_errors=False)
+    whys = "; ".join(f"partition {m}: error 2: FileNotFoundError: rows-{m}.csv" for m in range(3))
+    with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError) as caught:
+        model.fit(grid, features=features)
+    assert str(caught.value) == f"0 of num_clients=3 sites have answered; the reasons of the others: {whys}"
+    app = model.client_app(lambda own: load(own) if own.node_config["partition-id"] == 1 else (table.to_numpy(), y))
+    grid = InProcessGrid(app, 3, raise_errors=False)
+    with (
+        flower.identity(grid.run_id),
+        flower.quiet(50),
+        pytest.raises(ConfigurationError, match=r"^2 of num_cl.*rows-1"),
+    ):
+        model.fit(grid, features=features)
+
+
+@pytest.mark.parametrize("features", [4, NAMES])
+def test_a_sites_rows_may_be_a_list_of_one_length(features):
+    data = [(table.to_numpy().tolist(), y.tolist()) for table, y in sites()]
+    expected, _ = over_a_grid(lasso(), [(table.to_numpy(), y) for table, y in sites()], features=features)
+    found, _ = over_a_grid(lasso(), data, features=features)
+    np.testing.assert_array_equal(found.coef_, expected.coef_)
+    data[1][0][3].pop()
+    with pytest.raises(ConfigurationError, match=r"partition 1: error 2: PublicError: a site has rows of unequal leng"):
+        over_a_grid(lasso(), data, features=features, disclosure=Disclosure(min_rows=5))
+
+
+def test_of_sites_that_cannot_load_to_be_judged_the_first_line_is_told():
+    data, (X, y) = sites(), sites()[0]
+    model = FederatedLogisticRegression(num_clients=3).fit(X, y > 0.0)
+    app = model.client_app(lambda context: data[0][2])
+    grid = InProcessGrid(app, 3, raise_errors=False)
+    with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError) as caught:
+        model.quality(grid)
+    why = "error 2: IndexError: tuple index out of range"
+    whys = "; ".join(f"partition {m}: {why}" for m in range(3))
+    assert str(caught.value) == f"no site says how good the model is: {whys}"
+
+
 def test_a_column_of_text_is_refused_by_name_here_and_at_a_site():
     data = sites()
     features, targets = data[1]

@@ -542,7 +542,10 @@ def _sync_folder(folder: Path) -> None:
 @contextmanager
 def _opened(path: FilePath) -> Iterator[BinaryIO]:
     """Open a file, and nothing else: a pipe would block, a device has no end."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
+    except ValueError as error:  # a name with a zero byte, or with half a letter
+        raise FileNotFoundError(errno.ENOENT, f"no file can have this name ({error})", shown(path)) from error
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise ValueError("it is a folder, a device or a pipe")

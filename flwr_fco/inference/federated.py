@@ -110,17 +110,21 @@ class Kind(NamedTuple):
         How many of them a site needs for each column, for estimates of its own.
     ratio : str, default ""
         What the exponential of a coefficient is called.
+    rows : float, default 1.0
+        How many rows an intercept of a site's own has at least; infinite where none has one.
     """
 
     counted: str
     least: int
     ratio: str = ""
+    rows: float = 1.0
 
 
-#: Kinds of models. The sums of squares at any point tell their minimum.
+#: Kinds of models. The sums of squares at any point tell their minimum. A site's own intercept of classes has as many
+#: rows as SiteIntercept asks for.
 SQUARES = Kind("rows", 10)
-CLASSES = Kind("rows of the rarer class", 5, "odds ratio")
-TIMES = Kind("events", 5, "hazard ratio")
+CLASSES = Kind("rows of the rarer class", 5, "odds ratio", 10.0)
+TIMES = Kind("events", 5, "hazard ratio", math.inf)
 
 
 class Told(NamedTuple):
@@ -132,15 +136,13 @@ class Told(NamedTuple):
         Of the sites that have answered.
     left_out : list of str
         The others, with the reasons.
+    intercepts : float
+        How many intercepts of their own the sites have, each of them no more than its rows allow.
     """
 
     answers: list[Answer]
     left_out: list[str]
-
-    @property
-    def intercepts(self) -> float:
-        """How many intercepts of their own the sites have, each of them no more than rows."""
-        return math.fsum(min(max(0.0, own.numbers["intercepts"]), own.examples) for own in self.answers)
+    intercepts: float
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,12 @@ class OwnEstimates:
     ----------
     strategy : FedNewton
         The strategy of the fit, whose sites these are.
+    kind : Kind
+        What is fitted.
     """
 
     strategy: FedNewton
+    kind: Kind
 
     def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Told:
         """Ask the sites; one whose rows have unequal weights is an error."""
@@ -171,7 +176,11 @@ class OwnEstimates:
                 "weights, and rows that weigh twice have other standard errors than rows that are there twice. Give "
                 "copies as rows, or fit without intervals"
             )
-        return Told(answers, [f"partition {row.partition_id}: {row.reason}" for row in run.left_out])
+        # Beside an intercept of all sites none has one of its own, whatever it says.
+        rows = math.inf if "intercept" in run.plan.layout.names else self.kind.rows
+        said = [(max(0.0, answer.numbers["intercepts"]), answer.examples // rows) for answer in answers]
+        left_out = [f"partition {row.partition_id}: {row.first_line}" for row in run.left_out]
+        return Told(answers, left_out, math.fsum(map(min, said)))
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class Judged:
             return run.inquiry.ask(grid, question, wanted=wanted, shapes=dict(shapes))
 
         answers, doubted = _possible(ask(QUALITY, _WANTED, {}), self.sites)
-        left_out = [f"partition {row.partition_id}: {row.reason}" for row in run.left_out]
+        left_out = [f"partition {row.partition_id}: {row.first_line}" for row in run.left_out]
         if not answers:
             raise ConfigurationError(f"no site says how good the model is: {'; '.join([*doubted, *left_out])}")
         nodes = {answer.node_id for answer in answers}

@@ -615,7 +615,10 @@ def as_strata(strata: ArrayLike, num_examples: int) -> Strata:
     given = as_labels("strata", np.asarray(strata, dtype=object), num_examples).tolist()
     if any(is_missing(label) for label in given):
         raise ConfigurationError("strata hold a label that is missing; give such rows a stratum, or leave them out")
-    labels = list(dict.fromkeys(given))
+    try:
+        labels = list(dict.fromkeys(given))
+    except TypeError as error:
+        raise ConfigurationError(f"strata hold what is no label: {error}; expected texts or numbers") from error
     with suppress(TypeError):  # Numbers beside texts have no order.
         labels.sort()
     codes = {label: code for code, label in enumerate(labels)}

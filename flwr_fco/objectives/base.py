@@ -31,6 +31,7 @@ _DERIVED = {
     "subset": ("value", "gradient", "add_gradient", "value_and_gradient"),
     "linear_data": ("value", "gradient", "add_gradient", "value_and_gradient", "batches"),
     "dual_terms": ("value", "gradient", "add_gradient", "value_and_gradient"),
+    "largest_square": ("value", "gradient", "add_gradient", "value_and_gradient"),
 }
 
 
@@ -52,7 +53,8 @@ class DualTerms(NamedTuple):
         Strength of the ridge term, which acts on all but the intercept: the last array of the layout, if its name is
         ``intercept``.
     link : {"convex", "poisson", "cox", "profiled"}, default "convex"
-        What the server may know of G besides.
+        What the server may know of G besides. ``"profiled"`` promises an :meth:`Objective.largest_square`, by which the
+        gap proves coefficients zero.
 
     Examples
     --------
@@ -111,10 +113,10 @@ class Objective(ABC):
     Overrides take precedence over inherited shortcuts. If a subclass overrides :meth:`gradient`, the faster methods
     that it inherits without overriding them (:meth:`add_gradient`, :meth:`value_and_gradient`,
     :meth:`hessian_product`, :meth:`hessian_block`, :meth:`along`, :meth:`subset`, :meth:`linear_data`,
-    :meth:`dual_terms`) are replaced with this class's defaults, which use the new gradient, return None or raise an
-    error. If it overrides only :meth:`add_gradient`, :meth:`gradient` is derived from it. Overriding :meth:`value`,
-    :meth:`value_and_gradient` or :meth:`batches` replaces the methods built on them in the same way; inherited
-    :meth:`metrics` report the new value as the loss.
+    :meth:`dual_terms`, :meth:`largest_square`) are replaced with this class's defaults, which use the new gradient,
+    return None or raise an error. If it overrides only :meth:`add_gradient`, :meth:`gradient` is derived from it.
+    Overriding :meth:`value`, :meth:`value_and_gradient` or :meth:`batches` replaces the methods built on them in the
+    same way; inherited :meth:`metrics` report the new value as the loss.
     Bounds (:meth:`lipschitz`, :meth:`strong_convexity`) are kept: override them if the curvature changes.
 
     Attributes
@@ -324,6 +326,20 @@ class Objective(ABC):
             If it is not known.
         """
         self._does_not_know("its strong convexity", "give it by hand; 0 is right for every convex loss")
+
+    def largest_square(self) -> float:
+        """Return a number that no second derivative in one coefficient is above, anywhere, without the l2 term.
+
+        By it, a duality gap proves coefficients zero (:func:`flwr_fco.strategies.proved_zero`).
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not known.
+        """
+        self._does_not_know(
+            'its largest_square(), which dual_terms() promises by link="profiled"', 'define it, or return link="convex"'
+        )
 
     def hessian_product(self, w: Vector, v: Vector) -> Vector:
         """Return the Hessian over all examples at `w` times `v`, both of shape (layout.size,).

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 
+#: Largest ratio of two weights: beyond it, the share of a class is rounding.
+_WIDEST = 1e12
+
 
 def weights_of_classes(given: Any, classes: NDArray[Any], counts: Vector | None = None) -> Vector | None:
     """Return the weight of each class; None if there are none, or balanced ones of unknown counts.
@@ -30,7 +33,7 @@ def weights_of_classes(given: Any, classes: NDArray[Any], counts: Vector | None 
     Raises
     ------
     ConfigurationError
-        If it is something else, names another class, or a weight is no finite number > 0.
+        If it is something else, names another class, or a weight is no finite number > 0, or too small beside another.
 
     Examples
     --------
@@ -59,7 +62,13 @@ def weights_of_classes(given: Any, classes: NDArray[Any], counts: Vector | None 
                 f"class_weight[{label!r}]={weight!r}; expected a finite number > 0. Leave out the rows of a class that "
                 "does not count"
             )
-    return np.array([float(given.get(label, 1.0)) for label in known])
+    weights = np.array([float(given.get(label, 1.0)) for label in known])
+    if weights.min() < weights.max() / _WIDEST:
+        raise ConfigurationError(
+            f"class_weight={given!r}: weights from {weights.min():g} to {weights.max():g}; expected none below "
+            f"{1.0 / _WIDEST:g} of another. Leave out the rows of a class that does not count"
+        )
+    return weights
 
 
 def class_counts(slopes: Vector, rows: int, weights: Vector | None) -> Vector:

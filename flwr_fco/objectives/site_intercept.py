@@ -97,7 +97,8 @@ class SiteIntercept(LinearModel):
     _parts: dict[Any, tuple[NDArray[np.int64], float, SiteIntercept]]
 
     def __init__(self, objective: LinearModel, *, strata: ArrayLike | None = None) -> None:
-        if not isinstance(objective, LeastSquares | Logistic | Poisson):
+        # One that a subclass has changed has another best intercept, and no terms.
+        if not isinstance(objective, LeastSquares | Logistic | Poisson) or objective.dual_terms() is None:
             raise ConfigurationError(
                 f"{type(objective).__name__} has no intercept of each site; LeastSquares, Logistic and Poisson have one"
             )
@@ -113,7 +114,7 @@ class SiteIntercept(LinearModel):
             if told:
                 # Not by its label, which is the site's: the error goes to the server.
                 check_site_rows({"a stratum of this site": min(told.values())})
-            name_idle_strata([f"stratum {label}" for label in self._parts if label not in told])
+            name_idle([f"stratum {label}" for label in self._parts if label not in told])
 
     def _wrap(self, objective: Any, strata: Strata | None = None) -> None:
         self.with_intercept, self._strata, self._parts = objective, strata, {}
@@ -295,8 +296,7 @@ class SiteIntercept(LinearModel):
     def largest_square(self) -> float:
         """Return the largest mean square of a feature about its means in the strata, times the curvature of their loss.
 
-        By it, a duality gap proves coefficients zero (:func:`flwr_fco.strategies.proved_zero`). What adds nothing
-        has 0.
+        What adds nothing has 0.
         """
         return self.with_intercept._curvature[0] * float(self._variances().max(initial=0.0))
 
@@ -314,12 +314,12 @@ class SiteIntercept(LinearModel):
         return self.with_intercept.batch_lipschitz(batch_size, norm)
 
 
-def name_idle_strata(names: Sequence[str]) -> None:
-    """Warn of strata of one class by their names, if there are any.
+def name_idle(names: Sequence[str], stacklevel: int = 3) -> None:
+    """Warn of sites or strata of one class by their names, if there are any.
 
     Examples
     --------
-    >>> name_idle_strata([])
+    >>> name_idle([])
     """
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
@@ -327,7 +327,7 @@ def name_idle_strata(names: Sequence[str]) -> None:
             f"{', '.join(map(printable, names[:_SHOWN]))}{more}: all rows of one class, which tell nothing beside an "
             "intercept of their own",
             UserWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 

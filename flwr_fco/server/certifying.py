@@ -15,9 +15,9 @@ from flwr_fco.certificates import Certificate, Request, certificate, settle
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.errors import NoAnswerError
+from flwr_fco.server.clients.schemas import NO_REPLY
 from flwr_fco.server.inquiry import Inquiry
 from flwr_fco.server.parts import Host, Part
-from flwr_fco.server.replies.checks import NO_REPLY
 from flwr_fco.server.rounds.output import structure
 from flwr_fco.wire.questions import Answer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, Self
@@ -27,8 +27,8 @@ from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES
 from flwr_fco.inference.selection import Selected, Selection
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
-from flwr_fco.objectives.design import Design, refuse_text
-from flwr_fco.objectives.site_intercept import check_site_rows
+from flwr_fco.objectives.design import Design, is_sparse, refuse_text
+from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import (
@@ -285,7 +285,8 @@ class Federated(Judges, Solves):
         rows: list[NDArray[np.int64]] | None = None
         sites: Any = ()
         self._sites: list[Any] = []
-        if isinstance(X, Mapping):
+        # A sparse matrix of keys is a dict.
+        if isinstance(X, Mapping) and not is_sparse(X):
             raise ConfigurationError(
                 f"X is a {type(X).__name__} of {len(X)} tables; expected a list of them, with y in the same order: "
                 "fit(list(X.values()), [y[site] for site in X])"
@@ -442,13 +443,14 @@ class Federated(Judges, Solves):
         question = asking.inquiry.question("gradient", np.zeros(asking.plan.layout.size), numbers)
         answers: list[Any] = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
         if len(answers) < self.num_clients:
-            # Below an error's own line there is where it was raised.
-            why = [(row.partition_id, row.reason.partition("\\n")[0]) for row in asking.left_out]
-            raise ConfigurationError(
-                f"{len(answers)} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
-                f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in why)}"
-            )
+            raise self._too_few(len(answers), [(row.partition_id, row.first_line) for row in asking.left_out])
         return answers
+
+    def _too_few(self, answers: int, reasons: Iterable[tuple[int | None, str]]) -> ConfigurationError:
+        return ConfigurationError(
+            f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
+            f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in reasons)}"
+        )
 
     def _check_sites(self, rows: dict[str, int]) -> None:
         """Refuse sites with too few rows for an intercept of their own."""
@@ -457,13 +459,9 @@ class Federated(Judges, Solves):
 
     def _name_idle(self, sites: Sequence[str], told: Sequence[tuple[float, float, Vector]]) -> None:
         """Warn of sites that add nothing: at their own intercepts one class is fitted whatever the coefficients are."""
-        idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
-        if self.site_intercepts is not None and isinstance(self, ClassifierMixin) and idle:
-            warnings.warn(
-                f"{', '.join(idle)}: all rows of one class, which tell nothing beside an intercept of the site's own",
-                UserWarning,
-                stacklevel=4,
-            )
+        if self.site_intercepts is not None and isinstance(self, ClassifierMixin):
+            idle = [site for site, (_, loss, slopes) in zip(sites, told, strict=True) if not (loss or slopes.any())]
+            name_idle(idle, stacklevel=5)
 
     @staticmethod
     def _scales_of(answers: Sequence[Any], names: Sequence[Any]) -> Vector:
@@ -482,7 +480,11 @@ class Federated(Judges, Solves):
     def _names_at(self, grid: Any) -> Names:
         """Ask the sites for the names of their columns, in one more message to each; return those of most sites."""
         mail = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0)).mail
-        names = mail.schemas.usual_columns(grid, mail.nodes.sample(grid, 0, 0, 1.0, 1, self.num_clients))
+        nodes = mail.nodes.sample(grid, 0, 0, 1.0, 1, self.num_clients)
+        names, failed = mail.schemas.usual_columns(grid, nodes)
+        if names is None and failed:
+            why = [(node.partition_id, reason) for node, reason in failed.items()]
+            raise self._too_few(len(nodes) - len(failed), why)
         if names is None:
             raise ConfigurationError(
                 "no site names its columns, as arrays do not: say how many there are, features=30, or their names"

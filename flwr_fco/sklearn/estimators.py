@@ -25,7 +25,7 @@ from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives._linear import as_strata
 from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
-from flwr_fco.objectives.site_intercept import check_site_rows, name_idle_strata
+from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
@@ -473,7 +473,7 @@ def _check_rows_of_strata(parts: Parts, strata: Sequence[NDArray[Any]]) -> None:
             else:
                 idle.append(f"{site}, stratum {label}")
     check_site_rows(rows)
-    name_idle_strata(idle)
+    name_idle(idle, stacklevel=4)
 
 
 def _weights_of(weights: Vector, y: NDArray[Any], classes: NDArray[Any]) -> Vector:

@@ -51,17 +51,20 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
                 f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}; "
                 "expected a list of as many parts"
             )
-    aligned: list[Any] = list(X)
+    aligned = [own if hasattr(own, "shape") else _table(own, f"part {number}") for number, own in enumerate(X)]
     first = columns_in(X[0])
-    for number, features in enumerate(X):
-        width, expected, names = np.shape(features)[-1], np.shape(X[0])[-1], columns_in(features)
+    for number, features in enumerate(aligned):
+        if not features.shape[0]:
+            raise ConfigurationError(f"part {number} has no rows; leave it out")
+        width, expected, names = features.shape[-1], aligned[0].shape[-1], columns_in(features)
         if names and first and (sorted(names) != sorted(first) or len(set(names)) < len(names)):
-            about = difference(f"part {number}", tuple(names), "part 0", tuple(first), classes=False)
             twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+            about = f"part {number} has several of the name {listed(twice)}"
+            if not twice:
+                about = difference(f"part {number}", tuple(names), "part 0", tuple(first), classes=False)
             raise ConfigurationError(
-                f"part {number} has the columns {listed(names)}, part 0 has {listed(first)}: "
-                + (f"part {number} has several of the name {listed(twice)}" if twice else about)
-                + "; expected the same names, in any order: give all parts the columns that they have in common"
+                f"part {number} has the columns {listed(names)}, part 0 has {listed(first)}: {about}; "
+                "expected the same names, in any order: give all parts the columns that they have in common"
             )
         if width != expected:
             raise ConfigurationError(
@@ -87,8 +90,6 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
                     f"part {number} has {features.shape[0]} rows in X and {len(parts[number])} in {name}; expected as "
                     "many"
                 )
-        if not features.shape[0]:
-            raise ConfigurationError(f"part {number} has no rows; leave it out")
         if isinstance(np.asarray(y[number]).flat[0], str) != isinstance(np.asarray(y[0]).flat[0], str):
             raise ConfigurationError(
                 f"part {number} has other labels than part 0: texts and numbers; expected one kind"
@@ -102,9 +103,22 @@ def columns_in(features: Any) -> list[str]:
     return names if all(isinstance(name, str) for name in names) else []
 
 
+def _table(rows: Any, whose: str) -> NDArray[Any]:
+    try:
+        return np.asarray(rows)
+    except ValueError as error:
+        raise PublicError(f"{whose} has rows of unequal length; expected as many numbers in each") from error
+
+
 def are_parts(X: Any) -> bool:
-    """Whether `X` is a list of tables, each a client's."""
-    return isinstance(X, list | tuple) and bool(X) and np.ndim(X[0]) == 2
+    """Whether `X` is a list of tables, each a client's, also of lists of rows."""
+    return isinstance(X, list | tuple) and any(map(_is_table, X))
+
+
+def _is_table(rows: Any) -> bool:
+    if isinstance(rows, list | tuple):
+        return bool(rows) and (isinstance(rows[0], list | tuple) or np.ndim(rows[0]) == 1)
+    return np.ndim(rows) == 2
 
 
 def is_grid(X: Any) -> bool:
@@ -122,6 +136,8 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Na
         of = f"{type(data).__name__}{f' of {len(given)}' * bool(given)}"
         raise PublicError(f"load returns a {of}; expected a tuple (X, y), or of classes (X, y, strata)")
     features, targets, strata = (*given, None)[:3]
+    if isinstance(features, list | tuple):
+        features = _table(features, "a site")
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
         lacks = [name for name in order if name not in names]
@@ -195,7 +211,7 @@ def strata_of_clients(strata: Any, weights: Any, X: Any, rows: list[NDArray[np.i
 
 
 def _labels(strata: Any, X: Any) -> NDArray[Any]:
-    labels, codes = as_strata(strata, X.shape[0])
+    labels, codes = as_strata(strata, np.shape(X)[0])
     return np.array([*labels, None], dtype=object)[codes]
 
 
@@ -221,7 +237,7 @@ def fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[n
 def row_weights(weights: Any, features: Any) -> Vector:
     """Return the weights of rows; 1 by default."""
     if weights is None:
-        return np.ones(features.shape[0])
+        return np.ones(np.shape(features)[0])
     checked = column_or_1d(check_array(weights, ensure_2d=False, dtype=np.float64, input_name="sample_weight"))
     check_consistent_length(features, checked)
     return np.asarray(checked)

@@ -90,7 +90,7 @@ class Solves(BaseEstimator):  # type: ignore[misc]
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
             self._intervals.places(names)
-            told = run(OwnEstimates(strategy), start, 1)
+            told = run(OwnEstimates(strategy, self._kind), start, 1)
             check_events(told, names, self._kind)
             self.n_iter_ += 1
         if self._selection is not None:

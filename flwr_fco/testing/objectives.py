@@ -63,7 +63,8 @@ def check_objective(
     weighted by batch size, average to the full gradient, but are not all equal to it. If they are known: Hessian
     products agree with differences of the gradient, values and gradients along a line agree with those at its points,
     and the bounds on the curvature hold. The objective's own buffers can be loaded, and unknown ones are refused. With
-    :class:`DualTerms` the loss is convex, and nowhere less than `least`.
+    :class:`DualTerms` the loss is convex, and nowhere less than `least`; under the link ``"profiled"`` no slope in one
+    coefficient changes faster than :meth:`largest_square` says.
 
     With ``smooth = False`` the gradient only needs to be a subgradient: no value, near or far, is below its line (plus
     half the strong convexity times the squared distance), and the objective has neither a Lipschitz constant nor a
@@ -474,6 +475,17 @@ def _check_dual_terms(objective: Objective, rng: np.random.Generator, tolerances
             loss(v) >= terms.least - noise,
             f"the loss is {loss(v):.8g}, and dual_terms() says least={terms.least:.8g}: its duality gap would be wrong",
         )
+        if terms.link != "profiled":
+            continue
+        for j in range(size - num_intercepts(objective.layout)):
+            moved = np.where(np.arange(size) == j, v, w)
+            change = abs(float((objective.gradient(moved) - gradient)[j]) - ridge[j] * (v[j] - w[j]))
+            most = objective.largest_square() * abs(v[j] - w[j])
+            require(
+                change <= (1.0 + 1e-6) * most + tolerances.noise * (1.0 + abs(value)),
+                f"a slope changes by {change:.6g} where largest_square() allows {most:.6g}: coefficients that are not "
+                "0 would be proved zero",
+            )
 
 
 def _check_metrics(objective: Objective, w: Vector, tolerances: _Tolerances) -> None:

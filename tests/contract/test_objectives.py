@@ -316,6 +316,24 @@ def test_the_checker_notices(name, broken, message):
         check_objective(cls())
 
 
+@pytest.mark.parametrize("factor", [1.0, 0.99])
+def test_the_checker_notices_a_bound_of_second_derivatives_that_is_none(factor):
+    """Under the link "profiled" coefficients are proved zero by it."""
+
+    class Profiled(_Broken):
+        def dual_terms(self):
+            return DualTerms("squares", l2=self.inner.l2, link="profiled")
+
+        def largest_square(self):
+            return factor * (self.inner.lipschitz("l1") - self.inner.l2)
+
+    if factor == 1.0:
+        check_objective(Profiled())
+    else:
+        with pytest.raises(AssertionError, match="largest_square"):
+            check_objective(Profiled())
+
+
 class _BrokenHinge(Objective):
     """A correct objective that is not smooth, to break in one place."""
 

@@ -12,7 +12,7 @@ import pytest
 from fuzz.budget import VALUES, damaged, fuzzed
 from hypothesis import given
 from hypothesis import strategies as st
-from problems import start_arrays
+from problems import app_of, start_arrays
 
 from flwr_fco.core.files import json_object, read_json, read_npy, read_npz, read_text, write_file, write_npy, write_npz
 from flwr_fco.datasets import memmap
@@ -21,7 +21,9 @@ from flwr_fco.datasets.cifar import cifar10
 from flwr_fco.datasets.mnist import read_idx
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import arrays_from, load_npz, save_npz
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDualAvg, FedNewton, run_of
 
 #: More than any of these files is worth.
 MEMORY = 48 * 2**20
@@ -333,9 +335,16 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path):
 
 @pytest.mark.parametrize("name", ["a\0b", "\ud800"], ids=["zero byte", "half a letter"])
 def test_a_name_that_no_file_may_have_is_an_error_of_files(tmp_path, name):
-    with pytest.raises(OSError, match="no file can have this name") as error:
-        write_file(tmp_path / name, "x")
-    assert str(error.value).isprintable()
+    path, app, start = tmp_path / name, app_of([LeastSquares(np.eye(2), np.ones(2))]), {"coefficients": np.zeros(2)}
+    strategy = FedNewton(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    for use in (
+        lambda: write_file(path, "x"),
+        lambda: read_npz(path),
+        lambda: simulate(strategy, app, num_nodes=1, num_rounds=1, initial_arrays=start, resume=path),
+    ):
+        with pytest.raises(OSError, match="no file can have this name") as error:
+            use()
+        assert str(error.value).isprintable()
 
 
 def test_any_name_that_a_file_may_have_is_written(tmp_path):

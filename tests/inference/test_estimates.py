@@ -23,6 +23,13 @@ def sums_of(X, y, w=None, intercept=True):
     return Sums(w, A.T @ left / len(y), A.T @ A / len(y), 0.5 * float(left @ left) / len(y), float(len(y)))
 
 
+@pytest.mark.parametrize(("intercepts", "how"), [(6.0, "least squares"), (7.0, "de-biased lasso")])
+def test_intercepts_that_stay_at_clients_are_parameters_for_which_rows_may_be_too_few(intercepts, how):
+    """Two rows for each parameter, wherever it is: of 20 rows and 4 columns, 6 intercepts."""
+    X, y = rows_of(20)
+    assert of_squares(sums_of(X, y, intercept=False)._replace(intercepts=intercepts), list("abcd")).how.startswith(how)
+
+
 @pytest.mark.parametrize("intercept", [True, False])
 def test_least_squares_have_the_textbooks_errors_from_any_point(intercept):
     X, y = rows_of()

@@ -16,8 +16,9 @@ from flwr_fco.client_apps.answers import own_estimates
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
+from flwr_fco.objectives.site_intercept import FEWEST_ROWS
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression, Intervals
+from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression, Intervals
 from flwr_fco.strategies import Strengths
 from flwr_fco.wire import flower
 from flwr_fco.wire.client_state import read_disclosed
@@ -534,6 +535,41 @@ def test_a_site_that_invents_intercepts_has_no_more_of_them_than_rows(told, take
     grid = lying(lambda vectors, numbers: numbers.update(intercepts=told))
     over(model, parts, targets, grid_type=grid, intervals=True)
     assert f"{300 - 3 - 3 - taken} degrees of freedom" in model.summary()
+
+
+@pytest.mark.parametrize("own", [None, "local"])
+def test_a_site_that_has_not_said_how_many_intercepts_it_has_has_one_where_others_have(own):
+    """Its rows are in the sums of the table all the same."""
+    parts, targets = federation("lasso")
+    model = FederatedLasso(0.1, num_clients=4, site_intercepts=own)
+    over(model, parts, targets, grid_type=lying(LIES["NaN"]), intervals=True)
+    assert f"{300 - 3 - (1 if own is None else 4)} degrees of freedom" in model.summary()
+
+
+def test_beside_a_common_intercept_nobody_has_one_of_its_own():
+    """The server knows its model's layout, whatever a site says."""
+    parts, targets = federation("lasso")
+    honest = model_of("lasso")
+    over(honest, parts, targets, intervals=True)
+    lied, grid = clone(honest), lying(lambda vectors, numbers: numbers.update(intercepts=50.0))
+    over(lied, parts, targets, grid_type=grid, intervals=True)
+    assert lied.summary() == honest.summary()
+    assert rows_of(lied) == rows_of(honest)
+
+
+def test_a_site_has_no_more_intercepts_than_strata_of_enough_rows():
+    """A stratum of both classes has ten rows at least, and times of events have no intercepts at all."""
+    parts, targets = federation("logistic", sites=4, rows=40)
+    model = FederatedLogisticRegression(num_clients=4, site_intercepts="local")
+    grid = lying(lambda vectors, numbers: numbers.update(intercepts=1e6))
+    with pytest.raises(ConfigurationError, match=f"intervals of 3 columns and {3 + 60 // FEWEST_ROWS} intercepts from"):
+        over(model, parts, targets, grid_type=grid, intervals=True)
+    parts, scores = federation("lasso", sites=4, rows=40)
+    times = [np.column_stack([np.exp(own), np.ones(own.size)]) for own in scores]
+    honest, lied = FederatedCoxRegression(num_clients=4), FederatedCoxRegression(num_clients=4)
+    over(honest, parts, times, intervals=True)
+    over(lied, parts, times, grid_type=grid, intervals=True)
+    assert lied.summary() == honest.summary()
 
 
 def test_a_site_that_invents_events_has_no_more_of_them_than_rows():

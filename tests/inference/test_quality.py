@@ -215,6 +215,9 @@ def test_fits_without_a_site_would_lack_the_weights_of_rows():
     with pytest.raises(ConfigurationError, match="leave_one_out after a fit with sample_weight"):
         model.quality(X, CLASSES, leave_one_out=True)
     model.fit(X, CLASSES).quality(X, CLASSES, leave_one_out=True)
+    # Those of classes are the model's own, which they have too.
+    balanced = FederatedLogisticRegression(class_weight="balanced").fit(X, CLASSES)
+    assert "Weights: none" in balanced.quality(X, CLASSES, leave_one_out=True)
 
 
 def test_chances_are_judged_by_rows_without_the_weights_of_classes():

@@ -253,6 +253,11 @@ def test_labels_are_any_but_missing_ones():
             SiteIntercept(LeastSquares(X, y), strata=labels)
         with pytest.raises(ConfigurationError, match="strata hold a label that is missing; give such rows"):
             CoxRegression(X, y, np.ones(4), strata=labels)
+    for labels in ([["a"], ["a", "b"]] * 2, [{"ward": 1}] * 4, [(1, [2])] * 3 + [0]):
+        with pytest.raises(ConfigurationError, match=r"what is no label: .*unhashable.*expected texts or numbers"):
+            SiteIntercept(LeastSquares(X, y), strata=labels)
+        with pytest.raises(ConfigurationError, match=r"what is no label: .*unhashable.*expected texts or numbers"):
+            CoxRegression(X, y, np.ones(4), strata=labels)
     for labels in (["a"], "ward", np.zeros((4, 2))):
         with pytest.raises(ConfigurationError, match="strata have shape"):
             SiteIntercept(LeastSquares(X, y), strata=labels)

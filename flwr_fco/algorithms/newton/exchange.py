@@ -133,14 +133,17 @@ def check_terms(terms: Vector, gradient: Vector, w: Vector, tolerance: float) ->
 def check_columns(columns: Vector, terms: Vector, square: float = math.inf) -> None:
     """Check the means of a client's columns, of which an intercept's is 1, and the largest of their mean squares.
 
-    Of a convex loss of another kind no bound depends on them.
+    Of a convex loss of another kind no bound depends on the means.
 
     Raises
     ------
     ProtocolError
-        If the intercept's is another number, or the square of a mean is above the largest mean square.
+        If the intercept's is another number, or the square of a mean is above the largest mean square, or this is below
+        0: it would take from what other clients' squares leave unproved.
     """
     told = dict(zip(TERMS, terms.tolist(), strict=True))
+    if not square >= 0.0:
+        raise ProtocolError(f"the largest mean square of its columns is {square:.6g}; expected a number >= 0")
     if told["link"] >= LINKS.index(CONVEX[0]):
         return
     own, ones = np.split(columns, [columns.size - int(told["outputs"] * told["intercept"])])

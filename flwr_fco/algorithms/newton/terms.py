@@ -58,7 +58,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import DualTerms, Objective
 from flwr_fco.objectives.design import LinearData, SparseDesign
 from flwr_fco.objectives.duality import duality_terms, num_intercepts, num_references, references
-from flwr_fco.objectives.site_intercept import SiteIntercept
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.wire.questions import CONVEX, ENTROPY, FACTS, LINKS, SLOPES
 
@@ -124,10 +123,21 @@ def largest_square(objective: Objective) -> Vector:
     """Return the largest mean square of a client's columns, shape (1,); 0 if its loss is not one of predictions.
 
     With an intercept of its own it is the largest variance, times the curvature.
+
+    Raises
+    ------
+    ConfigurationError
+        If a loss under the link ``"profiled"`` has none, or one that is no finite number >= 0.
     """
     data = objective.dual_terms()
-    if isinstance(objective, SiteIntercept) and isinstance(data, DualTerms) and data.link == "profiled":
-        return np.array([objective.largest_square()])
+    if isinstance(data, DualTerms) and data.link == "profiled":
+        square = float(objective.largest_square())
+        if not 0.0 <= square < math.inf:
+            raise ConfigurationError(
+                f"{type(objective).__name__}.largest_square()={square}; expected a finite number >= 0, which no second "
+                "derivative in one coefficient is above"
+            )
+        return np.array([square])
     if not isinstance(data, LinearData):
         return np.zeros(1)
     return np.array([data.design.mean_squares(data.weights).max(initial=0.0)])
@@ -254,15 +264,15 @@ class Evaluated(NamedTuple):
         Raises
         ------
         ConfigurationError
-            If no client has an example of some class, whose free intercept then has no optimum.
+            If no client has an example of some class, or none that counts, whose free intercept then has no optimum.
         """
         shares = targets[self.w.size - self.outputs :]
         both = np.array([1.0 - shares[0], shares[0]]) if self.outputs == 1 else shares
         if (both < _NOBODY).any():
             raise ConfigurationError(
-                f"no client has an example of class {int(np.argmin(both))}, and the intercept is not regularized: the "
-                "loss has no minimum. Leave this class out (num_classes=), or make psi act on the intercept: "
-                "arrays=Arrays(apply_to=...)"
+                f"no client has an example of class {int(np.argmin(both))}, or it weighs less than {_NOBODY:g} of "
+                "all, and the intercept is not regularized: the loss has no minimum. Leave this class out "
+                "(num_classes=), or make psi act on the intercept: arrays=Arrays(apply_to=...)"
             )
         return np.asarray(shares)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import Names, Units, difference, digests_of, listed, schema_number
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError
 from flwr_fco.wire.delivery import send_and_receive
@@ -19,8 +20,10 @@ from flwr_fco.wire.protocol import Downlink, Node
 
 #: Seconds to wait for the names of sites that differ.
 _TIMEOUT = 120.0
-#: Sites in an error.
-_SHOWN = 3
+#: Sites in an error, and characters of the reason of one.
+_SHOWN, _LONGEST = 3, 500
+#: Reason where nothing came.
+NO_REPLY = "no reply"
 
 
 class Schemas:
@@ -199,8 +202,8 @@ class Schemas:
             advice = f"Take the same columns in the same order at every site, {columns}"
         return f"the sites' data do not fit together: {'; '.join(shown)}{more}. {advice}"
 
-    def usual_columns(self, grid: Grid, nodes: Iterable[Node]) -> Names:
-        """Ask sites for the names of their columns; return those of most of them, None if none has any.
+    def usual_columns(self, grid: Grid, nodes: Iterable[Node]) -> tuple[Names, dict[Node, str]]:
+        """Ask sites for the names of their columns; return those of most, None if none has any, and who has failed why.
 
         Parameters
         ----------
@@ -209,20 +212,35 @@ class Schemas:
         nodes : iterable of Node
             The sites.
         """
-        said = [names for names in self._asked(grid, 0, list(nodes)).values() if names is not None]
-        return max(said, key=said.count) if said else None
+        said: list[Names] = []
+        failed = dict.fromkeys(nodes, NO_REPLY)
+        for node, answer in _answers(grid, list(failed)):
+            if answer.has_content():
+                said.append(names_in(answer.content)[0])
+                failed.pop(node, None)
+            else:
+                # Below an error's own line there is where it was raised.
+                line = (answer.error.reason or "").partition("\n")[0]
+                failed[node] = printable(f"error {answer.error.code}: {line[:_LONGEST]}")
+        named = [names for names in said if names is not None]
+        return max(named, key=named.count) if named else None, failed
 
     def _asked(self, grid: Grid | None, place: int, nodes: Iterable[Node]) -> dict[Node, Names]:
         """Return the names of those nodes that say the same as before, if they have said something."""
         if grid is None:
             return {}
-        questions = addressed(grid, ((node.node_id, RecordDict()) for node in nodes), NAMES, "0")
-        by_id = {node.node_id: node for node in nodes}
         found: dict[Node, Names] = {}
-        for answer in send_and_receive(grid, questions, _TIMEOUT):
-            node = by_id.get(answer.metadata.src_node_id)
-            if node is not None and answer.has_content():
+        for node, answer in _answers(grid, nodes):
+            if answer.has_content():
                 said, (_, before) = names_in(answer.content), self._said.get(node.key, (node, 0.0))
                 if not before or digests_of(schema_number(*said))[place] == digests_of(before)[place]:
                     found[node] = said[place]
         return found
+
+
+def _answers(grid: Grid, nodes: Iterable[Node]) -> Iterator[tuple[Node, Message]]:
+    """Ask nodes for their names."""
+    by_id = {node.node_id: node for node in nodes}
+    for answer in send_and_receive(grid, addressed(grid, ((own, RecordDict()) for own in by_id), NAMES, "0"), _TIMEOUT):
+        if (node := by_id.get(answer.metadata.src_node_id)) is not None:
+            yield node, answer

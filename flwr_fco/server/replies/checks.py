@@ -18,7 +18,7 @@ from flwr_fco.algorithms.contract import Problem
 from flwr_fco.algorithms.contract.replies import robust_mean
 from flwr_fco.core.logs import log, printable
 from flwr_fco.errors import ProtocolError
-from flwr_fco.server.clients.schemas import Schemas
+from flwr_fco.server.clients.schemas import NO_REPLY, Schemas
 from flwr_fco.wire.envelope import advice_on, content_of, sender_and_group, was_altered, what_is_missing
 from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.metrics import without_metric
@@ -28,8 +28,6 @@ from flwr_fco.work import Work
 _Read = TypeVar("_Read")
 #: Maximum length of a reason, because clients choose parts of it.
 _LONGEST_REASON = 500
-#: Reason where nothing came.
-NO_REPLY = "no reply"
 #: Maximum number of rows in the table of left-out replies.
 MOST_ROWS = 100_000
 
@@ -74,6 +72,11 @@ class LeftOut(NamedTuple):
     partition_id: int | None
     reason: str
     kind: str = "train"
+
+    @property
+    def first_line(self) -> str:
+        """The first line of the reason: below an error's own line there is where a client has raised it."""
+        return self.reason.partition("\\n")[0]
 
 
 #: Flower's error code in the SuperLink's reply for a node without recent heartbeats.

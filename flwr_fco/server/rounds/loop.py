@@ -194,8 +194,7 @@ def _why_nothing(run: Run, result: Result) -> str:
     """Return why no round counted, most frequent reasons first."""
     counts: Mapping[str, Any] = run.outcome or next(iter(result.train_metrics_clientapp.values()))
     text = f"{type(run.strategy).__name__}: no round counted, so the model is still the initial one: "
-    # First line of the error only: a client's traceback follows it, with its line ends escaped.
-    reasons = Counter(entry.reason.partition("\\n")[0][:200] for entry in result.left_out if entry.kind == "train")
+    reasons = Counter(entry.first_line[:200] for entry in result.left_out if entry.kind == "train")
     if not reasons:
         if counts.get("taken-back"):
             return f"{text}aggregate_train returned None, or the model of before, in every round"

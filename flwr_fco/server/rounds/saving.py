@@ -450,7 +450,8 @@ def _known_owner_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def _stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
-    with suppress(OSError):
+    # Of a name that no file can have, the reader says so.
+    with suppress(OSError, ValueError):
         about = os.stat(path)
         return about.st_ino, about.st_mtime_ns, about.st_size
     return None

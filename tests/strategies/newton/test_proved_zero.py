@@ -7,9 +7,19 @@ from newton import numbers, solved
 from representatives import crossed
 from scipy.sparse import csr_array
 
+from flwr_fco.algorithms.newton.exchange import check_columns
 from flwr_fco.algorithms.newton.method import _begun_anew
 from flwr_fco.algorithms.newton.terms import Evaluated, constant_terms, evaluation_terms, largest_square
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson, SiteIntercept
+from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
+from flwr_fco.objectives import (
+    DualTerms,
+    LeastSquares,
+    Logistic,
+    MultinomialLogistic,
+    Objective,
+    Poisson,
+    SiteIntercept,
+)
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, NonNegative
 from flwr_fco.strategies import FedNewton, proved_zero
 
@@ -194,6 +204,87 @@ def test_intercepts_that_stay_at_the_sites_leave_the_proofs(kind, case):
         inside = slopes < 0.99 * strength
         found, provable = found + proved.sum(), provable + inside[case == "a free column" :].sum()
     assert found >= 0.95 * provable > 0
+
+
+class _Own(Objective):
+    """A loss that a user has written, here one with an intercept of its own."""
+
+    def __init__(self, inner):
+        self.inner, self.layout, self.num_examples = inner, inner.layout, inner.num_examples
+
+    def value(self, w):
+        return self.inner.value(w)
+
+    def gradient(self, w, batch=None, out=None):
+        return self.inner.gradient(w, batch, out)
+
+    def hessian_block(self, w, indices):
+        return self.inner.hessian_block(w, indices)
+
+    def dual_terms(self):
+        return DualTerms("own", link="profiled")
+
+
+class _Bounded(_Own):
+    def largest_square(self):
+        return self.inner.largest_square()
+
+
+def _profiled(seed):
+    rng = np.random.default_rng(seed)
+    for m in range(3):
+        X = rng.normal(m, 1.0, size=(30, P))
+        yield SiteIntercept(LeastSquares(X, X[:, 0] - 0.5 * X[:, 3] + rng.normal(size=30)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_of_ones_own_is_proved_zero_by_the_bound_that_it_gives_and_by_no_other(seed):
+    """Without a bound of its own it has no radius, and one of 0 would prove what the optimum has."""
+    inner = list(_profiled(seed))
+    psi = L1(0.2 * np.abs(sum(own.gradient(np.zeros(P)) for own in inner) / 3).max())
+    expected = proved_zero(solved(inner, psi)[1])["coefficients"]
+    found = proved_zero(solved([_Bounded(own) for own in inner], psi)[1])["coefficients"]
+    np.testing.assert_array_equal(found, expected)
+    assert 0 < found.sum() < P
+    with pytest.raises(ClientError, match=r"does not know its largest_square.*or return link=\"convex\""):
+        solved([_Own(own) for own in inner], psi)
+    for wrong in (-1.0, np.nan, np.inf):
+        cls = type("Wrong", (_Own,), {"largest_square": lambda self, wrong=wrong: wrong})
+        with pytest.raises(ClientError, match=r"Wrong.largest_square\(\)=.*expected a finite number >= 0"):
+            solved([cls(own) for own in inner], psi)
+
+
+def test_a_bound_is_not_inherited_by_another_loss():
+    """Nor is the best intercept that of a loss that a subclass has changed."""
+
+    class Steep(_Bounded):
+        def value(self, w):
+            return 10.0 * super().value(w)
+
+        def gradient(self, w, batch=None, out=None):
+            return np.multiply(10.0, super().gradient(w, batch), out=out)
+
+        def dual_terms(self):
+            return DualTerms("steep", link="profiled")
+
+    class Bent(Logistic):
+        value, gradient = Steep.value, Steep.gradient
+
+    (own, *_) = _profiled(0)
+    with pytest.raises(ConfigurationError, match="Steep does not know its largest_square"):
+        Steep(own).largest_square()
+    with pytest.raises(ConfigurationError, match="Bent has no intercept of each site"):
+        SiteIntercept(Bent(own.features, np.arange(30) % 2))
+
+
+def test_no_client_takes_from_what_others_leave_unproved():
+    """The server adds the squares of all clients: below 0 is none."""
+    (own, *_) = _profiled(0)
+    terms = evaluation_terms(own, np.zeros(P))
+    check_columns(np.zeros(P), terms, 0.0)
+    for square in (-1.0, np.nan):
+        with pytest.raises(ProtocolError, match="expected a number >= 0"):
+            check_columns(np.zeros(P), terms, square)
 
 
 def test_counts_have_no_radius():
