@@ -1,6 +1,6 @@
 """
-Yuan, Zaheer, Reddi (2021): averaged duals keep at most 20 of 128 coefficients, averaged models 120
-===================================================================================================
+Yuan, Zaheer, Reddi (2021): averaged duals keep at most 20 of 128 coefficients, averaged models 120 or more
+===========================================================================================================
 
 The comparison of figure 1 in small: a sparse regression over 16 clients instead of brain scans. FedAvg takes
 subgradients, FedMid averages models after its proximal steps, FedDualAvg averages duals. FedMid is run with psi on the
