@@ -9,7 +9,7 @@ BENCH ?= --quick
 BENCHMARKS := $(filter-out benchmarks/deployment.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-torch run test test-servers test-others test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures docs docs-quick clean
+.PHONY: help install install-torch run test test-servers test-others test-nightly test-reproduction test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest torch fuzz mutations reproduce reproduce-quick test-lowest check bench bench-torch bench-compare pictures docs docs-quick dist clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -159,6 +159,9 @@ docs: $(INSTALLED) $(BESIDE)/.installed ## Build the documentation site in docs/
 # Without PyTorch, which another job may be installing.
 docs-quick: $(INSTALLED) ## Build it without running the gallery's scripts
 	$(BUILD_SITE) -D plot_gallery=0
+
+dist: ## Build wheel and sdist, and run the README's block with each and the lowest and newest Flower (ten minutes)
+	PYTHON=$(PYTHON) tools/try_release.sh
 
 clean: ## Remove .venv and what runs and tests have written
 	rm -rf $(VENV) $(LOWEST) $(BESIDE) docs/_build docs/auto_gallery docs/reference/api .run .mypy_cache .pytest_cache .ruff_cache build dist

@@ -338,7 +338,7 @@ def pictures(file: str) -> None:
         place.set_yscale("log")
     by_size.set_ylabel("CPU ms a round")
     figure.legend(*by_size.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8)
-    figure.savefig(file, dpi=120, metadata={"Date": None})
+    figure.savefig(file, dpi=200, metadata={"Date": None})
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from tomllib import loads
 from jinja2 import FileSystemLoader
 from jinja2.sandbox import SandboxedEnvironment
 from numpydoc import docscrape_sphinx
+from numpydoc.xref import DEFAULT_LINKS
 
 from flwr_fco import sklearn, strategies
 from flwr_fco.server.options import _OWN_ENTRIES, parameter_entries
@@ -21,6 +22,7 @@ version = release
 extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
     "sphinx.ext.mathjax",
     "sphinx-mathjax-offline",
     "numpydoc",
@@ -29,7 +31,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
-exclude_patterns = ["_build", "gallery/*.rst", "gallery/*.py", "sg_execution_times.rst"]
+exclude_patterns = ["_build", "inventories", "gallery/*.rst", "gallery/*.py", "sg_execution_times.rst"]
 templates_path = ["_templates"]
 # What is quoted can be sought in a log.
 smartquotes = False
@@ -74,6 +76,42 @@ toc_object_entries_show_parents = "hide"
 # Ray's classes are nobody's base, and PyTorch's are shown if it is there: `make docs` has it.
 autodoc_mock_imports = ["ray"] if find_spec("torch") else ["ray", "torch"]
 numpydoc_show_class_members = False
+# A name in single backquotes is a link where it is one of ours or in an inventory, and code elsewhere.
+default_role = "py:obj"
+# inventories/README.md says where they come from.
+intersphinx_mapping = {
+    name: (address, f"inventories/{name}.inv")
+    for name, address in {
+        "flwr": "https://flower.ai/docs/framework/",
+        "numpy": "https://numpy.org/doc/stable/",
+        "scikit-learn": "https://scikit-learn.org/stable/",
+        "torch": "https://docs.pytorch.org/docs/stable/",
+    }.items()
+}
+# The same among the types of parameters, where names have no backquotes. Python's own, which numpydoc knows, stay text.
+numpydoc_xref_param_type = True
+numpydoc_xref_ignore = "all"
+numpydoc_xref_aliases = {
+    **{name: name for name in DEFAULT_LINKS},
+    "ndarray": "numpy.ndarray",
+    **{
+        name: f"flwr.app.{name}"
+        for name in ("Array", "ArrayRecord", "ConfigRecord", "Context", "Message", "MetricRecord", "RecordDict")
+    },
+    **{
+        name: f":class:`{name}`"
+        for name in (
+            "flwr.clientapp.ClientApp",
+            "flwr.serverapp.Grid",
+            "flwr.serverapp.strategy.Result",
+            "flwr.serverapp.strategy.Strategy",
+            "numpy.random.Generator",
+            "torch.dtype",
+            "torch.nn.Module",
+            "torch.utils.data.Dataset",
+        )
+    },
+}
 # numpydoc compiles its one template anew for every docstring, a tenth of the time of the build.
 TEMPLATES = SandboxedEnvironment(loader=FileSystemLoader(Path(docscrape_sphinx.__file__).parent / "templates"))
 docscrape_sphinx.SandboxedEnvironment = lambda loader: TEMPLATES

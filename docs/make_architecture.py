@@ -169,7 +169,7 @@ def main() -> None:
     draw(figure.subplots(), graph)
     path = ROOT / "docs" / "images" / "architecture.png"
     # The arrows by name too: a test compares them with the imports.
-    figure.savefig(path, dpi=140, metadata={"Description": written(graph)})
+    figure.savefig(path, dpi=200, metadata={"Description": written(graph)})
     print(path)
 
 

@@ -152,7 +152,7 @@ def test_hosted_ci_runs_our_script_on_every_supported_python():
     assert {"push", "pull_request"} <= workflow[True].keys()
     (job,) = workflow["jobs"].values()
     supported = {text.rpartition(" ")[2] for text in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", text)}
-    assert set(job["strategy"]["matrix"]["python"]) == supported == {"3.11", "3.12", "3.13"}
+    assert set(job["strategy"]["matrix"]["python"]) == supported == {"3.11", "3.12", "3.13", "3.14"}
     setup = next(step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/setup-python"))
     assert setup["cache"] == "pip"
     assert (ROOT / setup["cache-dependency-path"]).is_file()

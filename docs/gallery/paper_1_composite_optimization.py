@@ -1,6 +1,6 @@
 """
-Yuan, Zaheer, Reddi (2021): averaged duals keep 14 of 128 coefficients, averaged models all
-===========================================================================================
+Yuan, Zaheer, Reddi (2021): averaged duals keep at most 20 of 128 coefficients, averaged models 120 or more
+===========================================================================================================
 
 The comparison of figure 1 in small: a sparse regression over 16 clients instead of brain scans. FedAvg takes
 subgradients, FedMid averages models after its proximal steps, FedDualAvg averages duals. FedMid is run with psi on the
@@ -47,4 +47,5 @@ plt.legend()
 plt.show()
 
 last = {name: found[-1] for name, found in counts.items()}
-assert (last["FedDualAvg"], last["FedMid"], last["FedAvgSubgradient"]) == (14, 128, 128), last
+assert 8 <= last["FedDualAvg"] <= 20, last
+assert min(last["FedMid"], last["FedAvgSubgradient"]) >= 120, last

@@ -1,6 +1,6 @@
 """
-Ten models keep 11 to 22 coefficients, their average 59, dual averaging the true 8
-==================================================================================
+Ten models keep at most 25 coefficients each, their average 50 or more, dual averaging the true 8
+=================================================================================================
 
 Ten clients have 80 rows each, and 8 of 100 features matter. Every client's own lasso is sparse. Their zeros lie in
 different places, so the average of the ten models is dense. :class:`~flwr_fco.strategies.FedDualAvg` averages duals
@@ -46,6 +46,6 @@ axes.set(xlim=(0, 108), xlabel="coefficients that are not 0, of 100 (dashed: tho
 axes.invert_yaxis()
 axes.set_title("An average of sparse models is dense", loc="left", fontweight="bold")
 axes.spines[["top", "right"]].set_visible(False)
-assert (min(kept[:10]), max(kept[:10])) == (11, 22)
-assert kept[10:] == [59, 8]
+assert max(kept[:10]) <= 25, kept
+assert kept[10] >= 50, kept
 assert set(np.flatnonzero(together)) == set(range(8))

@@ -1,6 +1,6 @@
 """
-Six labs together keep 22 voxels, all in the signal; of one lab's 24 it is 9
-============================================================================
+Six labs together keep 20 voxels or more, all in the signal; of one lab's less than half are
+============================================================================================
 
 Six labs scan subjects while these see one of two things. Two regions of the slice answer. An l1 norm finds them from
 all labs' scans, and no scan leaves its lab. The brains are synthetic: smooth noise with a signal in two spots.
@@ -48,6 +48,6 @@ for axes, (title, picture) in zip(
     axes.set_title(f"{title}: {(picture != 0).sum()} voxels", fontsize=10, loc="left")
     axes.set(xticks=[], yticks=[])
 inside = [float(signal.ravel()[model != 0].mean()) for model in (alone, together)]
-assert (alone != 0).sum() == 24
-assert (together != 0).sum() == 22
-assert inside == [9 / 24, 1.0]
+assert (together != 0).sum() >= 20
+assert inside[0] < 0.5, inside
+assert inside[1] == 1.0, inside

@@ -1,6 +1,6 @@
 """
-FedNewton certifies a gap of 1e-8 in 8 rounds, where gradients alone need 130
-=============================================================================
+FedNewton certifies a gap of 1e-8 in at most 10 rounds, where gradients alone need more than 100
+================================================================================================
 
 Four sites want the logistic regression of their pooled rows. :class:`~flwr_fco.strategies.FedNewton` asks them for
 second derivatives on the few columns that matter. Without them it ends with a certificate too, after many more rounds.
@@ -42,7 +42,6 @@ axes.text(gradients[-1, 0], 1e-2, f"gradients: {gradients[-1, 0]:.0f} rounds", h
 axes.set(yscale="log", xlabel="round", ylabel="duality gap")
 axes.set_title("Second derivatives save rounds", loc="left", fontweight="bold")
 axes.spines[["top", "right"]].set_visible(False)
-assert newton[-1, 0] == 8
-assert newton[-1, 1] <= 1e-8
-# Rounding decides about the last of so many rounds.
-assert abs(gradients[-1, 0] - 130) <= 10
+assert newton[-1, 0] <= 10, newton
+assert newton[-1, 1] <= 1e-8, newton
+assert gradients[-1, 0] > 100, gradients

@@ -1,6 +1,6 @@
 """
-Six sites alone select 24 of 40 features, together the 5 that matter
-====================================================================
+Six sites alone select more than 20 of 40 features, together the 5 that matter
+==============================================================================
 
 Each of six sites has 60 rows, and five of 40 features matter. A lasso at one site selects features by chance. One model
 of all sites selects the five.
@@ -42,5 +42,5 @@ axes.imshow(shades, aspect="auto", cmap=ListedColormap(["white", "0.6", "#0072B2
 axes.set_yticks(range(8), [*(f"site {m + 1} alone" for m in range(6)), "together", "truth"])
 axes.set_xlabel("feature")
 axes.set_title("Sites alone select features by chance", loc="left", fontweight="bold")
-assert selected[:6].any(axis=0).sum() == 24
+assert selected[:6].any(axis=0).sum() > 20
 assert np.flatnonzero(selected[6]).tolist() == [0, 1, 2, 3, 4]

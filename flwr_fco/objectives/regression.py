@@ -92,7 +92,7 @@ class LeastSquares(_SquaredLoss):
     targets : array-like, shape (n,)
         The y_i.
     scale : float, default 1.0
-        1.0: the mean of the squares. 0.5: half the mean, as in scikit-learn's `Lasso`.
+        1.0: the mean of the squares. 0.5: half the mean, as in `sklearn.linear_model.Lasso`.
     intercept : bool, default True
         Whether to fit an intercept b, on which the regularizer and `l2` do not act.
     l2 : float, default 0.0

@@ -580,7 +580,7 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
         raise ConfigurationError("no strength of this path is above 0, so there is no axis for it")
     validated = not math.isnan(points[0].held_out)
     x = np.log10([point.strength for point in points])
-    figure = figures.Figure(figsize=(10.0 if validated else 5.5, 4.2), layout="constrained")
+    figure = figures.Figure(figsize=(8.8 if validated else 4.8, 3.6), layout="constrained")
     axes = np.atleast_1d(figure.subplots(1, 2 if validated else 1))
     lines = _coefficients(path.points, path.acted_on)
     blue, title = np.ones(lines.shape[1], np.bool_), f"{points[0].nonzero} to {points[-1].nonzero} are not zero"
@@ -606,6 +606,7 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
         axes[1].set_title(text, fontsize=9)
     for place in axes:
         place.set_xlabel("log10(strength)")
+        place.locator_params(axis="x", nbins=5)
         if validated:
             for point, style, what in (
                 (path.best, "dashed", "smallest loss"),
@@ -623,7 +624,7 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
         handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8
     )
     ending = Path(file).suffix[1:] or "png"
-    write_file(file, lambda place: figure.savefig(place, dpi=150, format=ending))
+    write_file(file, lambda place: figure.savefig(place, dpi=200, format=ending))
 
 
 def _coefficients(points: Sequence[PathPoint], names: Sequence[str]) -> NDArray[np.float64]:

@@ -35,7 +35,7 @@ from flwr_fco.sklearn.reports import class_names
 
 @dataclass(repr=False, eq=False)
 class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
-    """Elastic net over several clients: scikit-learn's ``ElasticNet`` without pooling the rows.
+    """Elastic net over several clients: `sklearn.linear_model.ElasticNet` without pooling the rows.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
 
 @dataclass(repr=False, eq=False)
 class FederatedLasso(FederatedElasticNet):
-    """Lasso over several clients: scikit-learn's ``Lasso`` without pooling the rows.
+    """Lasso over several clients: `sklearn.linear_model.Lasso` without pooling the rows.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class FederatedLasso(FederatedElasticNet):
 
 @dataclass(repr=False, eq=False)
 class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[misc]
-    """Logistic regression over several clients: scikit-learn's ``LogisticRegression`` without pooling the rows.
+    """Logistic regression over several clients: `sklearn.linear_model.LogisticRegression` without pooling the rows.
 
     With more than two classes it is multinomial. A client need not have all classes.
 

@@ -96,7 +96,7 @@ class Summary(str):
         """
         if self._level is None:
             raise ConfigurationError("this fit has no intervals to draw; expected one with fit(..., intervals=True)")
-        forest(self.rows, self._sites, self._level).savefig(file, dpi=150, bbox_inches="tight")
+        forest(self.rows, self._sites, self._level).savefig(file, dpi=200, bbox_inches="tight")
 
     __repr__ = str.__str__
 

@@ -1,4 +1,4 @@
-"""Strategies: the server half of every algorithm, subclasses of Flower's ``FedAvg``."""
+"""Strategies: the server half of every algorithm, subclasses of `flwr.serverapp.strategy.FedAvg`."""
 
 from flwr_fco.algorithms.contract.choices import (
     Arrays,

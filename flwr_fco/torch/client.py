@@ -189,7 +189,7 @@ class LocalTraining:
     maximize : str or sequence of str, optional
         Shell patterns of the parameters that ascend, such as a perturbation that the model is trained against.
     momentum : float, default 0.0
-        Momentum of the local steps, as in ``torch.optim.SGD``; only for dual averaging strategies without a tracker. It
+        Momentum of the local steps, as in `torch.optim.SGD`; only for dual averaging strategies without a tracker. It
         restarts in every round.
 
     Attributes

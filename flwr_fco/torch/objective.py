@@ -71,7 +71,7 @@ class TorchObjective(Objective):
     scores : callable, optional
         ``(model, batch) -> mapping`` of further metrics of an evaluation, as means over the batch.
     collate : callable, optional
-        Makes a batch of a list of examples, as for a ``DataLoader``.
+        Makes a batch of a list of examples, as for a `torch.utils.data.DataLoader`.
     chunk_size : int, default 1024
         Examples that go through the model at once where all of them are asked for.
 

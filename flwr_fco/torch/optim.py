@@ -547,7 +547,7 @@ class DualAveraging(_DualOptimizer):
     maximize : bool, default False
         Whether to ascend.
     momentum : float, default 0.0
-        beta of heavy-ball momentum, 0 <= beta < 1: m <- beta m + g, z <- z - lr m, as in ``torch.optim.SGD``. psi's
+        beta of heavy-ball momentum, 0 <= beta < 1: m <- beta m + g, z <- z - lr m, as in `torch.optim.SGD`. psi's
         weight grows by the total weight of the gradients in m: c <- beta c + 1, t <- t + lr c.
 
     References

@@ -94,10 +94,9 @@ def run(
     if result.diverged:
         raise typer.Exit(terminal.FAILED)
     if result.stopped:
-        given = [part for text in settings or [] for part in ("--set", text)]
-        words = ["python", "-m", "reproduction", "run", problem, "--strategy", strategy, *given, "--seed", str(seed)]
         terminal.say(f"Stopped after round {result.stopped} of {chosen.num_rounds}. To go on:")
-        terminal.say(f"{shlex.join([*words, *(['--out', str(out)] if out else [])])} --resume", wrapped=False)
+        where = f" --out {shlex.quote(str(out))}" if out else ""
+        terminal.say(f"{chosen.command()}{where} --resume", wrapped=False)
         raise typer.Exit(terminal.INTERRUPTED)
 
 

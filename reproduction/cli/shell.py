@@ -22,7 +22,9 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given several times."),
 ]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Of data, split, samples and minibatches.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, help="Seed of the data, the split, the sampling and the minibatches.")
+]
 OfSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Only the runs of this seed.")]
 NumCpus = Annotated[
     float | None,

@@ -17,7 +17,7 @@ from reproduction.runs.run_folder import RunRecord
 from reproduction.runs.settings import RunSettings, plain
 
 #: Metrics that are fractions, from 0 to 1.
-_SHARES = ("density", "precision", "recall", "f1")
+_SHARES = ("density", "density above threshold", "precision", "recall", "f1")
 
 
 @dataclass(frozen=True)

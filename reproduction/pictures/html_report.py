@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 import flwr_fco
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import printable
 from reproduction.pictures.appearance import Appearance, appearances
 from reproduction.pictures.comparison import Group, logarithmic_metrics, metric_names
@@ -23,17 +25,19 @@ from reproduction.pictures.curves import figure_of_curves
 from reproduction.pictures.report import Series, require_matplotlib, svg_of
 from reproduction.problems.baselines import BASELINES
 from reproduction.runs.run_folder import RunRecord, SupportHistory
+from reproduction.runs.settings import RunSettings
 from reproduction.templates import render
 
+#: What a problem that calls small coefficients zero reports as its density; 'density' is the share of nonzeros, as in
+#: the pictures of the support.
+_ABOVE = "density above threshold"
 #: Metrics of the structure that psi promises: sparsity, rank, feasibility, and support.
-_PROMISED = ("density", "rank", "norm", "precision", "recall", "f1")
+_PROMISED = ("density", _ABOVE, "rank", "norm", "precision", "recall", "f1")
 _PARTS = (
     ("clients-seconds", "clients", "#0072b2"),
     ("server-seconds", "server and messages", "#e69f00"),
     ("evaluation-seconds", "evaluation", "#999999"),
 )
-#: Beside the density, which may leave out small coefficients: the share that is not exactly 0.
-_NOT_ZERO = "not exactly 0"
 #: Metrics that some engines add to a round, shown among the costs.
 _COSTS = ("bytes-down", "bytes-up", "seconds")
 _DASHES = {"solid": "", "dashed": "7 3", "dashdot": "7 3 2 3", "dotted": "2 3"}
@@ -67,13 +71,11 @@ def html_page(groups: Sequence[Group]) -> str:
 
 
 def _page(groups: Sequence[Group]) -> str:
+    groups = _by_one_rule(groups)
     looks = appearances({group.label: group.method for group in groups})
     names = metric_names(groups)
     settings = _settings(groups)
     metrics = list({key: None for group in groups for key in metric_names([group])})
-    runs = [_final(group, record) for group, record in _records(groups)]
-    if any(_NOT_ZERO in run["last"] for run in runs):
-        metrics.insert(metrics.index("density") + 1, _NOT_ZERO)
     return render(
         "report.html",
         problems=", ".join({str(group.config.get("problem", "unknown problem")): None for group in groups}),
@@ -83,8 +85,8 @@ def _page(groups: Sequence[Group]) -> str:
         parts=_PARTS,
         columns=_COLUMNS,
         metrics=metrics,
-        runs=runs,
-        written=f"flwr-fco {flwr_fco.__version__}, {date.today().isoformat()}",
+        runs=[_final(group, record) for group, record in _records(groups)],
+        written=f"Written on {date.today().isoformat()} by flwr-fco {flwr_fco.__version__}",
         curves=[
             ("Curves", _curves(groups, [name for name in names if name not in (*_PROMISED, *_COSTS)], "curves")),
             ("Sparsity, rank and support", _curves(groups, [name for name in names if name in _PROMISED], "promised")),
@@ -94,6 +96,14 @@ def _page(groups: Sequence[Group]) -> str:
         **_costs(groups),
         differing=[row for row in settings if len(set(row[1:])) > 1],
         same=[row[:2] for row in settings if len(set(row[1:])) == 1],
+        chosen=[
+            [group.label, record.config.get("seed", ""), text]
+            for group, record in _records(groups)
+            if record.status
+            for text in record.status.chosen
+        ],
+        commands=[text for _, record in _records(groups) if (text := _command(record))],
+        two_rules=_ABOVE in metrics,
     )
 
 
@@ -101,11 +111,58 @@ def _records(groups: Sequence[Group]) -> Iterator[tuple[Group, RunRecord]]:
     return ((group, record) for group in groups for record in group.records)
 
 
+def _by_one_rule(groups: Sequence[Group]) -> list[Group]:
+    """Return groups whose density counts what is not exactly zero, as the support does, in all runs that allow it.
+
+    The density by a problem's threshold, where it is another, becomes a metric of its own.
+    """
+    exact = {id(record): _nonzero_shares(record) for _, record in _records(groups)}
+    recorded = [
+        (line["density"], shares.get(line["round"]))
+        for _, record in _records(groups)
+        if (shares := exact[id(record)])
+        for line in record.metrics
+        if "density" in line
+    ]
+    if all(other is None or abs(value - other) < 1e-6 for value, other in recorded):
+        return list(groups)
+    return [
+        replace(group, records=[_renamed(record, exact[id(record)]) for record in group.records]) for group in groups
+    ]
+
+
+def _nonzero_shares(record: RunRecord) -> dict[float, float]:
+    """Return the share of nonzero coefficients in the rounds in which it is known."""
+    coefficients = record.arrays.get("coefficients")
+    if coefficients is None or not record.metrics:
+        return {}
+    found: dict[float, float] = {}
+    if record.support is not None:
+        edges = np.linspace(0, coefficients.size, record.support.share.shape[1] + 1).astype(np.int64)
+        counts = (record.support.share * (edges[1:] - edges[:-1])).sum(axis=1)
+        rounds = record.support.rounds * int(record.config.get("stretch", 1))
+        found = dict(zip(rounds.tolist(), (counts / max(coefficients.size, 1)).tolist(), strict=True))
+    return {**found, record.metrics[-1]["round"]: float((coefficients != 0).mean())}
+
+
+def _renamed(record: RunRecord, shares: Mapping[float, float]) -> RunRecord:
+    own = [{_ABOVE if key == "density" else key: value for key, value in line.items()} for line in record.metrics]
+    exact = [{"round": number, "density": share} for number, share in shares.items()]
+    # The last line says how long the run was.
+    return record._replace(metrics=[*exact, *own])
+
+
+def _command(record: RunRecord) -> str:
+    """Return the command that repeats a run; nothing if another program wrote it."""
+    try:
+        return RunSettings.from_config(record.config).command()
+    except ConfigurationError:
+        return ""
+
+
 def _final(group: Group, record: RunRecord) -> dict[str, Any]:
     """Return how a run ended, and the last value of each metric."""
     last = {key: value for line in record.metrics for key, value in line.items()}
-    if "density" in last and "coefficients" in record.arrays:
-        last[_NOT_ZERO] = float((record.arrays["coefficients"] != 0).mean())
     return {
         "label": group.label,
         "seed": record.config.get("seed", ""),

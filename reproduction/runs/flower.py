@@ -107,7 +107,9 @@ def run_with_flower(
     found = read_run(record)
     status = found.status or RunStatus()
     left_out = [SimpleNamespace(**row) for row in found.left_out]
-    return RunResult(settings, found.metrics, found.arrays, status.diverged, status.seconds, left_out)
+    return RunResult(
+        settings, found.metrics, found.arrays, status.diverged, status.seconds, left_out, chosen=status.chosen
+    )
 
 
 def _with_absolute_path(settings: RunSettings) -> RunSettings:
@@ -137,7 +139,7 @@ def _serve(grid: Grid, context: Context) -> None:
     seconds = round(time.perf_counter() - began, 3)
     progress = run_of(recorder.strategy).progress
     assert progress is not None
-    folder.checkpoint(RunStatus(progress.round, True, recorder.diverged, seconds), model)
+    folder.checkpoint(RunStatus(progress.round, True, recorder.diverged, seconds, recorder.chosen), model)
     state.unlink()
 
 

@@ -152,7 +152,7 @@ class Journal(Checkpoint):
         if due is None:
             return
         seconds = round(self._seconds, 3)
-        self.status = RunStatus(server_round, finished, self.recorder.diverged, seconds)
+        self.status = RunStatus(server_round, finished, self.recorder.diverged, seconds, self.recorder.chosen)
         costs = () if self._private else self._exchanges
         support = SupportHistory(np.array(self._rounds, dtype=np.int64), np.array(self._shares, dtype=np.float32))
         self.folder.save_left_out(self.recorder.left_out)

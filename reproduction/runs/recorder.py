@@ -82,6 +82,12 @@ class Recorder:
         return [] if run_of(self.strategy).private_mean is not None else run_of(self.strategy).left_out
 
     @property
+    def chosen(self) -> Sequence[str]:
+        """The values chosen for automatic settings so far, and why."""
+        run = run_of(self.strategy)
+        return [f"{key.replace('_', '-')}={run.chosen[key]:.4g}: {why}" for key, why in run.reasons.items()]
+
+    @property
     def _watched(self) -> str:
         """The metric of the plateau rule, as named in a line of the history."""
         settings = self.settings

@@ -122,7 +122,7 @@ def _run_in_folder(
     settings, status = recorder.settings, folder.status()
     if status.finished:
         known = folder.read()
-        return RunResult(settings, known.metrics, known.arrays, status.diverged, status.seconds)
+        return RunResult(settings, known.metrics, known.arrays, status.diverged, status.seconds, chosen=status.chosen)
     folder.begin()
     recorder.sink = folder.add
     clients = TimedClientApp(clients_with(recorder.task.clients))
@@ -144,9 +144,9 @@ def _result(recorder: Recorder, seconds: float, stopped: int = 0) -> RunResult:
     strategy = recorder.strategy
     run = run_of(strategy)
     model = {name: array.numpy() for name, array in run.primal_arrays().items()}
-    chosen = [f"{key.replace('_', '-')}={run.chosen[key]:.4g}: {why}" for key, why in run.reasons.items()]
     return RunResult(
-        recorder.settings, recorder.history, model, recorder.diverged, seconds, recorder.left_out, stopped, chosen
+        *(recorder.settings, recorder.history, model, recorder.diverged, seconds, recorder.left_out, stopped),
+        recorder.chosen,
     )
 
 
@@ -251,5 +251,6 @@ def _save(result: RunResult, folder: RunFolder) -> None:
         folder.add(line)
     own = result.settings
     exchanges = 0 if own.strategy in BASELINES else int(result.history[-1]["round"]) // own.stretch
-    folder.checkpoint(RunStatus(exchanges, True, result.diverged, round(result.seconds, 3)), result.arrays)
+    status = RunStatus(exchanges, True, result.diverged, round(result.seconds, 3), result.chosen)
+    folder.checkpoint(status, result.arrays)
     folder.save_left_out(result.left_out)

@@ -46,12 +46,15 @@ class RunStatus(NamedTuple):
         The round in which the run was cut; 0 if it was not.
     seconds : float, default 0.0
         Duration of the rounds, without loading the data.
+    chosen : sequence of str, default empty
+        The values chosen for automatic settings, and why.
     """
 
     exchanges: int = 0
     finished: bool = False
     diverged: int = 0
     seconds: float = 0.0
+    chosen: Sequence[str] = ()
 
 
 class SupportHistory(NamedTuple):
@@ -260,7 +263,11 @@ def _config(text: str) -> dict[str, Any]:
 
 
 def _status(text: str) -> RunStatus:
-    status = RunStatus(**json_object(text, {"exchanges": int, "finished": bool, "diverged": int, "seconds": float}))
+    kinds: dict[str, Any] = {"exchanges": int, "finished": bool, "diverged": int, "seconds": float}
+    # Older folders lack it.
+    if "chosen" in json_object(text):
+        kinds["chosen"] = Sequence[str]
+    status = RunStatus(**json_object(text, kinds))
     if not all(0 <= number < 2**53 for number in (status.exchanges, status.diverged, status.seconds)):
         raise ValueError(f"{status}; expected numbers of at least 0")
     return status

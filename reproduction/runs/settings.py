@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -232,12 +233,14 @@ class RunSettings:
         >>> RunSettings.of("lasso-I", "FedDualAvg", {"server-lr": 3, "strength": 0.2}).changes()
         {'server-lr': 3.0}
         """
-        usual = {**find_problem(self.problem).options(), **type(self).of(self.problem, self.strategy).to_config()}
-        return {
-            key: value
-            for key, value in self.to_config().items()
-            if key not in ("problem", "strategy", "seed") and (key not in usual or usual[key] != value)
-        }
+        own = {key: value for key, value in self.to_config().items() if key not in ("problem", "strategy", "seed")}
+        usual = find_problem(self.problem).options()
+        found: dict[str, Any] = {}
+        # Twice, because the default of one rate depends on whether the other one is given.
+        for _ in range(2):
+            usual = {**usual, **type(self).of(self.problem, self.strategy, found).to_config()}
+            found.update({key: value for key, value in own.items() if key not in usual or usual[key] != value})
+        return {key: own[key] for key in own if key in found}
 
     def folder_name(self) -> str:
         """Return a name for the run's folder that contains the changed settings, so that it is unique to them.
@@ -254,6 +257,18 @@ class RunSettings:
             for key, value in self.changes().items()
         ]
         return short_name([f"{self.problem}-{self.strategy}-{self.seed}", *parts], self.to_config())
+
+    def command(self) -> str:
+        """Return the command line that repeats the run.
+
+        Examples
+        --------
+        >>> RunSettings.of("lasso-I", "FedDualAvg", {"server-lr": 3}, seed=2).command()
+        'python -m reproduction run lasso-I --strategy FedDualAvg --seed 2 --set server-lr=3.0'
+        """
+        given = [part for text in format_assignments(self.changes()) for part in ("--set", text)]
+        start = ["python", "-m", "reproduction", "run", self.problem, "--strategy", self.strategy]
+        return shlex.join([*start, "--seed", str(self.seed), *given])
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RunSettings:

@@ -4,6 +4,7 @@ import base64
 import io
 import math
 import re
+import shlex
 import shutil
 import subprocess
 from datetime import date
@@ -16,9 +17,11 @@ pytest.importorskip("matplotlib", reason="the report draws with matplotlib")
 
 from PIL import Image
 
+import flwr_fco
+from reproduction.cli.shell import parsed
 from reproduction.pictures.appearance import appearance
 from reproduction.pictures.comparison import compare
-from reproduction.pictures.html_report import html_page
+from reproduction.pictures.html_report import _by_one_rule, html_page
 from reproduction.runs.run import run
 from reproduction.runs.run_folder import RunRecord, read_run
 from reproduction.runs.settings import RunSettings
@@ -161,11 +164,41 @@ def test_a_browser_shows_it(page, tmp_path):
         assert (np.abs(pixels.astype(int) - wanted).max(axis=1) <= 2).sum() > 3000, method
 
 
-def test_both_rules_of_sparsity_are_among_the_final_values(runs):
-    """The density may leave out what is small, the picture of the support does not."""
-    text = " ".join(read(html_page(compare([("one", runs["one"])]))).text)
+def test_density_and_support_are_by_one_rule(runs):
+    """The problem's own density leaves out what is small; the page's counts it, in the table as in the picture."""
+    (group,) = _by_one_rule(compare([("one", runs["one"])]))
+    ((rounds, density),) = group.series("density")
+    np.testing.assert_array_equal(rounds, runs["one"].support.rounds)
+    np.testing.assert_allclose(density, (runs["one"].support.share > 0).mean(axis=1), rtol=1e-12)
     share = float((runs["one"].arrays["coefficients"] != 0).mean())
-    assert "not exactly 0" in text
+    ((_, above),) = group.series("density above threshold")
+    assert density[-1] == share > above[-1] == runs["one"].metrics[-1]["density"]
+    text = " ".join(read(html_page(compare([("one", runs["one"])]))).text)
     assert f"{share:.4g}" in text
+    assert f"{above[-1]:.4g}" in text
     assert f"{share:.1%} not zero in the end" in text
-    assert date.today().isoformat() in text
+    # Nothing is added where both rules agree.
+    lines = [{**line, "density": density[i]} for i, line in enumerate(runs["one"].metrics[1:])]
+    same = compare([("same", runs["one"]._replace(metrics=lines))])
+    assert _by_one_rule(same) == same
+
+
+def test_the_page_says_how_to_repeat_its_runs(runs, tmp_path):
+    given = {"num-rounds": 3, "client-lr": "auto", "server-lr": 0.1 + 0.2}
+    automatic = RunSettings.of("lasso-small", "FedMidOSP", given, seed=4)
+    chosen = run(automatic, folder=tmp_path / "run").chosen
+    assert list(run(automatic, folder=tmp_path / "run", resume=True).chosen) == chosen
+    record = read_run(tmp_path / "run")
+    text = " ".join(read(html_page(compare([*runs.items(), ("automatic", record)]))).text)
+    assert f"Written on {date.today().isoformat()} by flwr-fco {flwr_fco.__version__}" in text
+    (rate,) = chosen
+    assert rate in text
+    assert rate.startswith("client-lr=")
+    commands = [shlex.split(line) for line in text.splitlines() if "python -m reproduction run" in line]
+    assert len(commands) == len(runs) + 1
+    for words, own in zip(commands, [*runs.values(), record], strict=True):
+        problem, _, strategy, _, seed, *options = words[words.index("run") + 1 :]
+        settings = parsed(options[1::2])
+        assert RunSettings.of(problem, strategy, settings, int(seed)).to_config() == own.config
+    # The folder of another program has none.
+    assert "Commands" not in html_page(compare([("old", RunRecord({"problem": "p"}, [{"round": 1.0}], {}))]))

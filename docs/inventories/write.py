@@ -1,0 +1,29 @@
+"""Write flwr.inv and torch.inv: Sphinx inventories of the names of Flower and PyTorch that our pages link.
+
+Neither project's own inventory is in a package that one can install, as NumPy's and scikit-learn's are (README.md).
+"""
+
+import zlib
+from pathlib import Path
+
+# Project: {pattern of an address, where $ is the name: names}.
+NAMES = {
+    "flwr": {
+        "ref-api/$.html#$": "flwr.app.Array flwr.app.ArrayRecord flwr.app.ConfigRecord flwr.app.Context "
+        "flwr.app.Message flwr.app.MetricRecord flwr.app.RecordDict flwr.clientapp.ClientApp flwr.serverapp.Grid "
+        "flwr.serverapp.ServerApp flwr.serverapp.strategy.FedAvg flwr.serverapp.strategy.FedProx "
+        "flwr.serverapp.strategy.Result flwr.serverapp.strategy.Strategy",
+    },
+    "torch": {
+        "generated/$.html#$": "torch.nn.Module torch.optim.SGD",
+        "optim.html#$": "torch.optim.Optimizer",
+        "data.html#$": "torch.utils.data.DataLoader torch.utils.data.Dataset",
+        "tensor_attributes.html#$": "torch.dtype",
+    },
+}
+
+for project, patterns in NAMES.items():
+    addresses = {name: pattern.replace("$", name) for pattern, names in patterns.items() for name in names.split()}
+    lines = "".join(f"{name} py:class 1 {address} -\n" for name, address in sorted(addresses.items()))
+    head = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n# Compressed using zlib.\n"
+    (Path(__file__).parent / f"{project}.inv").write_bytes(head.encode() + zlib.compress(lines.encode(), 9))
