@@ -320,13 +320,13 @@ class ConstrainedFastDualAveraging(FastDualAveraging):
 
     Parameters
     ----------
-    radius : float or None
-        Of the l1 ball around the start point.
+    radius : float, optional
+        Of the l1 ball around the start point; no ball by default.
     """
 
     _constrained: ClassVar[bool] = True
 
-    radius: float | None
+    radius: float | None = None
 
     def stage_at(self, stage: int) -> ModelStage:
         """Return the only stage, which has the ball and no end."""
