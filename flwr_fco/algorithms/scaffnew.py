@@ -115,8 +115,7 @@ class ShiftedSteps(PrimalAveraging):
 
     name: ClassVar[str] = "scaffnew"
     memory: ClassVar[tuple[str, ...]] = ("shift", "local")
-    reads: ClassVar[Any] = "sums"
-    everyone: ClassVar[bool] = True
+    reads: ClassVar[Any] = "everyone"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             **PrimalAveraging.refuses,

@@ -7,6 +7,7 @@ method with another limit defines its own subclass of :class:`Limit`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -307,6 +308,8 @@ class Method(NamedTuple):
     ----------
     algorithm : type of Algorithm, optional
         Both halves; None for a base class.
+    choose : callable, optional
+        ``(strategy) -> type of Algorithm``, where an option chooses another algorithm than `algorithm`.
     limit : Limit, optional
         What it converges to, with its own check.
     source : str
@@ -318,6 +321,7 @@ class Method(NamedTuple):
     """
 
     algorithm: type[Algorithm] | None = None
+    choose: Callable[[Any], type[Algorithm]] | None = None
     limit: Limit | None = None
     source: str = "your own"
     sends: str = "z_K - z_0"
@@ -350,6 +354,8 @@ def declare(strategy: type, **says: Any) -> None:
             f"class {strategy.__name__}(..., algorithm={algorithm!r}): expected a subclass of "
             "flwr_fco.algorithms.Algorithm"
         )
+    if algorithm is not None:
+        inherited = inherited._replace(choose=None)
     _METHODS[strategy] = inherited._replace(**says)
 
 
@@ -384,7 +390,8 @@ def algorithm_class(options: object) -> type[Algorithm]:
     ConfigurationError
         If the strategy's class says none, or one that a density would replace.
     """
-    kind = method_of(options).algorithm
+    method = method_of(options)
+    kind = method.algorithm if method.choose is None else method.choose(options)
     if kind is None:
         name = type(options).__name__
         raise ConfigurationError(
@@ -392,7 +399,7 @@ def algorithm_class(options: object) -> type[Algorithm]:
             "of flwr_fco.algorithms.Algorithm"
         )
     if getattr(options, "density", None) is None or issubclass(kind, SparseDualAveraging):
-        return kind.for_options(options)
+        return kind
     if kind is not DualAveraging:
         raise ConfigurationError(
             f"density={getattr(options, 'density', None)!r}: {type(options).__name__} runs {kind.__name__}, and a "
@@ -466,14 +473,15 @@ def check_choices(options: Any, kind: type[Algorithm]) -> None:
         )
     if options.mirror_map.never_supports(options.regularizer):
         options.mirror_map.require(options.regularizer)
-    if kind.everyone and options.fraction_train != 1.0:
+    everyone = kind.reads == "everyone"
+    if everyone and options.fraction_train != 1.0:
         raise ConfigurationError(
             f"fraction_train={options.fraction_train}: {name} needs every client in every round; "
             "leave fraction_train=1.0, or take a strategy that samples clients, such as Scaffold"
         )
     waits = isinstance(options.participation, Everyone)
-    if (waits and not kind.everyone) or (isinstance(options, EveryoneOptions) and not waits):
+    if (waits and not everyone) or (isinstance(options, EveryoneOptions) and not waits):
         expected = "an Everyone, for the method needs every client: EveryoneOptions before CompositeStrategy has it"
-        if not kind.everyone:
-            expected = f"a Participation, for {kind.__name__}.everyone is False; set it, or leave EveryoneOptions out"
+        if not everyone:
+            expected = f'a Participation, or set {kind.__name__}.reads to "everyone", or leave EveryoneOptions out'
         raise ConfigurationError(f"participation={options.participation!r} of {name}; expected {expected}")

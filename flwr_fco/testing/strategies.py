@@ -259,7 +259,7 @@ def _check_repeatable(make: MakeStrategy) -> None:
     options: dict[str, Any] = {"client_lr": 0.1, **_batches(7), "min_train_nodes": 1, "seed": 3}
     objectives = _problem()
     draws = isinstance(run_of(_run(make, objectives, 1, **options)[1]).plan.work, FirstOrder)
-    everyone = algorithm_class(make()).everyone
+    everyone = algorithm_class(make()).reads == "everyone"
     if not draws and not everyone:
         # Without minibatches, only the sampling of clients is random.
         options["fraction_train"] = 0.5

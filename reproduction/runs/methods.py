@@ -113,7 +113,7 @@ def needs_everyone(strategy: str) -> bool:
     (True, False, False)
     """
     algorithm = None if strategy in BASELINES else method_of(STRATEGIES[strategy]).algorithm
-    return algorithm is not None and algorithm.everyone
+    return algorithm is not None and algorithm.reads == "everyone"
 
 
 def automatic_options(strategy: str) -> list[str]:

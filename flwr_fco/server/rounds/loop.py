@@ -250,7 +250,7 @@ class _Watch:
             return True
         if not skipped:
             reason = self._watch.look(number, arrays, entries)
-            self._diverged(number, reason if run.algorithm.compared else "")
+            self._diverged(number, "" if run.algorithm.holds else reason)
             if self._keeps and self._watch.good[0] == number:
                 run.keep_state()
                 self._times = 0

@@ -85,7 +85,7 @@ def hooked_round(
             f"{name}.configure_train returned {own} messages that are not of super().configure_train in round "
             f"{server_round}: {_WHOM}"
         )
-    if not run.algorithm.everyone:
+    if run.algorithm.reads != "everyone":
         # A hook may leave messages out: nobody waits for nodes that were not asked.
         asked = {message.metadata.dst_node_id for message in messages}
         run.current.nodes = {key: node for key, node in run.current.nodes.items() if key in asked}

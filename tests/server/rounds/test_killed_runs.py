@@ -39,7 +39,7 @@ def make(cls, **options):
     wanted = {"regularizer": L1(0.05), "client_lr": 0.05, "work": Steps(3, batch_size=4), "seed": 3, "batch_size": 4}
     if "regularizer" in method_of(cls).algorithm.refuses:
         del wanted["regularizer"]
-    if not method_of(cls).algorithm.everyone:
+    if method_of(cls).algorithm.reads != "everyone":
         wanted["fraction_train"] = 0.6
     wanted |= {**CONSTANTS.get(cls.__name__, {}), **options}
     return cls(**fitting(cls, wanted))
