@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.files import read_unpacked
+from flwr_fco.core.validation import PART, checked
 from flwr_fco.datasets.base import Samples, label_partition, random_partition, stream, together
 from flwr_fco.datasets.bundled import PartitionedClassification
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
@@ -216,8 +217,7 @@ def femnist(
         raise NotInstalledError("FEMNIST needs Flower Datasets: pip install 'flwr-datasets[vision]'") from error
     if num_classes not in (10, 62):
         raise ConfigurationError(f"num_classes={num_classes!r}; expected 10 (digits) or 62 (letters too)")
-    if not 0.0 < test_fraction < 1.0:
-        raise ConfigurationError(f"test_fraction={test_fraction!r}; expected a number between 0 and 1, such as 0.1")
+    checked("test_fraction", test_fraction, float, PART)
     writers = NaturalIdPartitioner(partition_by="writer_id")
     hub = HubDataset(dataset="flwrlabs/femnist", partitioners={"train": writers}, seed=seed)
     try:

@@ -14,8 +14,7 @@ where psi0 is the l1 norm or the elastic net's mixture, and means are over all n
 
 from __future__ import annotations
 
-import math
-
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
@@ -48,11 +47,11 @@ def sklearn_strength(strength: float, objective: Objective, num_examples: int | 
     0.2
     """
     if isinstance(objective, LeastSquares | TraceRegression):
-        return _checked("strength", strength) / (2.0 * objective.scale)
+        return float(checked("strength", strength, float, NON_NEGATIVE)) / (2.0 * objective.scale)
     count = _count(objective, num_examples)
     if strength == 0.0:
         raise ConfigurationError("strength=0.0 is C = infinity in scikit-learn: its penalty=None")
-    return 1.0 / (count * _checked("strength", strength))
+    return 1.0 / (count * float(checked("strength", strength, float, NON_NEGATIVE)))
 
 
 def strength_of_sklearn(value: float, objective: Objective, num_examples: int | None = None) -> float:
@@ -79,11 +78,9 @@ def strength_of_sklearn(value: float, objective: Objective, num_examples: int | 
     0.1
     """
     if isinstance(objective, LeastSquares | TraceRegression):
-        return 2.0 * objective.scale * _checked("alpha", value)
+        return 2.0 * objective.scale * float(checked("alpha", value, float, NON_NEGATIVE))
     count = _count(objective, num_examples)
-    if value == 0.0:
-        raise ConfigurationError("C=0.0; expected a finite number > 0")
-    return 1.0 / (count * _checked("C", value))
+    return 1.0 / (count * float(checked("C", value, float, POSITIVE)))
 
 
 def _count(objective: Objective, num_examples: int | None) -> int:
@@ -93,12 +90,4 @@ def _count(objective: Objective, num_examples: int | None) -> int:
             "TraceRegression, Logistic or MultinomialLogistic"
         )
     count = objective.num_examples if num_examples is None else num_examples
-    if count < 1:
-        raise ConfigurationError(f"num_examples={count!r}; expected a whole number >= 1")
-    return count
-
-
-def _checked(name: str, value: float) -> float:
-    if not (math.isfinite(value) and value >= 0.0):
-        raise ConfigurationError(f"{name}={value!r}; expected a finite number >= 0")
-    return float(value)
+    return int(checked("num_examples", count, int, AT_LEAST_ONE))

@@ -20,7 +20,7 @@ from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.client_apps.balance import numbers_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES
@@ -175,20 +175,12 @@ class Federated(Judges, Solves):
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
-        numbers = {self._first: float, "l1_ratio": float, "num_clients": int, "max_rounds": int, "tol": float}
-        for name, kind in (numbers | {"standardize": bool}).items():
-            checked(name, getattr(self, name), kind)
-        strength, expected = getattr(self, self._first), "> 0" if self._kind is CLASSES else ">= 0"
-        if not (0.0 <= strength < math.inf and (strength or expected == ">= 0") and 0.0 <= self.l1_ratio <= 1.0):
-            raise ConfigurationError(
-                f"{self._first}={strength!r}, l1_ratio={self.l1_ratio!r}; expected a finite number {expected} and a "
-                "number from 0 to 1"
-            )
-        if self.num_clients < 1 or self.max_rounds < 1 or not self.tol > 0.0:
-            raise ConfigurationError(
-                f"num_clients={self.num_clients!r}, max_rounds={self.max_rounds!r}, tol={self.tol!r}; expected whole "
-                "numbers >= 1 and a number > 0"
-            )
+        checked(self._first, getattr(self, self._first), float, POSITIVE if self._kind is CLASSES else NON_NEGATIVE)
+        checked("l1_ratio", self.l1_ratio, float, FRACTION)
+        for name in ("num_clients", "max_rounds"):
+            checked(name, getattr(self, name), int, AT_LEAST_ONE)
+        checked("tol", self.tol, float, {"range": (lambda tol: tol > 0.0, "a number > 0")})
+        checked("standardize", self.standardize, bool)
         if self.site_intercepts not in (None, "local") or (self.site_intercepts and not self.fit_intercept):
             raise ConfigurationError(
                 f"site_intercepts={self.site_intercepts!r}, fit_intercept={self.fit_intercept!r}; expected None for a "
