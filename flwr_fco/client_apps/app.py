@@ -28,9 +28,9 @@ from flwr_fco.client_apps.training import (
     partition_of,
     schema_of,
 )
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import ABOUT_COLUMNS
-from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.core import threads
-from flwr_fco.core.clock import deadline
+from flwr_fco.core.computing import deadline, single_threaded_blas
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.objectives.base import Objective
@@ -200,11 +199,11 @@ class Limits:
         Parameters
         ----------
         single_threaded : bool, default False
-            Whether BLAS is limited to one thread within the block; see :mod:`flwr_fco.core.threads`.
+            Whether BLAS is limited to one thread within the block; see :mod:`flwr_fco.core.computing`.
         """
         before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:
-            with threads.single_threaded_blas() if single_threaded else nullcontext():
+            with single_threaded_blas() if single_threaded else nullcontext():
                 yield
         finally:
             deadline.at = before

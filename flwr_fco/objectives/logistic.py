@@ -53,7 +53,7 @@ class Logistic(TwoClassModel):
     Notes
     -----
     The strength of psi on scikit-learn's scale is ``C = 1 / (n strength)`` in ``LogisticRegression`` with the l1
-    penalty, where n is the number of examples of all clients (:mod:`flwr_fco.objectives.scales`).
+    penalty, where n is the number of examples of all clients (:mod:`flwr_fco.objectives.scikit_learn`).
 
     Examples
     --------
@@ -132,7 +132,7 @@ class MultinomialLogistic(LinearModel):
     Notes
     -----
     The strength of psi on scikit-learn's scale is ``C = 1 / (n strength)`` in ``LogisticRegression`` with the l1
-    penalty, where n is the number of examples of all clients (:mod:`flwr_fco.objectives.scales`).
+    penalty, where n is the number of examples of all clients (:mod:`flwr_fco.objectives.scikit_learn`).
 
     Examples
     --------

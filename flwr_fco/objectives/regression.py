@@ -118,7 +118,7 @@ class LeastSquares(_SquaredLoss):
     -----
     The strength of psi on scikit-learn's scale is ``alpha = strength / (2 scale)``: with the default `scale`,
     ``L1(0.1)`` corresponds to ``Lasso(alpha=0.05)``; with ``scale=0.5`` the two scales agree
-    (:mod:`flwr_fco.objectives.scales`).
+    (:mod:`flwr_fco.objectives.scikit_learn`).
 
     Examples
     --------
@@ -184,7 +184,7 @@ class TraceRegression(_SquaredLoss):
     -----
     The strength of psi on scikit-learn's scale is ``alpha = strength / (2 scale)``: with the default `scale`,
     ``L1(0.1)`` corresponds to ``Lasso(alpha=0.05)``; with ``scale=0.5`` the two scales agree
-    (:mod:`flwr_fco.objectives.scales`).
+    (:mod:`flwr_fco.objectives.scikit_learn`).
 
     Examples
     --------

@@ -286,7 +286,9 @@ SaddleObjective.from_functions = FunctionSaddle
 
 def _shape(name: str, sizes: int | Sequence[int]) -> tuple[int, ...]:
     shape = tuple(sizes) if isinstance(sizes, Sequence | np.ndarray) else (sizes,)
-    return tuple(checked(f"{name}: a size", size, int, AT_LEAST_ONE) for size in shape)
+    if any(isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1 for size in shape):
+        raise ConfigurationError(f"{name}={sizes!r}; expected the shape of a player, whole numbers >= 1")
+    return tuple(int(size) for size in shape)
 
 
 class BilinearSaddle(NoisyOperator):

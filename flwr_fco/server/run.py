@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting
 from flwr_fco.algorithms.contract.graph import Matrix
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.logs import log
-from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.results import Result
 from flwr_fco.server.assembly import assemble

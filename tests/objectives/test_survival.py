@@ -242,7 +242,7 @@ def test_cox_agrees_with_statsmodels():
         ({"strata": [0.0, np.nan, 1.0]}, "strata hold a label that is missing"),
         ({"strata": ["a", None, "b"]}, "strata hold a label that is missing"),
         ({"strata": ["a"]}, "strata have shape"),
-        ({"ties": "exact"}, "ties='exact'; expected 'efron' or 'breslow'"),
+        ({"ties": "exact"}, "ties='exact' is a str; expected 'efron' or 'breslow'"),
         ({"sample_weight": [1.0, 0.0, 1.0]}, r"sample_weight\[1\] is 0"),
         ({"l2": -1.0}, "l2=-1.0"),
     ],

@@ -67,7 +67,7 @@ from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distan
 from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, AcceleratedState
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty, minimise_model, whole_groups, working_set
 from flwr_fco.algorithms.newton.terms import TERMS, Evaluated, largest_square, terms_at
-from flwr_fco.core.clock import check_time
+from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError

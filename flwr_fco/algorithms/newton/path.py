@@ -49,7 +49,7 @@ from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answe
 from flwr_fco.algorithms.newton.mixing import corner_points, mixed, parted
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Penalty
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, reference_size
-from flwr_fco.core.clock import check_time
+from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError

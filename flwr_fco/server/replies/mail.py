@@ -39,9 +39,8 @@ from flwr_fco.server.replies.metrics import evaluation_objections, metric_object
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.wire.arrays import config_of_round
 from flwr_fco.wire.client_state import uplink_digest
-from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.downlink import downlink_records
-from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes
+from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes, send_and_receive
 from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.keys import SCHEMA, UNITS
 from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric, without_metric

@@ -15,7 +15,7 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.unmodified import Untrained
 from flwr_fco.server.run import Run
 from flwr_fco.wire.arrays import primal_vector
-from flwr_fco.wire.delivery import send_and_receive
+from flwr_fco.wire.envelope import send_and_receive
 from flwr_fco.wire.metrics import as_metrics
 
 #: Largest difference between a model that a hook returns and the primal point of its state, relative to its size.

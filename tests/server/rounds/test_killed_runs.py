@@ -14,7 +14,7 @@ from problems import CONSTANTS, app_of, problem, start_arrays
 from representatives import by_class
 
 from flwr_fco.callbacks import Callback, Checkpoint, Csv, EarlyStopping, JsonLines
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
