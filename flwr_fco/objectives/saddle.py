@@ -16,8 +16,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.kernels.losses import add_adversarial_operator, softmax_slopes
 from flwr_fco.objectives.base import Objective, gradient_from_zeros
+from flwr_fco.objectives.classification import MultinomialLogistic
 from flwr_fco.objectives.design import SparseDesign
-from flwr_fco.objectives.logistic import MultinomialLogistic
 from flwr_fco.work import FirstOrder
 
 #: A player's arrays: names and shapes.

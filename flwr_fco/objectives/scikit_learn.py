@@ -28,7 +28,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
+from flwr_fco.objectives.classification import Logistic, MultinomialLogistic
 from flwr_fco.objectives.regression import LeastSquares, TraceRegression
 
 

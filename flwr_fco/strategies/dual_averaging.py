@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flwr_fco.algorithms.contract.choices import Average, Last
+from flwr_fco.algorithms.contract.limits import Biased, ShiftedBy, ToZero, Vanishing
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.fast_dual_averaging import (
     ConstrainedFastDualAveraging,
@@ -16,7 +17,6 @@ from flwr_fco.algorithms.fast_dual_averaging import (
 )
 from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.method import Biased, Shifted, ToZero, Vanishing
 from flwr_fco.server.options import (
     GraphOptions,
     MomentumOptions,
@@ -124,7 +124,13 @@ class FastFedDA(
     WorkOptions,
     CompositeStrategy,
     algorithm=FastDualAveraging,
-    limit=Shifted(),
+    limit=ShiftedBy(
+        "a point near the solution, at a distance of the order of the option `convexity`",
+        option="convexity",
+        values=(0.1, 0.01),
+        rounds=150,
+        steps=(1, 3),
+    ),
     source="Bao and others 2022; as run by [2]",
     sends="sums of gradients and points",
     traffic="3 / 2",

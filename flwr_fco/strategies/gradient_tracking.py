@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from flwr_fco.algorithms.contract.choices import Reference
+from flwr_fco.algorithms.contract.limits import Biased, DoubledStrength, Exact
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,
     DecentralizedGradientTracking,
@@ -24,7 +25,6 @@ from flwr_fco.algorithms.restricted_gradient_tracking import (
     restricted_map,
 )
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.method import Biased, DoubledStrength, Exact
 from flwr_fco.server.options import GraphOptions, MemoryOptions, RateOptions, TrackerOptions, WorkOptions
 from flwr_fco.server.strategy import CompositeStrategy
 

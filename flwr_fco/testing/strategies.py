@@ -13,13 +13,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 
+from flwr_fco.algorithms.contract.limits import Limit
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import centralized_solution, lasso_duality_gap
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.server.method import Limit, algorithm_class, method_of
+from flwr_fco.server.method import algorithm_class, method_of
 from flwr_fco.server.options import work_of
 from flwr_fco.server.strategy import CompositeStrategy, run_of
 from flwr_fco.simulation import InProcessGrid, simulate
