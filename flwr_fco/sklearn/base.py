@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -30,7 +31,6 @@ from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.design import Design, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import (
     Parts,
     aligned_frames,
@@ -49,7 +49,7 @@ from flwr_fco.sklearn.reading import (
     scales_of,
     warn_of_units,
 )
-from flwr_fco.sklearn.reports import Judges, Summary, summary_of
+from flwr_fco.sklearn.reports import Judges, Summary, simulated, summary_of
 from flwr_fco.sklearn.solving import Solves
 from flwr_fco.strategies import FedNewton, Strengths, run_of
 
@@ -350,18 +350,7 @@ class Federated(Judges, Solves):
             self._scales = scales_of([(weight, *f.moments()) for (weight, *_), f in parts])  # type: ignore[attr-defined]
         psi = self._penalty(total, outputs)
         strategy = self._strategy(psi, told, outputs, weighting=weighting, min_available_nodes=1)
-
-        def run(runs: Any, begin: Any, num_rounds: int) -> Any:
-            return simulate(
-                runs,
-                make_app(lambda context: _compared(objectives[int(context.node_config["partition-id"])])),
-                num_nodes=len(objectives),
-                num_rounds=num_rounds,
-                initial_arrays=begin,
-                progress=False,
-                on_interrupt="raise",
-            )
-
+        run = partial(simulated, [_compared(objective) for objective in objectives])
         self._weighted = split.weighted
         count = sum(objective.num_examples for objective in objectives)
         data = f"{count} rows{', weighted' * split.weighted}, of {len(objectives)} sites"

@@ -30,6 +30,13 @@ def test_an_l2_term_on_all_coefficients_takes_quasi_newton_steps():
     assert method(L2Squared(0.1), "block") is ProximalNewton
 
 
+def test_a_strategy_with_its_own_algorithm_does_not_inherit_the_choice():
+    class Mine(FedNewton, algorithm=AcceleratedGradient):
+        """Of FedNewton's options, none chooses."""
+
+    assert algorithm_class(Mine()) is AcceleratedGradient
+
+
 @pytest.mark.parametrize("strength", [1e-3, 0.1, 30.0])
 @pytest.mark.parametrize("kind", ["squares", "logistic", "multinomial"])
 def test_the_answer_of_newton_steps_with_a_gap_that_holds_on_the_way(kind, strength):
