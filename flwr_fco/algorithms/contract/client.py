@@ -343,6 +343,11 @@ def register(half: type[ClientHalf]) -> None:
             f"{half.__module__}.{half.__name__}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a "
             "method whose clients remember vectors names them in `memory` and has both `fresh` and `remember`"
         )
+    if not set(half.holds.values()) <= {"derivatives", "columns", "losses"}:
+        raise ConfigurationError(
+            f"{half.__module__}.{half.__name__}: holds={dict(half.holds)!r}; expected 'derivatives', 'columns' or "
+            "'losses' of each name, and no name of an increment"
+        )
     first = _HALVES.get(half.name)
     # A cell or a file that is run again defines the same class again.
     if first is not None and (first.__module__, first.__qualname__) != (half.__module__, half.__qualname__):
