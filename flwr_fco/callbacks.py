@@ -22,7 +22,7 @@ from flwr.app import Array, ArrayRecord
 
 from flwr_fco.core.files import append_text, read_text, write_file
 from flwr_fco.core.logs import log
-from flwr_fco.core.validation import checked, saved_array
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked, saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result, write_csv
 from flwr_fco.server.rounds.hooks import Answer
@@ -197,14 +197,11 @@ class EarlyStopping(Callback):
                     f"{name}={value!r}; expected a function of the arrays, or the name of a metric such as "
                     "'evaluate/loss'"
                 )
-        if tol is not None and not 0.0 <= tol < math.inf:
-            raise ConfigurationError(f"tol={tol!r}; expected a finite number >= 0")
-        if patience < 1 or every < 1 or mode not in ("min", "max"):
-            raise ConfigurationError(
-                f"patience={patience!r}, every={every!r}, mode={mode!r}; expected whole numbers >= 1 and 'min' or 'max'"
-            )
-        self.tol, self.certificate, self.validation = tol, certificate, validation
-        self.patience, self.every, self.mode = patience, every, mode
+        self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
+        self.certificate, self.validation = certificate, validation
+        self.patience: int = checked("patience", patience, int, AT_LEAST_ONE)
+        self.every: int = checked("every", every, int, AT_LEAST_ONE)
+        self.mode = checked("mode", mode, Literal["min", "max"])
         self._begin()
 
     def _begin(self) -> None:
@@ -398,11 +395,9 @@ class Progress(Callback):
     """
 
     def __init__(self, every: int = 10, *, names: Sequence[str] | None = None, file: IO[str] | None = None) -> None:
-        if every < 1:
-            raise ConfigurationError(f"every={every!r}; expected a whole number >= 1")
         # One name alone is not a sequence of letters.
         self.names = (names,) if isinstance(names, str) else names
-        self.every, self.file = every, file
+        self.every, self.file = checked("every", every, int, AT_LEAST_ONE), file
         self._total = 0
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
@@ -458,9 +453,7 @@ class Checkpoint(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 10) -> None:
-        self.every, self.saved_round = checked("every", every, int), 0
-        if self.every < 1:
-            raise ConfigurationError(f"every={every!r}; expected a whole number >= 1")
+        self.every, self.saved_round = checked("every", every, int, AT_LEAST_ONE), 0
         self.path = Path(checked("path", path, str | os.PathLike))
         if self.path.suffix != ".npz":
             raise ConfigurationError(f"path={os.fspath(path)!r}; expected the name of a file that ends in .npz")

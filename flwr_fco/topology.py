@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
+from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, checked
 from flwr_fco.errors import ConfigurationError
 
 __all__ = [
@@ -584,8 +585,7 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
     True
     """
     num_nodes = _count("num_nodes", num_nodes)
-    if not isinstance(probability, int | float | np.number) or not 0.0 < probability <= 1.0:
-        raise ConfigurationError(f"probability={probability!r}; expected a number above 0 and at most 1")
+    checked("probability", probability, float, CHANCE)
     rng = np.random.default_rng(seed)
     for _ in range(attempts):
         drawn = np.triu(rng.random((num_nodes, num_nodes)) < probability, 1)
@@ -631,6 +631,4 @@ def _pair(edge: Any) -> tuple[int, int]:
 
 def _count(name: str, value: int) -> int:
     """Return a number of nodes as a Python integer, because small NumPy integers would overflow in later arithmetic."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
-    return int(value)
+    return int(checked(name, value, int, AT_LEAST_ONE))

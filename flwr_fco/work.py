@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
-import numpy as np
-
+from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError, SpecError
 
 __all__ = ["ENGINES", "Epochs", "Evaluation", "FirstOrder", "Minimise", "Steps", "Work", "work_from_header"]
@@ -58,11 +56,7 @@ class FirstOrder:
             )
         for field in ("steps", "epochs", "batch_size"):
             # NumPy integers cannot be written to the plan's JSON.
-            value = getattr(self, field)
-            if isinstance(value, np.integer):
-                object.__setattr__(self, field, int(value))
-            if getattr(self, field) is not None:
-                _check_count(field, getattr(self, field))
+            object.__setattr__(self, field, checked(field, getattr(self, field), int | None, AT_LEAST_ONE))
 
     def __repr__(self) -> str:
         count = f"Epochs({self.epochs}" if self.steps is None else f"Steps({self.steps}"
@@ -108,8 +102,7 @@ def Epochs(count: int = 1, batch_size: int | None = 32) -> FirstOrder:
     >>> Epochs(5, batch_size=10) == FirstOrder(epochs=5, batch_size=10)
     True
     """
-    _check_count("Epochs", count)
-    return FirstOrder(epochs=count, batch_size=batch_size)
+    return FirstOrder(epochs=checked("Epochs", count, int, AT_LEAST_ONE), batch_size=batch_size)
 
 
 def Steps(count: int, batch_size: int | None = 32) -> FirstOrder:
@@ -127,8 +120,7 @@ def Steps(count: int, batch_size: int | None = 32) -> FirstOrder:
     >>> Steps(10, batch_size=None).num_draws(num_examples=500)
     10
     """
-    _check_count("Steps", count)
-    return FirstOrder(steps=count, batch_size=batch_size)
+    return FirstOrder(steps=checked("Steps", count, int, AT_LEAST_ONE), batch_size=batch_size)
 
 
 @dataclass(frozen=True)
@@ -168,17 +160,9 @@ class Minimise:
     def __post_init__(self) -> None:
         if not isinstance(self.engine, str) or self.engine not in ENGINES:
             raise ConfigurationError(f"engine={self.engine!r}; expected one of {', '.join(map(repr, ENGINES))}")
-        for field in ("tolerance", "max_iterations"):
-            value = getattr(self, field)
-            if isinstance(value, np.integer | np.floating):
-                object.__setattr__(self, field, value.item())
-        number = isinstance(self.tolerance, int | float) and not isinstance(self.tolerance, bool)
-        if not (number and 0.0 < self.tolerance <= sys.float_info.max):
-            raise ConfigurationError(f"tolerance={self.tolerance!r}; expected a finite number > 0")
-        object.__setattr__(self, "tolerance", float(self.tolerance))
-        if not isinstance(self.rule, str) or self.rule not in ("gradient", "energy", "gap"):
-            raise ConfigurationError(f"rule={self.rule!r}; expected 'gradient', 'energy' or 'gap'")
-        _check_count("max_iterations", self.max_iterations)
+        checked("rule", self.rule, Literal["gradient", "energy", "gap"])
+        object.__setattr__(self, "tolerance", checked("tolerance", self.tolerance, float, POSITIVE))
+        object.__setattr__(self, "max_iterations", checked("max_iterations", self.max_iterations, int, AT_LEAST_ONE))
 
     def __str__(self) -> str:
         return f"minimise with {self.engine} until the {self.rule} is below {self.tolerance:g}"
@@ -238,8 +222,3 @@ def work_from_header(header: Mapping[str, Any]) -> Work:
         return cls(**{name.replace("-", "_"): value for name, value in header.items() if name != "kind"})
     except (KeyError, TypeError, AttributeError, ConfigurationError) as error:
         raise SpecError(f"{str(header)[:200]} is not a client's work: {error}") from error
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")

@@ -20,7 +20,7 @@ from fitting import fitting
 from flwr.app import Array, ArrayRecord
 from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of
 
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.objectives import LeastSquares, QuadraticSaddle
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.pooled.saddle import saddle_point

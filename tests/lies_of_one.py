@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from problems import CONSTANTS, FEATURES, kind_of, start_arrays
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid

@@ -5,7 +5,7 @@ from faults import FaultyGrid
 from flwr.app import Array, ArrayRecord
 from problems import D, app_of, flat, problem, start_arrays
 
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.wire import flower as _flower
 
 SIZES = (30, 40, 20, 30, 25)

@@ -32,7 +32,7 @@ def class_of(strategy: type[CompositeStrategy]) -> tuple[str, bool, bool, bool]:
     engine = {None: "its own", "proximal steps": "primal steps", "gradient steps": "primal steps"}
     graph = algorithm.reads == "rows"
     name = "" if graph else engine.get(algorithm.engine, str(algorithm.engine))
-    return name, bool(algorithm.memory), algorithm.everyone, graph
+    return name, bool(algorithm.memory), algorithm.reads == "everyone", graph
 
 
 def nightly(*values: Any) -> list[ParameterSet]:

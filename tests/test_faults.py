@@ -8,7 +8,7 @@ from problems import FEATURES, app_of, clients, flat, run, start_arrays
 from together import together
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate

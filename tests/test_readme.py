@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from flwr_fco import strategies as exported
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import run_of
 from flwr_fco.wire import flower as _flower

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.balance import with_balance
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
+from flwr_fco.objectives.scikit_learn import class_counts, weights_of_classes
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedLogisticRegression
 from flwr_fco.strategies import Strengths

@@ -154,7 +154,7 @@ def test_other_matrices_are_refused(matrix, message):
         (lambda: from_edges([(0, 1, 2)], 3), r"edge \(0, 1, 2\) is no pair"),
         (lambda: from_edges([(0.0, 1.0)], 3), r"edge \(0.0, 1.0\) is no pair"),
         (lambda: topology.erdos_renyi(3, 0.0), "probability=0.0"),
-        (lambda: topology.erdos_renyi(3, "half"), "probability='half'; expected"),
+        (lambda: topology.erdos_renyi(3, "half"), "probability='half' is a str; expected a number"),
     ],
 )
 def test_other_graphs_are_refused(make, message):

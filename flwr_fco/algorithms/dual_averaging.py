@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -166,25 +166,39 @@ class DualAveraging(Algorithm):
             options["sparse-wire"] = False
         return options
 
-    def short_wire(self, problem: Problem, state: DualState) -> bool:
-        """Whether the dual may be rounded: for a Euclidean float32 model, up to 1,000 times the size of the weights.
-
-        The error of float32 is 6e-8 of the dual, which is about the threshold plus the weight, so at most 6e-5 of the
-        root mean square of the non-zero weights. The server's dual stays float64, and increments are relative to what
-        was sent.
-        """
-        if not isinstance(problem.plan.mirror_map, Euclidean):
-            return False
-        if any(entry.dtype not in ("float32", "float16") for entry in problem.layout.optimized):
-            return False
-        primal, dual = self.retrieve(problem, state), state.dual
-        count = np.count_nonzero(primal)
-        size = np.sqrt(np.vdot(primal, primal) / count) if count else 0.0
-        return bool(max(-dual.min(), dual.max()) <= FLOAT32_LIMIT * size)
-
     def describe(self, state: DualState | None) -> list[tuple[str, str]]:
         """Return the line about the clients."""
         if not isinstance(self.client, Unmodified):
             return [("Clients", f"composite, proximal steps ({self.client_prox})")]
         grown = self.client.threshold_per_round
         return [("Clients", "unmodified" if grown is None else f"unmodified, threshold {grown:g} a round")]
+
+
+def short_wire(algorithm: Algorithm, problem: Problem, state: Any) -> bool:
+    """Whether float32 is enough for a round's messages with ``wire_dtype="auto"``, in which the dual is rounded.
+
+    For a Euclidean float32 model it is, up to 1,000 times the size of the weights. The error of float32 is 6e-8 of the
+    dual, which is about the threshold plus the weight, so at most 6e-5 of the root mean square of the non-zero weights.
+    The server's dual stays float64, and increments are relative to what was sent. Clients' memories, extrapolated
+    points and differences of successive broadcasts need all digits.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        The method.
+    problem : Problem
+        The model's layout, psi, h, and the round's numbers.
+    state : NamedTuple
+        The server's state as the round begins.
+    """
+    sent = algorithm.downlink(problem, state, None).vectors
+    if algorithm.engine != "dual steps" or algorithm.memory or algorithm.reads != "mean" or set(sent) != {"dual"}:
+        return False
+    if not isinstance(problem.plan.mirror_map, Euclidean):
+        return False
+    if any(entry.dtype not in ("float32", "float16") for entry in problem.layout.optimized):
+        return False
+    primal, dual = algorithm.retrieve(problem, state), sent["dual"]
+    count = np.count_nonzero(primal)
+    size = np.sqrt(np.vdot(primal, primal) / count) if count else 0.0
+    return bool(max(-dual.min(), dual.max()) <= FLOAT32_LIMIT * size)

@@ -206,8 +206,7 @@ class DualAcceleration(PrimalAveraging):
     name: ClassVar[str] = "dual_fl"
     engine: ClassVar[str | None] = "minimise"
     memory: ClassVar[tuple[str, ...]] = ("control", "anchor", "local")
-    reads: ClassVar[Any] = "sums"
-    everyone: ClassVar[bool] = True
+    reads: ClassVar[Any] = "everyone"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             **PrimalAveraging.refuses,

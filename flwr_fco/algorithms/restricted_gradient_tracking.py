@@ -100,6 +100,7 @@ class RestrictedGradientTracking(GradientTracking):
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
     """
 
+    tracker_start: str = "zero"
     radius_squared: float | None = None
 
     def setting(self, given: Setting, state: Any) -> Setting:

@@ -113,10 +113,6 @@ class DualExtrapolation(DualAveraging):
     sparse: ClassVar[bool] = False
     refuses: ClassVar[Mapping[str, str]] = _NO_RULE
 
-    def short_wire(self, problem: Problem, state: object) -> bool:
-        """Return False: extrapolated points need all digits of the dual."""
-        return False
-
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return 1/(sqrt(5) L)."""
         return _rate(facts)

@@ -44,7 +44,7 @@ from flwr_fco.algorithms.contract import (
 )
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.core.randomness import random_generator
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.validation import CHANCE, checked
 
 #: Stream of the coin's random numbers, next to seed and round.
 _COIN = 17
@@ -70,8 +70,7 @@ def steps_until_heads(probability: float, rng: np.random.Generator | None) -> in
     >>> steps_until_heads(0.25, None)
     4
     """
-    if not 0.0 < probability <= 1.0:
-        raise ConfigurationError(f"probability={probability!r}; expected 0 < probability <= 1")
+    checked("probability", probability, float, CHANCE)
     return max(1, round(1.0 / probability)) if rng is None else int(rng.geometric(probability))
 
 
@@ -115,8 +114,7 @@ class ShiftedSteps(PrimalAveraging):
 
     name: ClassVar[str] = "scaffnew"
     memory: ClassVar[tuple[str, ...]] = ("shift", "local")
-    reads: ClassVar[Any] = "sums"
-    everyone: ClassVar[bool] = True
+    reads: ClassVar[Any] = "everyone"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             **PrimalAveraging.refuses,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.algorithms.newton.method import unpacked
-from flwr_fco.core.clock import timed
+from flwr_fco.core.computing import timed
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError

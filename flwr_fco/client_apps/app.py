@@ -28,10 +28,10 @@ from flwr_fco.client_apps.training import (
     partition_of,
     schema_of,
 )
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import ABOUT_COLUMNS
-from flwr_fco.core.threads import single_threaded_blas
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.arrays import primal_vector, read_primal
@@ -112,9 +112,7 @@ def client_app(
     app = ClientApp(mods=own if disclosure is None else [recorded, *own])
     discloses = checked("disclosure", Disclosure() if disclosure is None else disclosure, Disclosure)
     identity = uuid4().hex
-    most = checked("max_objectives", max_objectives, int | None)
-    if most is not None and most < 1:
-        raise ConfigurationError(f"max_objectives={max_objectives!r}; expected a whole number >= 1")
+    most = checked("max_objectives", max_objectives, int | None, AT_LEAST_ONE)
     training = ClientData(load_objective, identity, "train", most, discloses)
     evaluation = training
     if load_evaluation_objective is not None:

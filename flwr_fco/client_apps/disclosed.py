@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message
 
-from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE, ClientHalf, Disclosure
+from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE, ClientHalf, Disclosure, named
 from flwr_fco.core.logs import log, printable
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
@@ -47,11 +47,11 @@ def as_may_leave(
         Without its Hessian blocks, if the owner's `hessian_share` does not allow them; with a share, the metrics of a
         method that sends blocks say how many columns are left for the next one.
     """
-    share = disclosure.hessian_share
-    if share is None and not half.optional:
+    share, blocks = disclosure.hessian_share, named(half, "columns")
+    if share is None and not blocks:
         return uplink
     vectors, sums, outputs = dict(uplink.vectors), half.sums(uplink.vectors), _outputs(objective)
-    columns = sum(sums[name] for name in half.optional if name in vectors)
+    columns = sum(sums[name] for name in blocks if name in vectors)
     rest = sum(sums.values()) - columns
     most = disclosure.most_sums(objective.num_examples)
     before = read_disclosed(context).sums
@@ -61,10 +61,10 @@ def as_may_leave(
         )
         log(INFO, text, context.run_id, columns, before, share, most)
         nothing = np.zeros(0, np.int32), np.zeros(0)
-        vectors |= {name: SparseVector(*nothing, vectors[name].size) for name in half.optional if name in vectors}
+        vectors |= {name: SparseVector(*nothing, vectors[name].size) for name in blocks if name in vectors}
         columns = 0
     count(rest + columns, disclosure, context, objective, columns=columns)
-    if share is None or not half.optional:
+    if share is None or not blocks:
         return uplink
     # The next answer holds a gradient as well.
     left = max(0, (most - read_disclosed(context).sums) // outputs - 1)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.core import threads
-from flwr_fco.core.clock import deadline
+from flwr_fco.core.computing import deadline, single_threaded_blas
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.keys import POINTS
@@ -21,6 +21,9 @@ from flwr_fco.work import FirstOrder
 
 #: ``(downlink, objective, state, rng) -> answer, next state``: a client's work in a round.
 LocalSolver = Callable[..., tuple[Uplink, Any]]
+
+#: A limit may be infinite.
+_ABOVE_ZERO = {"range": (lambda value: value > 0.0, "a number > 0")}
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise ConfigurationError(f"{field.name}={value!r}; expected a number > 0")
+            checked(field.name, getattr(self, field.name), float, _ABOVE_ZERO)
 
     def check_header(self, header: object) -> None:
         """Refuse a plan that is too long to be parsed.
@@ -198,11 +199,11 @@ class Limits:
         Parameters
         ----------
         single_threaded : bool, default False
-            Whether BLAS is limited to one thread within the block; see :mod:`flwr_fco.core.threads`.
+            Whether BLAS is limited to one thread within the block; see :mod:`flwr_fco.core.computing`.
         """
         before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:
-            with threads.single_threaded_blas() if single_threaded else nullcontext():
+            with single_threaded_blas() if single_threaded else nullcontext():
                 yield
         finally:
             deadline.at = before

@@ -20,11 +20,15 @@ from flwr_fco.errors import ConfigurationError
 AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
 NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
 POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
+NON_NEGATIVE = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0")}
 FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
+PART = {"range": (lambda value: 0.0 < value < 1.0, "a number between 0 and 1")}
+MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
+CHANCE = {"range": (lambda value: 0.0 < value <= 1.0, "a number > 0 and <= 1")}
 
 
-def checked(name: str, value: Any, kind: Any) -> Any:
-    """Return a value after checking its type; a whole number becomes a float if a float is expected.
+def checked(name: str, value: Any, kind: Any, within: Mapping[str, Any] | None = None) -> Any:
+    """Return a value after checking its type and range; a whole number becomes a float if a float is expected.
 
     Parameters
     ----------
@@ -35,11 +39,13 @@ def checked(name: str, value: Any, kind: Any) -> Any:
     kind : type or annotation
         A class, ``Literal``, a union, ``NDArray[...]``, ``Sequence[...]``, ``Mapping[...]`` or ``Callable[...]``. Items
         of sequences are checked as well, entries of arrays are not; for functions, the number of arguments is checked.
+    within : mapping, optional
+        A range of this module, for values other than None.
 
     Raises
     ------
     ConfigurationError
-        If the value is not of that type. Booleans are not numbers, and numbers are not booleans.
+        If the value is not of that type or not in that range. Booleans are not numbers, and numbers are not booleans.
 
     Examples
     --------
@@ -59,6 +65,9 @@ def checked(name: str, value: Any, kind: Any) -> Any:
         raise ConfigurationError(f"{name}={value.__name__} is a function; call it: {value.__name__}(...)")
     if not matches:
         raise ConfigurationError(f"{name}={value!r} is a {type(value).__name__}; expected {describe(kind)}")
+    if result is not None and within and "range" in within and not within["range"][0](result):
+        none = ", or None" if type(None) in get_args(kind) else ""
+        raise ConfigurationError(f"{name}={value!r}; expected {within['range'][1]}{none}")
     return result
 
 
@@ -101,12 +110,7 @@ class Choice:
         kinds, who = kinds_of(choice.__class__), type(choice).__name__
         for option in fields(choice):
             name = f"{who}.{option.name}"
-            value = checked(name, getattr(self, option.name), kinds[option.name])
-            if value is not None and "range" in option.metadata:
-                allowed, text = option.metadata["range"]
-                if not allowed(value):
-                    none = ", or None" if type(None) in get_args(kinds[option.name]) else ""
-                    raise ConfigurationError(f"{name}={value!r}; expected {text}{none}")
+            value = checked(name, getattr(self, option.name), kinds[option.name], option.metadata)
             object.__setattr__(self, option.name, value)
 
 

@@ -2,8 +2,7 @@
 
 from flwr_fco.datasets.base import FederatedDataset, Samples, dirichlet_partition, iid_partition, label_partition
 from flwr_fco.datasets.bundled import PartitionedClassification, breast_cancer, digits
-from flwr_fco.datasets.cifar import cifar10
-from flwr_fco.datasets.mnist import PartitionedImages, femnist, mnist, read_idx
+from flwr_fco.datasets.images import PartitionedImages, cifar10, femnist, mnist, read_idx
 from flwr_fco.datasets.shards import memmap
 from flwr_fco.datasets.synthetic import EqualRegression, SyntheticRegression, Variant, ZipfDocuments, lasso, low_rank
 

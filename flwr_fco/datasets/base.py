@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Objective
 from flwr_fco.objectives.design import stacked
@@ -110,9 +111,7 @@ class FederatedDataset(ABC):
 
     def _check_whole(self, *names: str) -> None:
         for name in names:
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
+            checked(name, getattr(self, name), int, AT_LEAST_ONE)
 
 
 def stream(seed: int, *key: int) -> np.random.Generator:
@@ -194,10 +193,7 @@ def dirichlet_partition(
     """
     array = np.asarray(labels)
     _check_counts(array.size, num_clients, min_size)
-    if not (np.isfinite(alpha) and alpha > 0.0):
-        raise ConfigurationError(
-            f"alpha={alpha!r}; expected a positive number, such as 0.3 (iid_partition for 'equal')"
-        )
+    checked("alpha", alpha, float, POSITIVE)
     classes = [np.flatnonzero(array == label) for label in np.unique(array)]
     for _ in range(_TRIES):
         parts: list[list[NDArray[np.int64]]] = [[] for _ in range(num_clients)]
@@ -261,8 +257,7 @@ def label_partition(
     """
     array = np.asarray(labels)
     _check_counts(array.size, num_clients, labels_per_client)
-    if labels_per_client < 1:
-        raise ConfigurationError(f"labels_per_client={labels_per_client}; expected at least 1")
+    checked("labels_per_client", labels_per_client, int, AT_LEAST_ONE)
     # Shuffled first, so that the assignment of a label's rows to shards also depends on the seed.
     order = rng.permutation(array.size)
     order = order[np.argsort(array[order], kind="stable")]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.validation import PART, checked
 from flwr_fco.datasets.base import FederatedDataset, Samples, random_partition, stream
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Logistic, MultinomialLogistic
 
 #: Seed of the test split; fixed, so that runs with different seeds are scored on the same examples.
@@ -182,8 +182,7 @@ def breast_cancer(
 def _split(features: NDArray[Any], labels: NDArray[Any], train_fraction: float) -> tuple[Samples, Samples]:
     from sklearn.model_selection import train_test_split
 
-    if not 0.0 < train_fraction < 1.0:
-        raise ConfigurationError(f"train_fraction={train_fraction!r}; expected a number between 0 and 1, such as 0.75")
+    checked("train_fraction", train_fraction, float, PART)
     train_features, test_features, train_labels, test_labels = train_test_split(
         features, labels, train_size=train_fraction, stratify=labels, random_state=_SPLIT_SEED
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, TraceRegression
@@ -86,14 +86,10 @@ class SyntheticRegression(FederatedDataset):
             raise ConfigurationError(
                 f"coefficients have shape {self.coefficients.shape}; expected a vector or a matrix that is not empty"
             )
-        for name in ("num_clients", "examples_per_client"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}={getattr(self, name)}; expected at least 1")
+        self._check_whole("num_clients", "examples_per_client")
         for name in ("spread", "disagreement"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ConfigurationError(f"{name}={getattr(self, name)}; expected a finite number of at least 0")
-        if self.dtype not in ("float64", "float32"):
-            raise ConfigurationError(f"dtype={self.dtype!r}; expected 'float64' or 'float32'")
+            checked(name, getattr(self, name), float, NON_NEGATIVE)
+        checked("dtype", self.dtype, Literal["float64", "float32"])
         object.__setattr__(self, "intercept", float(stream(self.seed, _TRUTH).normal()))
 
     @property

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.algorithms.contract import ClientHalf, Disclosure, Moved, Start, Step
-from flwr_fco.core.clock import timed
+from flwr_fco.core.computing import timed
 from flwr_fco.core.layout import Vector
 from flwr_fco.engines.sparse_steps import Shard, has_sparse_rows, tell_dense
 from flwr_fco.errors import ProtocolError

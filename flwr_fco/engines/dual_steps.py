@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Moved, Start
-from flwr_fco.core.clock import check_time, timed
+from flwr_fco.core.computing import check_time, timed
 from flwr_fco.core.layout import Vector
 from flwr_fco.engines.client import LocalClient, pairs
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging

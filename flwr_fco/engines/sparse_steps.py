@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.clock import check_time, timed
+from flwr_fco.core.computing import check_time, timed
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, is_shorter

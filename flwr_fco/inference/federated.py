@@ -14,8 +14,7 @@ from scipy import stats
 from flwr_fco.algorithms.newton.information import Information, InformationState, inverse
 from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference.between import Vector, benjamini_hochberg, between
-from flwr_fco.inference.estimates import Estimates, Sums, of_likelihood, of_squares
+from flwr_fco.inference.estimates import Estimates, Sums, Vector, benjamini_hochberg, between, of_likelihood, of_squares
 from flwr_fco.regularizers import Zero
 from flwr_fco.strategies import Exact, FedNewton, run_of
 from flwr_fco.wire.questions import ESTIMATES, TREND, Answer

@@ -25,7 +25,7 @@ from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.newton.path import NewtonHalves, models_of_halves
 from flwr_fco.core.validation import POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference.between import Vector
+from flwr_fco.inference.estimates import Vector
 from flwr_fco.strategies import Exact, FedNewton, run_of
 
 #: Strengths of the path that finds where to look, and of those at which halves are fitted.

@@ -28,91 +28,28 @@ _SAMPLE_FROM = 65536
 
 
 @njit(cache=True, error_model="numpy")
-def soft_threshold(v: Array, threshold: float, out: Array) -> None:
-    """Write sign(v) max(|v| - threshold, 0)."""
-    high = v.dtype.type(threshold)
-    low = -high
-    for i in range(v.size):
-        x = v[i]
-        c = x
-        c = low if c < low else c
-        c = high if c > high else c
-        out[i] = x - c
+def _clamp(x, low, high):  # type: ignore[no-untyped-def]
+    """Return x, or the end of [low, high] that it is beyond."""
+    x = low if x < low else x
+    return high if x > high else x
 
 
 @njit(cache=True, error_model="numpy")
-def soft_threshold_weighted(v: Array, threshold: float, weights: Array, out: Array) -> None:
-    """Write sign(v_i) max(|v_i| - threshold * weights_i, 0)."""
+def soft(v: Array, threshold: float, factor: float, bound: float, out: Array) -> None:
+    """Write factor * sign(v) max(|v| - threshold, 0), clipped to [-bound, bound]."""
+    high, top = v.dtype.type(threshold), v.dtype.type(bound)
+    times, zero = v.dtype.type(factor), v.dtype.type(0.0)
     for i in range(v.size):
-        x = v[i]
+        out[i] = _clamp((v[i] - _clamp(v[i], -high, high)) * times, -top, top) + zero
+
+
+@njit(cache=True, error_model="numpy")
+def soft_weighted(v: Array, threshold: float, weights: Array, bound: float, out: Array) -> None:
+    """Write sign(v_i) max(|v_i| - threshold * weights_i, 0), clipped to [-bound, bound]."""
+    top, zero = v.dtype.type(bound), v.dtype.type(0.0)
+    for i in range(v.size):
         high = v.dtype.type(threshold * weights[i])
-        low = -high
-        c = x
-        c = low if c < low else c
-        c = high if c > high else c
-        out[i] = x - c
-
-
-@njit(cache=True, error_model="numpy")
-def soft_clip(v: Array, threshold: float, bound: float, out: Array) -> None:
-    """Write the soft-thresholded v, clipped to [-bound, bound]."""
-    high = v.dtype.type(threshold)
-    low = -high
-    top = v.dtype.type(bound)
-    bottom = -top
-    zero = v.dtype.type(0.0)
-    for i in range(v.size):
-        x = v[i]
-        c = x
-        c = low if c < low else c
-        c = high if c > high else c
-        x = x - c
-        x = top if x > top else x
-        x = bottom if x < bottom else x
-        out[i] = x + zero
-
-
-@njit(cache=True, error_model="numpy")
-def soft_clip_weighted(v: Array, threshold: float, weights: Array, bound: float, out: Array) -> None:
-    """Write v_i soft-thresholded by threshold * weights_i, clipped to [-bound, bound]."""
-    top = v.dtype.type(bound)
-    bottom = -top
-    zero = v.dtype.type(0.0)
-    for i in range(v.size):
-        x = v[i]
-        high = v.dtype.type(threshold * weights[i])
-        low = -high
-        c = x
-        c = low if c < low else c
-        c = high if c > high else c
-        x = x - c
-        x = top if x > top else x
-        x = bottom if x < bottom else x
-        out[i] = x + zero
-
-
-@njit(cache=True, error_model="numpy")
-def soft_scale(v: Array, threshold: float, factor: float, out: Array) -> None:
-    """Write factor * sign(v) max(|v| - threshold, 0)."""
-    high = v.dtype.type(threshold)
-    low = -high
-    times = v.dtype.type(factor)
-    zero = v.dtype.type(0.0)
-    for i in range(v.size):
-        x = v[i]
-        c = x
-        c = low if c < low else c
-        c = high if c > high else c
-        out[i] = (x - c) * times + zero
-
-
-@njit(cache=True, error_model="numpy")
-def scale(v: Array, factor: float, out: Array) -> None:
-    """Write factor * v."""
-    times = v.dtype.type(factor)
-    zero = v.dtype.type(0.0)
-    for i in range(v.size):
-        out[i] = v[i] * times + zero
+        out[i] = _clamp(v[i] - _clamp(v[i], -high, high), -top, top) + zero
 
 
 @njit(cache=True, error_model="numpy")
@@ -129,29 +66,18 @@ def scale_twice(v: Array, unit: float, factor: float, out: Array) -> None:
 @njit(cache=True, error_model="numpy")
 def soft_scale_weighted(v: Array, threshold: float, shrinkage: float, weights: Array, out: Array) -> None:
     """Write soft(v_i, threshold * weights_i) / (1 + shrinkage * weights_i)."""
-    zero = v.dtype.type(0.0)
-    one = v.dtype.type(1.0)
+    zero, one = v.dtype.type(0.0), v.dtype.type(1.0)
     for i in range(v.size):
-        x = v[i]
         high = v.dtype.type(threshold * weights[i])
-        low = -high
-        c = x
-        c = low if c < low else c
-        c = high if c > high else c
-        out[i] = (x - c) / (one + v.dtype.type(shrinkage * weights[i])) + zero
+        out[i] = (v[i] - _clamp(v[i], -high, high)) / (one + v.dtype.type(shrinkage * weights[i])) + zero
 
 
 @njit(cache=True, error_model="numpy")
 def clip(v: Array, lower: float, upper: float, out: Array) -> None:
     """Write v clipped to [lower, upper]."""
-    low = v.dtype.type(lower)
-    high = v.dtype.type(upper)
-    zero = v.dtype.type(0.0)
+    low, high, zero = v.dtype.type(lower), v.dtype.type(upper), v.dtype.type(0.0)
     for i in range(v.size):
-        x = v[i]
-        x = low if x < low else x
-        x = high if x > high else x
-        out[i] = x + zero
+        out[i] = _clamp(v[i], low, high) + zero
 
 
 @njit(cache=True, error_model="numpy")
@@ -159,12 +85,7 @@ def clip_arrays(v: Array, lower: Array, upper: Array, out: Array) -> None:
     """Write v_i clipped to [lower_i, upper_i]."""
     zero = v.dtype.type(0.0)
     for i in range(v.size):
-        x = v[i]
-        low = v.dtype.type(lower[i])
-        high = v.dtype.type(upper[i])
-        x = low if x < low else x
-        x = high if x > high else x
-        out[i] = x + zero
+        out[i] = _clamp(v[i], v.dtype.type(lower[i]), v.dtype.type(upper[i])) + zero
 
 
 # -- reductions --------------------------------------------------------------------------------------------------

@@ -10,14 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.kernels.prox import soft_threshold, soft_threshold_weighted
+from flwr_fco.kernels.prox import soft, soft_weighted
 from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, TermwiseMap, l1_thresholds
 from flwr_fco.regularizers.base import BoundRegularizer, Terms
 from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
-from flwr_fco.regularizers.validation import frozen_array, number, positive
+from flwr_fco.regularizers.validation import frozen_array, number
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +97,11 @@ class DiagonalMetric(TermwiseMap):
             )
 
 
+_AT_LEAST_TWO = {
+    "range": (lambda p: 2.0 <= p < math.inf, "a finite number >= 2 (2 is Euclidean, the paper takes 12 or 2 log d)")
+}
+
+
 @dataclass(frozen=True, eq=False)
 class PNorm(TermwiseMap):
     """h(w) = ||w - center||_q^2 / (2 (q - 1)) on ||w - center||_q <= radius, with 1/p + 1/q = 1.
@@ -157,12 +163,7 @@ class PNorm(TermwiseMap):
     radius: float | None = None
 
     def __post_init__(self) -> None:
-        p = number(self, "p", self.p)
-        if not 2.0 <= p < math.inf:
-            raise ConfigurationError(
-                f"PNorm(p={self.p!r}): expected a finite number >= 2 (2 is Euclidean, the paper takes 12 or 2 log d)"
-            )
-        object.__setattr__(self, "p", p)
+        object.__setattr__(self, "p", number(self, "p", self.p, _AT_LEAST_TWO))
         if self.center is not None:
             center = frozen_array(self, "center", self.center)
             if center.ndim != 1 or not np.isfinite(center).all():
@@ -171,7 +172,7 @@ class PNorm(TermwiseMap):
                 )
             object.__setattr__(self, "center", center)
         if self.radius is not None:
-            object.__setattr__(self, "radius", positive(self, "radius", self.radius))
+            object.__setattr__(self, "radius", number(self, "radius", self.radius, POSITIVE))
 
     @classmethod
     def for_dimension(cls, dimension: int, *, center: Vector | None = None, radius: float | None = None) -> Self:
@@ -236,9 +237,9 @@ class PNorm(TermwiseMap):
             center = np.zeros(z.size) if self.center is None else self.center
             return bool(kernels.p_norm_terms(z, *terms, center, self.p, self._limit, out))
         if terms.threshold.size == 1:
-            soft_threshold(z, terms.threshold[0], out)
+            soft(z, terms.threshold[0], 1.0, math.inf, out)
         else:
-            soft_threshold_weighted(z, 1.0, terms.threshold, out)
+            soft_weighted(z, 1.0, terms.threshold, math.inf, out)
         # A sign constraint clips the dual: where z points out of the orthant, w is 0.
         if terms.lower[0] == 0.0:
             np.maximum(out, 0.0, out=out)
@@ -424,7 +425,7 @@ class SimplexEntropy(TermwiseMap):
     radius: float = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
+        object.__setattr__(self, "radius", number(self, "radius", self.radius, POSITIVE))
 
     def value(self, w: Vector) -> float:
         """Return sum w log w - w; inf off the simplex."""

@@ -2,9 +2,8 @@
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
+from flwr_fco.objectives.classification import Hinge, Logistic, MultinomialLogistic
 from flwr_fco.objectives.design import Design, LinearData
-from flwr_fco.objectives.hinge import Hinge
-from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
 from flwr_fco.objectives.regression import Huber, LeastSquares, Poisson, TraceRegression
 from flwr_fco.objectives.saddle import (
     BilinearSaddle,

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import is_missing
+from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
 from flwr_fco.objectives.design import CHUNK, Design, LinearData, SparseDesign, check_finite
@@ -57,13 +58,11 @@ class LinearModel(Objective):
         self, design: Design, coefficients: tuple[int, ...], *, intercept: bool, l2: float, num_outputs: int = 1
     ) -> None:
         """Store the features and describe the model's arrays."""
-        if not (math.isfinite(l2) and l2 >= 0.0):
-            raise ConfigurationError(f"l2={l2!r}; expected a finite number that is not negative")
         self.layout = _layout_of(coefficients, num_outputs if intercept else 0)
         self.design, self.feature_names = design, design.names
         self._num_examples = design.shape[0]
         self.intercept = intercept
-        self.l2 = float(l2)
+        self.l2 = checked("l2", l2, float, NON_NEGATIVE)
         self._num_outputs = num_outputs
         self._num_coefficients = math.prod(coefficients)
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.clock import timed
+from flwr_fco.core.computing import timed
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.design import LinearData

@@ -32,7 +32,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.clock import timed
+from flwr_fco.core.computing import timed
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import DualTerms, Objective

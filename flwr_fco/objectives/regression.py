@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_least_squares_gradient
 from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
 from flwr_fco.objectives.base import DualTerms
 from flwr_fco.objectives.design import Design
+
+_SCALE = {
+    "range": (POSITIVE["range"][0], "a finite number > 0: 1.0 for mean squares, 0.5 for scikit-learn's convention")
+}
 
 
 class _SquaredLoss(LinearModel):
@@ -28,11 +32,7 @@ class _SquaredLoss(LinearModel):
     def _set_targets(
         self, targets: ArrayLike, scale: float, sample_weight: ArrayLike | None, offset: ArrayLike | None
     ) -> None:
-        if not (math.isfinite(scale) and scale > 0.0):
-            raise ConfigurationError(
-                f"scale={scale!r}; expected a positive number: 1.0 for mean squares, 0.5 for scikit-learn's convention"
-            )
-        self.scale = float(scale)
+        self.scale = checked("scale", scale, float, _SCALE)
         self.targets = self._targets = as_targets("targets", targets, self.num_examples)
         self._set_rows(sample_weight, offset)
         if self._offset is not None:
@@ -118,7 +118,7 @@ class LeastSquares(_SquaredLoss):
     -----
     The strength of psi on scikit-learn's scale is ``alpha = strength / (2 scale)``: with the default `scale`,
     ``L1(0.1)`` corresponds to ``Lasso(alpha=0.05)``; with ``scale=0.5`` the two scales agree
-    (:mod:`flwr_fco.objectives.scales`).
+    (:mod:`flwr_fco.objectives.scikit_learn`).
 
     Examples
     --------
@@ -184,7 +184,7 @@ class TraceRegression(_SquaredLoss):
     -----
     The strength of psi on scikit-learn's scale is ``alpha = strength / (2 scale)``: with the default `scale`,
     ``L1(0.1)`` corresponds to ``Lasso(alpha=0.05)``; with ``scale=0.5`` the two scales agree
-    (:mod:`flwr_fco.objectives.scales`).
+    (:mod:`flwr_fco.objectives.scikit_learn`).
 
     Examples
     --------
@@ -278,11 +278,9 @@ class Huber(LinearModel):
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
     ) -> None:
-        if not (math.isfinite(delta) and delta > 0.0):
-            raise ConfigurationError(f"delta={delta!r}; expected a finite number > 0, in units of the targets")
         design = Design.of(features)
         self._set_data(design, design.shape[1:], intercept=intercept, l2=l2)
-        self.delta = float(delta)
+        self.delta = checked("delta", delta, float, POSITIVE)
         self.targets = self._targets = as_targets("targets", targets, self.num_examples)
         self._set_rows(sample_weight, offset)
 

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.kernels.losses import add_adversarial_operator, softmax_slopes
 from flwr_fco.objectives.base import Objective, gradient_from_zeros
+from flwr_fco.objectives.classification import MultinomialLogistic
 from flwr_fco.objectives.design import SparseDesign
-from flwr_fco.objectives.logistic import MultinomialLogistic
 from flwr_fco.work import FirstOrder
 
 #: A player's arrays: names and shapes.
@@ -134,17 +134,8 @@ class NoisyOperator(SaddleObjective):
     def _set_operator(self, matrix: NDArray[np.float64], noise: float, num_examples: int) -> None:
         """Set the matrix of the operator's linear part, the noise and the client's weight."""
         self._operator = matrix
-        if isinstance(noise, bool) or not 0.0 <= float(noise) < np.inf:
-            raise ConfigurationError(f"noise={noise!r}; expected a finite number >= 0, a standard deviation")
-        self.noise = float(noise)
-        self.num_examples = check_examples(num_examples)
-
-
-def check_examples(num_examples: int) -> int:
-    """Return a number of examples; raise unless it is a whole number >= 1."""
-    if isinstance(num_examples, bool) or not isinstance(num_examples, int | np.integer) or num_examples < 1:
-        raise ConfigurationError(f"num_examples={num_examples!r}; expected a whole number >= 1, the client's weight")
-    return int(num_examples)
+        self.noise = checked("noise", noise, float, NON_NEGATIVE)
+        self.num_examples = checked("num_examples", num_examples, int, AT_LEAST_ONE)
 
 
 def as_matrix(owner: object, name: str, value: Any, shape: tuple[int | None, ...]) -> NDArray[np.float64]:
@@ -225,12 +216,10 @@ class FunctionSaddle(SaddleObjective):
         for name, function in functions.items():
             if not callable(function):
                 raise ConfigurationError(f"{name} is a {type(function).__name__}; expected a function of x and y")
-        self._lipschitz: float | None = checked("lipschitz", lipschitz, float | None)
-        if lipschitz is not None and not 0.0 <= lipschitz < np.inf:
-            raise ConfigurationError(f"lipschitz={lipschitz!r}; expected a finite number >= 0, or None")
+        self._lipschitz: float | None = checked("lipschitz", lipschitz, float | None, NON_NEGATIVE)
         self._gradients, self._value = (grad_x, grad_y), value
         self.minibatch = minibatch
-        self.num_examples = check_examples(num_examples)
+        self.num_examples = checked("num_examples", num_examples, int, AT_LEAST_ONE)
         self._set_players({"x": _shape("x", x)}, {"y": _shape("y", y)})
 
     def value(self, w: Vector) -> float:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
 from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, as_strata, as_targets, examples_of
@@ -106,8 +107,7 @@ class CoxRegression(LinearModel):
         sample_weight: ArrayLike | None = None,
         offset: ArrayLike | None = None,
     ) -> None:
-        if ties not in ("efron", "breslow"):
-            raise ConfigurationError(f"ties={ties!r}; expected 'efron' or 'breslow'")
+        checked("ties", ties, Literal["efron", "breslow"])
         design = Design.of(features)
         self._set_data(design, design.shape[1:], intercept=False, l2=l2)
         n, self.ties = self.num_examples, ties

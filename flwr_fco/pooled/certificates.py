@@ -6,7 +6,6 @@ empirical risk).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from flwr_fco.certificates import Certificate, Request, certificate, settle
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.duality import duality_terms
@@ -344,8 +344,7 @@ def _same_options(
         values = {getattr(objective, option) for objective in objectives}
         if len(values) > 1:
             raise ConfigurationError(f"the objectives differ in {option}: {sorted(values)}; expected one value for all")
-    if not (math.isfinite(strength) and strength >= 0.0):
-        raise ConfigurationError(f"strength={strength!r}; expected a finite number that is not negative")
+    checked("strength", strength, float, NON_NEGATIVE)
     return objectives
 
 

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 
 
@@ -158,9 +159,7 @@ def recovery_error(
     3.0
     """
     _check_shapes(w, reference)
-    if norm not in ("l2", "l1"):
-        raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
-    order = 1 if norm == "l1" else 2
+    order = 1 if checked("norm", norm, Literal["l2", "l1"]) == "l1" else 2
     truth = np.asarray(reference, dtype=np.float64).reshape(-1)
     error = float(np.linalg.norm(np.asarray(w, dtype=np.float64).reshape(-1) - truth, order))
     if not relative:

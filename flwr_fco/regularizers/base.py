@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.validation import Array as Array
 from flwr_fco.regularizers.validation import check_step, destination
@@ -305,11 +306,9 @@ class BoundRegularizer:
     """
 
     def __init__(self, regularizer: Regularizer, layout: Layout, *, scope: Scope = "each") -> None:
-        if scope not in ("each", "joint"):
-            raise ConfigurationError(f"scope={scope!r}; expected 'each' or 'joint'")
         self.regularizer = regularizer
         self.layout = layout
-        self.scope: Scope = scope
+        self.scope: Scope = checked("scope", scope, Scope)
         hit = [entry for entry in layout.optimized if entry.regularized]
         self._parts: list[tuple[Any, tuple[int, ...], Regularizer]] = []
         if scope == "joint":

@@ -143,6 +143,11 @@ def p_norm(w: Array, p: float) -> float:
     return top * float(((size / top) ** p).sum() ** (1.0 / p))
 
 
+_BETWEEN_L1_AND_L2 = {
+    "range": (lambda p: 1.0 < p < 2.0, "a number above 1 and below 2; use L1 for p = 1 and L2 for p = 2")
+}
+
+
 @dataclass(frozen=True)
 class LpNorm(FlatRegularizer):
     """The lp norm for 1 < p < 2: psi(w) = strength * ||w||_p. Small coordinates become tiny, but none alone becomes 0.
@@ -180,11 +185,7 @@ class LpNorm(FlatRegularizer):
     def __post_init__(self) -> None:
         """Validate the fields."""
         super().__post_init__()
-        object.__setattr__(self, "p", number(self, "p", self.p))
-        if not 1.0 < self.p < 2.0:
-            raise ConfigurationError(
-                f"LpNorm(p={self.p!r}): expected a number above 1 and below 2; use L1 for p = 1 and L2 for p = 2"
-            )
+        object.__setattr__(self, "p", number(self, "p", self.p, _BETWEEN_L1_AND_L2))
 
     @property
     def _dual(self) -> float:
@@ -372,7 +373,7 @@ class FusedLasso(_Sequence):
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         self.check_shape("v", shape)
         total_variation(v, amount(step, self.difference_strength), out)
-        kernels.soft_threshold(out, amount(step, self.strength), out)
+        kernels.soft(out, amount(step, self.strength), 1.0, np.inf, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return the sum of the two subgradients, with sign(0) = 0."""

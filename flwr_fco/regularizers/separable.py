@@ -143,18 +143,11 @@ class L1(Weighted):
         return times(self.strength, kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape)))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        threshold = amount(step, self.strength)
+        threshold, bound = amount(step, self.strength), math.inf if self.bound is None else self.bound
         if self.weights is None:
-            if self.bound is None:
-                kernels.soft_threshold(v, threshold, out)
-            else:
-                kernels.soft_clip(v, threshold, self.bound, out)
+            kernels.soft(v, threshold, 1.0, bound, out)
         else:
-            weights = flat_weights(self.weights, shape)
-            if self.bound is None:
-                kernels.soft_threshold_weighted(v, threshold, weights, out)
-            else:
-                kernels.soft_clip_weighted(v, threshold, weights, self.bound, out)
+            kernels.soft_weighted(v, threshold, flat_weights(self.weights, shape), bound, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return strength * weights * sign(w), with sign(0) = 0."""
@@ -213,7 +206,7 @@ class L2Squared(Weighted):
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         shrinkage = amount(step, self.strength)
         if self.weights is None:
-            kernels.scale(v, 1.0 / (1.0 + shrinkage), out)
+            kernels.soft(v, 0.0, 1.0 / (1.0 + shrinkage), math.inf, out)
         else:
             kernels.soft_scale_weighted(v, 0.0, shrinkage, flat_weights(self.weights, shape), out)
 
@@ -293,10 +286,10 @@ class ElasticNet(Weighted):
         shrinkage = amount(step, self.strength * (1.0 - self.l1_ratio))
         if self.scales is not None:
             thresholds, shrinkages = (flat_weights(np.asarray(own), shape) for own in self._scaled())
-            kernels.soft_scale_weighted(v, threshold, 0.0, thresholds, out)
+            kernels.soft_weighted(v, threshold, thresholds, math.inf, out)
             out /= 1.0 + shrinkage * shrinkages
         elif self.weights is None:
-            kernels.soft_scale(v, threshold, 1.0 / (1.0 + shrinkage), out)
+            kernels.soft(v, threshold, 1.0 / (1.0 + shrinkage), math.inf, out)
         else:
             kernels.soft_scale_weighted(v, threshold, shrinkage, flat_weights(self.weights, shape), out)
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core import validation as ranges
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 
 Array = NDArray[Any]
+_NUMBER = {"range": (lambda value: not math.isnan(value), "a number")}
 
 
-def number(owner: object, name: str, value: Any) -> float:
+def number(owner: object, name: str, value: Any, within: Mapping[str, Any] = _NUMBER) -> float:
     """Return a real number as a float.
 
     Parameters
@@ -25,46 +30,15 @@ def number(owner: object, name: str, value: Any) -> float:
         The argument's name.
     value : Any
         The argument's value. Booleans and strings are refused, because they are mistakes where a number is expected.
+    within : mapping, optional
+        A range of :mod:`flwr_fco.core.validation`; by default all numbers but NaN.
 
     Raises
     ------
     ConfigurationError
-        If `value` is not a real number, or is NaN.
+        If `value` is not a real number, or not in the range.
     """
-    scalar = (
-        value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
-    )
-    if isinstance(scalar, bool) or not isinstance(scalar, int | float):
-        raise ConfigurationError(
-            f"{type(owner).__name__}({name}={value!r}): expected a number, got {type(value).__name__}"
-        )
-    if math.isnan(scalar):
-        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a number, got NaN")
-    return float(scalar)
-
-
-def non_negative(owner: object, name: str, value: Any) -> float:
-    """Return a finite number >= 0 as a float; raise :class:`ConfigurationError` for anything else."""
-    result = number(owner, name, value)
-    if not 0.0 <= result < math.inf:
-        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a finite number >= 0")
-    return result
-
-
-def positive(owner: object, name: str, value: Any) -> float:
-    """Return a finite number > 0 as a float; raise :class:`ConfigurationError` for anything else."""
-    result = number(owner, name, value)
-    if not 0.0 < result < math.inf:
-        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a finite number > 0")
-    return result
-
-
-def ratio(owner: object, name: str, value: float) -> float:
-    """Return a number between 0 and 1; raise :class:`ConfigurationError` for anything else."""
-    result = number(owner, name, value)
-    if not 0.0 <= result <= 1.0:
-        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a number between 0 and 1")
-    return result
+    return float(checked(f"{type(owner).__name__}.{name}", value, float, within))
 
 
 def frozen_array(owner: object, name: str, value: ArrayLike, dtype: Any = np.float64) -> Array:
@@ -154,5 +128,7 @@ def outside(violation: float, scale: float, w: Array) -> float:
 
 
 # The metadata of fields that `Regularizer.__post_init__` checks.
-NON_NEGATIVE, POSITIVE, RATIO = ({"check": check} for check in (non_negative, positive, ratio))
+NON_NEGATIVE, POSITIVE, RATIO = (
+    {"check": partial(number, within=within)} for within in (ranges.NON_NEGATIVE, ranges.POSITIVE, ranges.FRACTION)
+)
 WEIGHTS = {"check": non_negative_array}

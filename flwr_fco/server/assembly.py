@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from flwr_fco.algorithms.contract import Algorithm, choices
+from flwr_fco.algorithms.contract import Algorithm, choices, named
 from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.replies import Mean
@@ -115,9 +115,9 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
             mail.nodes.asks = mail.asks = False
     if isinstance(strategy, MinimiseOptions):
         parts["capped"] = CappedMinimisations()
-    if kind.optional:
+    if named(kind, "columns"):
         parts["kept back"] = KeptBack()
-    if issubclass(kind, CertifiedMethod) and not kind.decides:
+    if issubclass(kind, CertifiedMethod) and not named(kind, "losses"):
         parts["other losses"] = OtherLosses()
     certifier = None
     if options.certificate_every is not None:

@@ -29,8 +29,7 @@ from flwr_fco.server.replies.bounds import IncrementBounds, check_examples
 from flwr_fco.server.replies.checks import LeftOut, Round
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.server.replies.metrics import EVALUATION, metric_objections, others_than_most
-from flwr_fco.wire.delivery import send_and_receive
-from flwr_fco.wire.envelope import QUESTION, addressed
+from flwr_fco.wire.envelope import QUESTION, addressed, send_and_receive
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.wire.queries import question_records, read_answer
 from flwr_fco.wire.questions import Answer, Question

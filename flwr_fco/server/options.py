@@ -34,7 +34,7 @@ from flwr_fco.algorithms.contract.choices import (
     Unmodified,
     Wire,
 )
-from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NATURAL, POSITIVE, checked, kinds_of
+from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, MOMENTUM, NATURAL, POSITIVE, checked, kinds_of
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.privacy import GaussianDP
@@ -52,11 +52,11 @@ AUTOMATIC = {"client_lr": 0.1, "server_lr": 1.0, "anchor_weight": 10.0, "smoothn
 Rate = float | Callable[[int], float] | Literal["auto"]
 #: Averages the metrics of a round's replies; as in Flower's ``FedAvg``.
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
-_MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
 _DENSITY = {
     "range": (lambda value: isinstance(value, Density) or 0.0 < value < 1.0, "a number between 0 and 1, or a Density")
 }
 _NONE_IS_DEFAULT = ("regularizer", "mirror_map", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
+_WEIGHT = {"range": (lambda value: 0.0 <= value <= LARGEST_WEIGHT, f"a number from 0 to {LARGEST_WEIGHT:g}")}
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "an integer from 0 to 2**32 - 1")}
 
 
@@ -297,7 +297,7 @@ class MomentumOptions:
         large. An extension; 0 is the paper's method.
     """
 
-    server_momentum: float = field(default=0.0, metadata=_MOMENTUM)
+    server_momentum: float = field(default=0.0, metadata=MOMENTUM)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -405,10 +405,8 @@ def checked_option(option: Field[Any], value: Any, kinds: Mapping[str, Any]) -> 
     if value is None and option.name in _NONE_IS_DEFAULT:
         value = option.default
     value = checked(option.name, value, kinds[option.name])
-    if "range" in option.metadata and value is not None and value != AUTO and not callable(value):
-        allowed, text = option.metadata["range"]
-        if not allowed(value):
-            raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
+    if value != AUTO and not callable(value):
+        checked(option.name, value, Any, option.metadata)
     return _checked_weights(value) if option.name == "weighting" and isinstance(value, Mapping) else value
 
 
@@ -419,9 +417,7 @@ def _checked_weights(weighting: Mapping[int, float]) -> dict[int, float]:
         number = checked(f"the partition of {name}", partition, int)
         if number < 0:
             raise ConfigurationError(f"{name}: there is no partition {partition!r}; expected a whole number >= 0")
-        weights[number] = checked(name, weight, float)
-        if not 0.0 <= weights[number] <= LARGEST_WEIGHT:
-            raise ConfigurationError(f"{name}={weight!r}; expected a number from 0 to {LARGEST_WEIGHT:g}")
+        weights[number] = checked(name, weight, float, _WEIGHT)
     if not any(weights.values()):
         raise ConfigurationError(f"weighting={dict(weighting)!r}; expected at least one weight > 0")
     return weights
@@ -577,10 +573,7 @@ def number_at(name: str, value: Rate | None, server_round: int, chosen: Mapping[
     if not callable(value):
         return float(value)
     where = f"{name}({server_round})"
-    number = float(checked(where, value(server_round), float))
-    if not 0.0 < number < math.inf:
-        raise ConfigurationError(f"{where}={number!r}; expected a finite number > 0")
-    return number
+    return float(checked(where, value(server_round), float, POSITIVE))
 
 
 def rate_text(rate: Rate) -> str:

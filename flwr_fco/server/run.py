@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting
 from flwr_fco.algorithms.contract.graph import Matrix
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.logs import log
-from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.results import Result
 from flwr_fco.server.assembly import assemble
@@ -502,7 +502,7 @@ class Run(Keeping):
     def _conclude(self, good: Sequence[Reply[Uplink]], uplinks: Sequence[Uplink]) -> dict[str, float | int]:
         """Take the server's step, if there are enough replies; return what is counted of the round."""
         current, options = self.current, self.strategy
-        least = len(current.nodes) if self.algorithm.everyone else self.strategy.participation.min_replies
+        least = len(current.nodes) if self.algorithm.reads == "everyone" else self.strategy.participation.min_replies
         skipped = len(good) < least or not uplinks or not self._update(uplinks)
         if skipped:
             why = f"at least {least} needed"

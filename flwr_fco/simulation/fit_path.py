@@ -35,7 +35,7 @@ from flwr_fco.algorithms.newton.path import models_of
 from flwr_fco.core.files import write_file
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import NON_NEGATIVE, PART, checked
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.results import Number, Result, columns_of, write_csv
@@ -325,23 +325,18 @@ class StrengthPath:
 
     def __post_init__(self) -> None:
         with_strength(self.strategy.regularizer, 1.0)
-        checked("num_strengths", self.num_strengths, int)
-        checked("ratio", self.ratio, float)
+        checked("num_strengths", self.num_strengths, int, {"range": (lambda count: count >= 2, "at least 2")})
+        checked("ratio", self.ratio, float, PART)
         checked("validate", self.validate, bool)
         strengths: Any = self.strengths
         if strengths is not None and (isinstance(strengths, str) or not isinstance(strengths, Iterable)):
             raise ConfigurationError(
                 f"strengths={self.strengths!r}; expected a list of numbers >= 0, such as [1.0, 0.1]"
             )
-        if self.num_strengths < 2 or not 0.0 < self.ratio < 1.0:
-            raise ConfigurationError(
-                f"num_strengths={self.num_strengths!r}, ratio={self.ratio!r}; expected at least 2 and a number "
-                "between 0 and 1"
-            )
         if strengths is not None:
-            numbers = [checked(f"strengths[{i}]", strength, float) for i, strength in enumerate(strengths)]
+            numbers = [checked(f"strengths[{i}]", each, float, NON_NEGATIVE) for i, each in enumerate(strengths)]
             self.strengths = sorted(numbers, reverse=True)
-            if not self.strengths or not all(0.0 <= strength < math.inf for strength in self.strengths):
+            if not self.strengths:
                 raise ConfigurationError(f"strengths={self.strengths!r}; expected finite numbers >= 0")
         if self.cv is not None:
             checked("cv", self.cv, int)

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.client_apps.training import forget_objectives
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import log
-from flwr_fco.core.threads import single_threaded_blas
-from flwr_fco.core.validation import checked, takes
+from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.server.options import check_options
 from flwr_fco.server.strategy import CompositeStrategy
@@ -284,14 +284,9 @@ def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
 
 
 def _check_numbers(num_nodes: Any, num_rounds: Any, evaluate_every: Any) -> None:
-    numbers = {"num_nodes": num_nodes, "num_rounds": num_rounds, "evaluate_every": evaluate_every}
-    for name, value in numbers.items():
-        checked(name, value, int)
-    if num_nodes < 1 or num_rounds < 0 or evaluate_every < 1:
-        raise ConfigurationError(
-            f"num_nodes={num_nodes}, num_rounds={num_rounds}, evaluate_every={evaluate_every}; expected at least one "
-            "node, no negative number of rounds, and an interval of at least 1"
-        )
+    checked("num_nodes", num_nodes, int, AT_LEAST_ONE)
+    checked("num_rounds", num_rounds, int, NATURAL)
+    checked("evaluate_every", evaluate_every, int, AT_LEAST_ONE)
 
 
 def _called(value: Any) -> str:

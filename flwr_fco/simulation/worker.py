@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import register
 from flwr_fco.client_apps.training import forget_objectives
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.spec import Spec, Specified
-from flwr_fco.core.threads import single_threaded_blas
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node

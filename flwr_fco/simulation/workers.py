@@ -16,7 +16,7 @@ from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.worker import Joined, Setup
@@ -53,9 +53,7 @@ class Workers(ABC):
     """
 
     def __init__(self, number: int) -> None:
-        self.number = checked("workers", number, int)
-        if self.number < 1:
-            raise ConfigurationError(f"workers={number}; expected at least one")
+        self.number = checked("workers", number, int, AT_LEAST_ONE)
         self._runs: dict[int, Setup] = {}
         #: Whether the workers have been closed.
         self.closed = False

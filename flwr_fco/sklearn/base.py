@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
@@ -20,7 +21,7 @@ from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.client_apps.balance import numbers_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES
@@ -30,7 +31,6 @@ from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.design import Design, is_sparse, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import (
     Parts,
     aligned_frames,
@@ -49,7 +49,7 @@ from flwr_fco.sklearn.reading import (
     scales_of,
     warn_of_units,
 )
-from flwr_fco.sklearn.reports import Judges, Summary, summary_of
+from flwr_fco.sklearn.reports import Judges, Summary, simulated, summary_of
 from flwr_fco.sklearn.solving import Solves
 from flwr_fco.strategies import FedNewton, Strengths, run_of
 
@@ -175,20 +175,12 @@ class Federated(Judges, Solves):
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
-        numbers = {self._first: float, "l1_ratio": float, "num_clients": int, "max_rounds": int, "tol": float}
-        for name, kind in (numbers | {"standardize": bool}).items():
-            checked(name, getattr(self, name), kind)
-        strength, expected = getattr(self, self._first), "> 0" if self._kind is CLASSES else ">= 0"
-        if not (0.0 <= strength < math.inf and (strength or expected == ">= 0") and 0.0 <= self.l1_ratio <= 1.0):
-            raise ConfigurationError(
-                f"{self._first}={strength!r}, l1_ratio={self.l1_ratio!r}; expected a finite number {expected} and a "
-                "number from 0 to 1"
-            )
-        if self.num_clients < 1 or self.max_rounds < 1 or not self.tol > 0.0:
-            raise ConfigurationError(
-                f"num_clients={self.num_clients!r}, max_rounds={self.max_rounds!r}, tol={self.tol!r}; expected whole "
-                "numbers >= 1 and a number > 0"
-            )
+        checked(self._first, getattr(self, self._first), float, POSITIVE if self._kind is CLASSES else NON_NEGATIVE)
+        checked("l1_ratio", self.l1_ratio, float, FRACTION)
+        for name in ("num_clients", "max_rounds"):
+            checked(name, getattr(self, name), int, AT_LEAST_ONE)
+        checked("tol", self.tol, float, {"range": (lambda tol: tol > 0.0, "a number > 0")})
+        checked("standardize", self.standardize, bool)
         if self.site_intercepts not in (None, "local") or (self.site_intercepts and not self.fit_intercept):
             raise ConfigurationError(
                 f"site_intercepts={self.site_intercepts!r}, fit_intercept={self.fit_intercept!r}; expected None for a "
@@ -359,18 +351,7 @@ class Federated(Judges, Solves):
             self._scales = scales_of([(weight, *f.moments()) for (weight, *_), f in parts])  # type: ignore[attr-defined]
         psi = self._penalty(total, outputs)
         strategy = self._strategy(psi, told, outputs, weighting=weighting, min_available_nodes=1)
-
-        def run(runs: Any, begin: Any, num_rounds: int) -> Any:
-            return simulate(
-                runs,
-                make_app(lambda context: _compared(objectives[int(context.node_config["partition-id"])])),
-                num_nodes=len(objectives),
-                num_rounds=num_rounds,
-                initial_arrays=begin,
-                progress=False,
-                on_interrupt="raise",
-            )
-
+        run = partial(simulated, [_compared(objective) for objective in objectives])
         self._weighted = split.weighted
         count = sum(objective.num_examples for objective in objectives)
         data = f"{count} rows{', weighted' * split.weighted}, of {len(objectives)} sites"

@@ -24,7 +24,7 @@ from flwr_fco.inference.federated import CLASSES, TIMES
 from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives._linear import as_strata
-from flwr_fco.objectives.class_weights import class_counts, weights_of_classes
+from flwr_fco.objectives.scikit_learn import class_counts, weights_of_classes
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer

@@ -22,6 +22,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.federated import COMPARED, ESTIMATED, SQUARES, Kind, Table
 from flwr_fco.inference.forest import forest
 from flwr_fco.inference.quality import Found, Judged, about_pairs
+from flwr_fco.objectives.base import Objective
 from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import are_parts, is_grid
@@ -282,11 +283,17 @@ def _judged(model: Any, X: Any, y: Any, groups: Any, *, bins: bool = True) -> Fo
     judged = Judged(
         FedNewton(min_available_nodes=1, **few), model._kind, np.ravel(point), sites=other._sites, bins=bins
     )
+    found: Found = simulated(objectives, judged, start, 1)
+    return found
+
+
+def simulated(objectives: Sequence[Objective], runs: Any, start: Any, num_rounds: int) -> Any:
+    """Run a strategy, or what starts like one, in this process, with a node for each objective."""
     return simulate(
-        judged,  # type: ignore[arg-type, return-value]
+        runs,
         make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
         num_nodes=len(objectives),
-        num_rounds=1,
+        num_rounds=num_rounds,
         initial_arrays=start,
         progress=False,
         on_interrupt="raise",

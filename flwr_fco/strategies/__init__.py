@@ -15,11 +15,12 @@ from flwr_fco.algorithms.contract.choices import (
     Unmodified,
     Wire,
 )
+from flwr_fco.algorithms.contract.limits import Biased, Exact, Limit, ShiftedBy, Subgradient
 from flwr_fco.algorithms.contract.theorems import theorem_rate
 from flwr_fco.algorithms.fast_dual_averaging import ModelStage
 from flwr_fco.algorithms.restricted_gradient_tracking import Stage, theorem_stages
 from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE
-from flwr_fco.server.method import Biased, Exact, Limit, ShiftedBy, Subgradient, method_of
+from flwr_fco.server.method import method_of
 from flwr_fco.server.options import (
     EveryoneOptions,
     GraphOptions,

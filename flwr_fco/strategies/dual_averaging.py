@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flwr_fco.algorithms.contract.choices import Average, Last
+from flwr_fco.algorithms.contract.limits import Biased, ShiftedBy, ToZero, Vanishing
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.fast_dual_averaging import (
     ConstrainedFastDualAveraging,
@@ -16,7 +17,6 @@ from flwr_fco.algorithms.fast_dual_averaging import (
 )
 from flwr_fco.core.validation import POSITIVE, checked_stages
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.method import Biased, Shifted, ToZero, Vanishing
 from flwr_fco.server.options import (
     GraphOptions,
     MomentumOptions,
@@ -124,7 +124,13 @@ class FastFedDA(
     WorkOptions,
     CompositeStrategy,
     algorithm=FastDualAveraging,
-    limit=Shifted(),
+    limit=ShiftedBy(
+        "a point near the solution, at a distance of the order of the option `convexity`",
+        option="convexity",
+        values=(0.1, 0.01),
+        rounds=150,
+        steps=(1, 3),
+    ),
     source="Bao and others 2022; as run by [2]",
     sends="sums of gradients and points",
     traffic="3 / 2",
@@ -212,18 +218,16 @@ class CFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging, limit=Vanishing(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class MCFedDA(CFedDA, algorithm=StagedFastDualAveraging):
+class MCFedDA(FastFedDA, algorithm=StagedFastDualAveraging, limit=Vanishing(), traffic="3 / 1; Liang's 3 / 2"):
     """MC-FedDA: C-FedDA in stages, each around the previous stage's point, with a smaller ball and a weaker psi.
 
     Parameters
     ----------
     stages : sequence of ModelStage, optional
         The schedule; the last stage has no end. Bao's LASSO experiments: rounds 250, 250, 1500, radius 1e4 / 2^s,
-        strengths 1/8, 1/16, 1/32 for s = 1, 2, 3. By default one stage, which is C-FedDA.
+        strengths 1/8, 1/16, 1/32 for s = 1, 2, 3. By default one stage without a ball, which is C-FedDA.
     smoothness : float or "auto", default 10.0
         L, Liang only. ``"auto"``: the value that the clients report before round 1.
-    radius : float, optional
-        Radius of the l1 ball of the default stage.
 
     References
     ----------
@@ -236,6 +240,9 @@ class MCFedDA(CFedDA, algorithm=StagedFastDualAveraging):
     2
     """
 
+    #: No local point enters the model.
+    last_point: bool = field(init=False, default=True)
+    smoothness: float | Literal["auto"] = field(default=10.0, metadata=POSITIVE)
     stages: Sequence[ModelStage] | None = None
 
     def __check__(self) -> None:

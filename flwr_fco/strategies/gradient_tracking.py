@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from flwr_fco.algorithms.contract.choices import Reference
+from flwr_fco.algorithms.contract.limits import Biased, DoubledStrength, Exact
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,
     DecentralizedGradientTracking,
@@ -23,7 +24,6 @@ from flwr_fco.algorithms.restricted_gradient_tracking import (
     restricted_map,
 )
 from flwr_fco.core.validation import checked_stages
-from flwr_fco.server.method import Biased, DoubledStrength, Exact
 from flwr_fco.server.options import GraphOptions, MemoryOptions, RateOptions, TrackerOptions, WorkOptions
 from flwr_fco.server.strategy import CompositeStrategy
 
@@ -91,7 +91,17 @@ class Scaffold(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algorithm 2"):
+class ReFedDAGT(
+    MemoryOptions,
+    RateOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=RestrictedGradientTracking,
+    limit=Exact(),
+    source="[2], algorithm 2",
+    remembers="a tracker",
+    traffic="1 / 1; with a sample 2 / 1",
+):
     """Restricted FedDA-GT, algorithm 2: around the start point, within a ball of the map's norm.
 
     The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``. The paper's output is
@@ -112,11 +122,10 @@ class ReFedDAGT(FedDAGT, algorithm=RestrictedGradientTracking, source="[2], algo
     --------
     >>> from flwr_fco.mirror_maps import PNorm
     >>> from flwr_fco.strategies import Average
-    >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output=Average(nonzeros=16)).tracker_start
-    'zero'
+    >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output=Average(nonzeros=16)).output
+    Average(window=None, nonzeros=16)
     """
 
-    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
     radius_squared: float | None = None
 
     def __check__(self) -> None:

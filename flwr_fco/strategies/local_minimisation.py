@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flwr_fco.algorithms.contract.limits import Exact, ShiftedBy
 from flwr_fco.algorithms.dual_fl import DualAcceleration, next_momentum
 from flwr_fco.algorithms.fed_dr import DouglasRachford
 from flwr_fco.algorithms.fed_dyn import DynamicRegularization
 from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.scaffnew import ShiftedSteps
-from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE
-from flwr_fco.server.method import Exact, ShiftedBy
+from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, POSITIVE
 from flwr_fco.server.options import (
     AUTO,
     AUTOMATIC,
@@ -247,6 +247,6 @@ class Scaffnew(
     """
 
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)
-    probability: float = field(default=0.1, metadata={"range": (lambda p: 0.0 < p <= 1.0, "0 < probability <= 1")})
+    probability: float = field(default=0.1, metadata=CHANCE)
     coin: Literal["random", "periodic"] = "random"
     batch_size: int | None = field(default=None, metadata=AT_LEAST_ONE)

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.choices import Strengths
-from flwr_fco.algorithms.newton import NewtonPath
+from flwr_fco.algorithms.contract.limits import Exact
+from flwr_fco.algorithms.newton import NewtonPath, newton_method
 from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.method import Exact
 from flwr_fco.server.options import EveryoneOptions
 from flwr_fco.server.strategy import CompositeStrategy, run_of
 
@@ -22,6 +22,7 @@ class FedNewton(
     EveryoneOptions,
     CompositeStrategy,
     algorithm=NewtonPath,
+    choose=newton_method,
     limit=Exact("the solution, in about a dozen rounds"),
     source="Lee and others 2014, on a working set",
     sends="gradient, Hessian block",

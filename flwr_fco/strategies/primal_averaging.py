@@ -6,10 +6,16 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flwr_fco.algorithms.contract.choices import Average, Last
+from flwr_fco.algorithms.contract.limits import (
+    Biased,
+    DoubledStrength,
+    ExtrapolationBias,
+    NearDoubledStrength,
+    Subgradient,
+)
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import GradientSteps, SubgradientSteps
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
-from flwr_fco.server.method import Biased, DoubledStrength, ExtrapolationBias, NearDoubledStrength, Subgradient
 from flwr_fco.server.options import PrivacyOptions, RateOptions, WorkOptions, check_local_points
 from flwr_fco.server.strategy import CompositeStrategy
 

@@ -13,13 +13,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 
+from flwr_fco.algorithms.contract.limits import Limit
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import centralized_solution, lasso_duality_gap
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.server.method import Limit, algorithm_class, method_of
+from flwr_fco.server.method import algorithm_class, method_of
 from flwr_fco.server.options import work_of
 from flwr_fco.server.strategy import CompositeStrategy, run_of
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -259,7 +260,7 @@ def _check_repeatable(make: MakeStrategy) -> None:
     options: dict[str, Any] = {"client_lr": 0.1, **_batches(7), "min_train_nodes": 1, "seed": 3}
     objectives = _problem()
     draws = isinstance(run_of(_run(make, objectives, 1, **options)[1]).plan.work, FirstOrder)
-    everyone = algorithm_class(make()).everyone
+    everyone = algorithm_class(make()).reads == "everyone"
     if not draws and not everyone:
         # Without minibatches, only the sampling of clients is random.
         options["fraction_train"] = 0.5

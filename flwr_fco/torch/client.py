@@ -38,7 +38,7 @@ from flwr_fco.client_apps.app import Mod, checked_mods
 from flwr_fco.client_apps.disclosed import recorded
 from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.client_apps.training import begin
-from flwr_fco.core.clock import check_time
+from flwr_fco.core.computing import check_time
 from flwr_fco.core.validation import checked
 from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError

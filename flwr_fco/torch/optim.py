@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flwr_fco.core.validation import MOMENTUM, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
 from flwr_fco.regularizers import PerParameter, Regularizer, Zero
@@ -569,8 +570,7 @@ class DualAveraging(_DualOptimizer):
     """
 
     def __init__(self, params: Parameters, lr: float = 1e-2, *arguments: Any, momentum: float = 0.0, **options: Any):
-        if isinstance(momentum, bool) or not isinstance(momentum, int | float) or not 0.0 <= momentum < 1.0:
-            raise ConfigurationError(f"momentum={momentum!r}; expected a number >= 0 and < 1")
+        checked("momentum", momentum, float, MOMENTUM)
         super().__init__(params, lr, *arguments, **options)
         for group in (self.defaults, *self.param_groups):
             group.setdefault("momentum", float(momentum))

@@ -100,8 +100,7 @@ class APDA(PrimalAveraging):
     name: ClassVar[str] = "apda_inexact"
     engine: ClassVar[str | None] = None
     memory: ClassVar[tuple[str, ...]] = ("sent", "local")
-    reads: ClassVar[Any] = "sums"
-    everyone: ClassVar[bool] = True
+    reads: ClassVar[Any] = "everyone"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {**PrimalAveraging.refuses, "regularizer": "its only constraint is that all clients agree"}
     )

@@ -63,8 +63,7 @@ class Decoupled(Algorithm):
 
     name: ClassVar[str] = "decoupled_prox"
     memory: ClassVar[tuple[str, ...]] = ("own",)
-    reads: ClassVar[Any] = "sums"
-    everyone: ClassVar[bool] = True
+    reads: ClassVar[Any] = "everyone"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({"mirror_map": "its server averages primal points"})
 
     @staticmethod

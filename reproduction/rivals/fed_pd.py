@@ -68,8 +68,7 @@ class PrimalDual(PrimalAveraging):
     name: ClassVar[str] = "fed_pd"
     engine: ClassVar[str | None] = None
     memory: ClassVar[tuple[str, ...]] = ("dual", "local")
-    reads: ClassVar[Any] = "sums"
-    everyone: ClassVar[bool] = True
+    reads: ClassVar[Any] = "everyone"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
         {**PrimalAveraging.refuses, "regularizer": "its fixed points are zeros of the clients' mean gradient"}
     )

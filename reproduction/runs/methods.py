@@ -69,6 +69,7 @@ def option_names(strategy: str) -> list[str]:
         return ["client", "tol"] if strategy == "local" else ["tol"]
     known = _arguments(STRATEGIES[strategy])
     own = [name for name in known if name not in _DECIDED]
+    own += [_STAGES[strategy][1]] if strategy in _STAGES and _STAGES[strategy][1] else []
     return [*own, *_of_objects(STRATEGIES[strategy]), *(PRIVACY_OPTIONS if "privacy" in known else ())]
 
 
@@ -112,7 +113,7 @@ def needs_everyone(strategy: str) -> bool:
     (True, False, False)
     """
     algorithm = None if strategy in BASELINES else method_of(STRATEGIES[strategy]).algorithm
-    return algorithm is not None and algorithm.everyone
+    return algorithm is not None and algorithm.reads == "everyone"
 
 
 def automatic_options(strategy: str) -> list[str]:
@@ -272,8 +273,8 @@ def no_stages(strategy: str, options: Mapping[str, Any]) -> str:
     return f"0, or a number as the option {needed}, that of the first stage's ball; {needed}={options.get(needed)!r}"
 
 
-def make_stages(strategy: str, length: int, num_rounds: int, options: Mapping[str, Any]) -> list[Any]:
-    """Return the stages of a run whose strategy has stages.
+def make_stages(strategy: str, length: int, num_rounds: int, options: dict[str, Any]) -> list[Any]:
+    """Return the stages of a run whose strategy has stages; an option for them alone is taken out of the options.
 
     Parameters
     ----------
@@ -282,8 +283,8 @@ def make_stages(strategy: str, length: int, num_rounds: int, options: Mapping[st
         Communications of the first stage.
     num_rounds : int
         Communications of the run.
-    options : mapping of str to value
-        Of the strategy, in kebab-case.
+    options : dict of str to value
+        Of the strategy, in snake_case.
     """
     make, needed = _STAGES[strategy]
-    return make(length, num_rounds, *([options[needed]] if needed else []))
+    return make(length, num_rounds, *([options.pop(needed)] if needed else []))

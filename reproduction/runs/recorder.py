@@ -340,12 +340,12 @@ def build_strategy(
         "on_divergence": "warn",
         "seed": settings.seed,
     }
+    options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}
     if settings.stage_rounds:
         length = _stage_length(settings)
-        decided["stages"] = make_stages(settings.strategy, length, settings.exchanges, settings.strategy_options)
+        decided["stages"] = make_stages(settings.strategy, length, settings.exchanges, options)
     elif settings.stage_accuracy:
         decided["stages"] = _stages_of_theory(settings, num_clients)
-    options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}
     return make_strategy(settings.strategy, decided, options)
 
 

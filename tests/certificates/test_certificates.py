@@ -7,7 +7,7 @@ from together import together
 from flwr_fco import certificates
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
-from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.objectives.classification import Hinge
 from flwr_fco.pooled import certify, client_weights, composite_objective
 from flwr_fco.regularizers import (
     L1,

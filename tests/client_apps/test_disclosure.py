@@ -119,7 +119,7 @@ ASKED = r"the server asks for .*; this site has fewer rows for it than min_rows=
 def test_a_site_with_few_rows_takes_part_in_no_strategy(name):
     """Of 12, 25, 7 and 16 rows; a method that needs everyone goes on without it, or ends with its name."""
     limits, options = Disclosure(min_rows=10), {}
-    if run_of(made(name)).algorithm.everyone:
+    if run_of(made(name)).algorithm.reads == "everyone":
         error = {"participation": Everyone(on_missing="error")}
         with pytest.raises(ConfigurationError, match=r"partition 2 did not give.*its last answer: .*min_rows=10"):
             refused(name, limits, **error)

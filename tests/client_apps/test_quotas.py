@@ -19,7 +19,7 @@ from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps import quotas as limits_module
 from flwr_fco.client_apps.quotas import Limits
-from flwr_fco.core import clock as clock_module
+from flwr_fco.core import computing as clock_module
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.minimisers import ENGINES
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError

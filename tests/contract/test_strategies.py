@@ -6,8 +6,8 @@ import pytest
 
 from flwr_fco import strategies
 from flwr_fco.algorithms import DualAveraging, SubgradientSteps
+from flwr_fco.algorithms.contract.limits import Biased
 from flwr_fco.regularizers import L1
-from flwr_fco.server.method import Biased
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid, method_of
 from flwr_fco.testing import check_strategy
 from flwr_fco.wire.protocol import Downlink

@@ -5,8 +5,8 @@ import types
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from flwr_fco.core import threads
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core import computing as threads
+from flwr_fco.core.computing import single_threaded_blas
 
 
 def blas_threads():

@@ -30,7 +30,7 @@ from flwr_fco.algorithms.primal_averaging import MeanState
 from flwr_fco.client_apps import find_solver
 from flwr_fco.engines.minimisers import minimise
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.objectives.classification import Hinge
 from flwr_fco.work import FirstOrder, Minimise
 
 # --- DualFL is inexact FISTA on the dual ------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from problems import app_of, start_arrays
 from flwr_fco.core.files import json_object, read_json, read_npy, read_npz, read_text, write_file, write_npy, write_npz
 from flwr_fco.datasets import memmap
 from flwr_fco.datasets.base import Samples
-from flwr_fco.datasets.cifar import cifar10
-from flwr_fco.datasets.mnist import read_idx
+from flwr_fco.datasets.images import cifar10, read_idx
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.models import arrays_from, load_npz, save_npz
 from flwr_fco.objectives import LeastSquares

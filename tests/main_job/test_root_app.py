@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.models import load_npz
 from flwr_fco.simulation import InProcessGrid

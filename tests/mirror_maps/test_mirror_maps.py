@@ -407,7 +407,7 @@ def test_the_intercept_has_threshold_zero_but_is_part_of_the_norm():
 @together(
     ("build", "message"),
     [
-        (lambda: PNorm(1.5), r"PNorm\(p=1.5\).*>= 2"),
+        (lambda: PNorm(1.5), r"PNorm\.p=1.5; expected .*>= 2"),
         (lambda: PNorm("12"), "PNorm.*number"),
         (lambda: PNorm(3.0, center=np.array([1.0, np.nan])), "center"),
         (lambda: PNorm(3.0, center=np.zeros((2, 2))), "vector"),

@@ -28,14 +28,14 @@ GROUPED = pytest.mark.parametrize("cls", [GroupLasso, SparseGroupLasso])
 @together("cls", [L1, L2Squared, ElasticNet, Nuclear])
 @together("strength", [-1.0, np.nan, np.inf, True, "1", None, np.array([1.0, 2.0])])
 def test_strengths(cls, strength):
-    with pytest.raises(ConfigurationError, match=f"{cls.__name__}\\(strength="):
+    with pytest.raises(ConfigurationError, match=f"{cls.__name__}\\.strength="):
         cls(strength)
 
 
 @together("cls", [L1Ball, L2Ball, Simplex])
 @together("radius", [0.0, -1.0, np.nan, np.inf, False, "1"])
 def test_radii(cls, radius):
-    with pytest.raises(ConfigurationError, match=f"{cls.__name__}\\(radius="):
+    with pytest.raises(ConfigurationError, match=f"{cls.__name__}\\.radius="):
         cls(radius)
 
 

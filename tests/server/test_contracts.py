@@ -8,8 +8,8 @@ import pytest
 from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.algorithms import Algorithm, DualAveraging, GradientTracking, Moved
+from flwr_fco.algorithms.contract.limits import Exact
 from flwr_fco.errors import ConfigurationError, SpecError
-from flwr_fco.server.method import Exact
 from flwr_fco.server.options import MemoryOptions
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import CompositeStrategy, Epochs, FedDualAvg, Steps, run_of

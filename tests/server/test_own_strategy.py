@@ -100,10 +100,18 @@ def test_a_method_that_remembers_says_what_and_how(memory, functions):
     assert "forgetful" not in halves()
 
 
+def test_what_a_vector_holds_is_of_a_known_kind():
+    """Misspelt, it would be compared by its length, or kept back by nobody."""
+    half = {"begin": staticmethod(Start), "holds": {"increment": "increment", "held_out": "loss"}}
+    with pytest.raises(ConfigurationError, match=r"holds=.*'loss'.*expected 'derivatives', 'columns' or 'losses'"):
+        type("Misspelt", (ClientHalf,), {"name": "holds-what", **half})
+    assert "holds-what" not in halves()
+
+
 @together(
     ("says", "expected"),
     [
-        ({"reads": "median"}, "reads='median'; expected 'mean', 'sums' or 'rows'"),
+        ({"reads": "median"}, "reads='median'; expected 'mean', 'sums', 'everyone' or 'rows'"),
         ({"refuses": ["regularizer"]}, "expected reasons by option"),
         ({"refuses": {"client_lr": "why"}}, "of mirror_map, regularizer, server_lr"),
     ],

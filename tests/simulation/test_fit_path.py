@@ -12,8 +12,8 @@ from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
-from flwr_fco.objectives.hinge import Hinge
-from flwr_fco.objectives.scales import sklearn_strength, strength_of_sklearn
+from flwr_fco.objectives.classification import Hinge
+from flwr_fco.objectives.scikit_learn import sklearn_strength, strength_of_sklearn
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
 from flwr_fco.results import Result
 from flwr_fco.simulation.fit_path import PathPoint, PathResult, StrengthPath, fit_path, plot_path

@@ -9,7 +9,7 @@ from problems import app_of, problem, start_arrays
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, Everyone, FedDualAvg, run_of
-from flwr_fco.wire import delivery
+from flwr_fco.wire import envelope as delivery
 from flwr_fco.wire import flower as _flower
 
 

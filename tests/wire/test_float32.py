@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from problems import FEATURES, app_of, clients, flat, start_arrays
 
-from flwr_fco.algorithms.dual_averaging import FLOAT32_LIMIT
+from flwr_fco.algorithms.dual_averaging import FLOAT32_LIMIT, short_wire
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -128,15 +128,17 @@ def test_the_limit():
     run_of(strategy).prepare(start_arrays(dtype=np.float32))
     state = strategy.state._replace(dual=np.array([3.0 + 900.0, 0, 0, 0, 0, 0, 3.0]), elapsed=900.0 / 0.3)
     assert np.count_nonzero(run_of(strategy).algorithm.retrieve(run_of(strategy).problem, state)) == 2
-    assert run_of(strategy).algorithm.short_wire(run_of(strategy).problem, state)
+    assert short_wire(run_of(strategy).algorithm, run_of(strategy).problem, state)
     state = state._replace(dual=np.array([3.0 + 3100.0, 0, 0, 0, 0, 0, 3.0]), elapsed=3100.0 / 0.3)
-    assert not run_of(strategy).algorithm.short_wire(run_of(strategy).problem, state)
+    assert not short_wire(run_of(strategy).algorithm, run_of(strategy).problem, state)
     assert np.finfo(np.float32).eps / 2 * FLOAT32_LIMIT < 1e-4
     # A model that is 0 has no weights to compare with; a dual that is 0 has no digits to lose.
-    assert not run_of(strategy).algorithm.short_wire(
-        run_of(strategy).problem, state._replace(dual=np.full(FEATURES + 1, 1e-3) * np.r_[np.ones(FEATURES), 0])
+    assert not short_wire(
+        run_of(strategy).algorithm,
+        run_of(strategy).problem,
+        state._replace(dual=np.full(FEATURES + 1, 1e-3) * np.r_[np.ones(FEATURES), 0]),
     )
-    assert run_of(strategy).algorithm.short_wire(run_of(strategy).problem, state._replace(dual=np.zeros(FEATURES + 1)))
+    assert short_wire(run_of(strategy).algorithm, run_of(strategy).problem, state._replace(dual=np.zeros(FEATURES + 1)))
 
 
 def test_a_client_may_answer_in_another_precision():

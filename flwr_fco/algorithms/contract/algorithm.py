@@ -67,28 +67,18 @@ class Algorithm(ClientHalf, ABC):
     `name`        by it the server's plan asks clients for their half
     `engine`      what runs the client half; None: its own :meth:`local`
     `memory`      names of what a client remembers: stamps, the ledger
-    `reads`       what :meth:`aggregate` reads of the replies: robust means, momentum, privacy
+    `reads`       what :meth:`aggregate` reads of whose replies: robust means, momentum, privacy, silent clients
+    `holds`       what the vectors to send hold that are no increments: bounds, what an owner may keep back
     `common`      the vector that is added to every client's gradients: sparse features
-    `optional`    names of what a client may keep back: Hessian blocks
     `sparse`      whether a client may work on the coordinates of its sparse features alone
-    `everyone`    whether all clients take part in every round, and silent ones are asked again
-    `compared`    whether the lengths of the clients' vectors are compared with each other
-    `decides`     names of vectors of losses, which are compared with each other as metrics are
     `refuses`     options that must keep their default, each with the reason
     ============  ========================================================================================
     """
 
     #: ``"mean"``: :meth:`Replies.mean`, in whose place another centre, momentum or noise makes sense; ``"sums"``:
-    #: weighted sums; ``"rows"``: each reply by itself.
-    reads: ClassVar[Literal["mean", "sums", "rows"]] = "mean"
-    #: Whether all clients take part in every round.
-    everyone: ClassVar[bool] = False
-    #: Whether the lengths of the clients' vectors are compared with each other (``max_ratio``): those of increments,
-    #: but not of derivatives, which depend on the units of a client's features; :meth:`check` knows what is possible.
-    #: Nor is the model's norm then compared with that of the first rounds, because each step lowers the objective.
-    compared: ClassVar[bool] = True
-    #: Names of vectors whose entries are losses that decide something, and are bounded as metrics are.
-    decides: ClassVar[tuple[str, ...]] = ()
+    #: weighted sums; ``"everyone"``: weighted sums over all clients, who take part in every round, and of whom silent
+    #: ones are asked again; ``"rows"``: each reply by itself.
+    reads: ClassVar[Literal["mean", "sums", "everyone", "rows"]] = "mean"
     #: Options that must keep their default, and why: ``"regularizer"``, ``"mirror_map"``, or ``"server_lr"`` for its
     #: value ``"auto"``.
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
@@ -96,24 +86,13 @@ class Algorithm(ClientHalf, ABC):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         who = f"{cls.__module__}.{cls.__name__}"
-        if cls.reads not in ("mean", "sums", "rows"):
-            raise ConfigurationError(f"{who}: reads={cls.reads!r}; expected 'mean', 'sums' or 'rows'")
+        if cls.reads not in ("mean", "sums", "everyone", "rows"):
+            raise ConfigurationError(f"{who}: reads={cls.reads!r}; expected 'mean', 'sums', 'everyone' or 'rows'")
         allowed = {"regularizer", "mirror_map", "server_lr"}
         if not isinstance(cls.refuses, Mapping) or not cls.refuses.keys() <= allowed:
             raise ConfigurationError(
                 f"{who}: refuses={cls.refuses!r}; expected reasons by option, of {', '.join(sorted(allowed))}"
             )
-
-    @classmethod
-    def for_options(cls, options: object) -> type[Algorithm]:
-        """Return the class that runs a strategy with these options: this one, unless an option chooses another.
-
-        Parameters
-        ----------
-        options : CompositeStrategy
-            The strategy.
-        """
-        return cls
 
     @abstractmethod
     def init(self, problem: Problem, primal: Vector) -> Any:
@@ -282,20 +261,6 @@ class Algorithm(ClientHalf, ABC):
             Present values of the options that may be ``"auto"``.
         """
         return {}
-
-    def short_wire(self, problem: Problem, state: Any) -> bool:
-        """Whether float32 is enough for a round's messages with ``wire_dtype="auto"``.
-
-        By default it is not: clients' memories and differences of successive broadcasts need all digits.
-
-        Parameters
-        ----------
-        problem : Problem
-            The model's layout, psi, h, and the round's numbers.
-        state : NamedTuple
-            The server's state as the round begins.
-        """
-        return False
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return the theoretical values of the options that can be ``"auto"``, each with its formula.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -143,9 +143,13 @@ class ClientHalf:
     #: Whether a client may do its round on the coordinates of its sparse features alone; the plan's option
     #: ``sparse-wire`` forbids it.
     sparse: ClassVar[bool] = False
-    #: Names of what a client may keep back: Hessian blocks, of which then all entries are 0 and left out. Its reply's
-    #: metrics say how many columns it allows (:data:`COLUMNS_LEFT`).
-    optional: ClassVar[tuple[str, ...]] = ()
+    #: What the vectors to send hold that are no increments: ``"derivatives"``; ``"columns"`` of a Hessian, which a
+    #: client may keep back: then all entries are 0 and left out, and its reply's metrics say how many columns it allows
+    #: (:data:`COLUMNS_LEFT`); or ``"losses"`` that decide something, and are bounded as metrics are. The lengths of
+    #: derivatives depend on the units of a client's features, so with any of these no lengths are compared
+    #: (``max_ratio``), and :meth:`check` knows what is possible. Nor is the model's norm then compared with that of the
+    #: first rounds, because each step lowers the objective.
+    holds: ClassVar[Mapping[str, Literal["derivatives", "columns", "losses"]]] = MappingProxyType({})
 
     @staticmethod
     def hear(downlink: Downlink, memory: Memory | None) -> Downlink:
@@ -339,6 +343,11 @@ def register(half: type[ClientHalf]) -> None:
             f"{half.__module__}.{half.__name__}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a "
             "method whose clients remember vectors names them in `memory` and has both `fresh` and `remember`"
         )
+    if not set(half.holds.values()) <= {"derivatives", "columns", "losses"}:
+        raise ConfigurationError(
+            f"{half.__module__}.{half.__name__}: holds={dict(half.holds)!r}; expected 'derivatives', 'columns' or "
+            "'losses' of each name, and no name of an increment"
+        )
     first = _HALVES.get(half.name)
     # A cell or a file that is run again defines the same class again.
     if first is not None and (first.__module__, first.__qualname__) != (half.__module__, half.__qualname__):
@@ -352,6 +361,11 @@ def register(half: type[ClientHalf]) -> None:
 def halves() -> Mapping[str, type[ClientHalf]]:
     """Return the client halves by the names under which a plan asks for them."""
     return MappingProxyType(_HALVES)
+
+
+def named(half: type[ClientHalf], kind: str) -> list[str]:
+    """Return the names of the vectors to send that hold something of a kind."""
+    return [name for name, own in half.holds.items() if own == kind]
 
 
 def zeros_like(downlink: Downlink) -> Vector:

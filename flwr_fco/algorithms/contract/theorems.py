@@ -146,9 +146,7 @@ def theorem_rate(
         raise ConfigurationError(f"theorem={theorem!r}; expected one of {', '.join(_THEOREMS)}")
     symbols = {}
     for name, (symbol, kind, within, text) in _CONSTANTS.items():
-        symbols[symbol] = value = checked(name, given[name], kind)
-        if not within(value):
-            raise ConfigurationError(f"{name}={value!r}; expected {text}")
+        symbols[symbol] = checked(name, given[name], kind, {"range": (within, text)})
     try:
         rate = _THEOREMS[theorem](**symbols)
     except OverflowError:

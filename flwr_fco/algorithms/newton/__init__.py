@@ -3,12 +3,11 @@
 ========================  ============================================================
 :mod:`.method`            both halves of the method
 :mod:`.path`              all strengths of a path, and the folds of a cross-validation, in each message
-:mod:`.halves`            the same for complementary halves of a stability selection
 :mod:`.dealing`           how a client deals its rows into folds and halves
-:mod:`.accelerated`       the same exchanges without a Hessian
-:mod:`.quasi_newton`      these for an l2 term
-:mod:`.model`             the quadratic model of a step, and its minimiser
-:mod:`.working_set`       the coordinates of a step
+:mod:`.information`       one exchange about one point, with the whole Hessian
+:mod:`.gradient_steps`    the same exchanges without a Hessian, and L-BFGS for an l2 term
+:mod:`.model`             the quadratic model of a step, its minimiser, and the coordinates of a step
+:mod:`.mixing`            what is asked besides where psi leaves coefficients alone
 :mod:`.terms`             what a duality gap takes of an exchange
 :mod:`.exchange`          whose an exchange is, what is possible, how far the run is
 ========================  ============================================================
@@ -21,7 +20,7 @@ from flwr_fco.algorithms.newton.gradient_steps import (
     QuasiNewtonState,
 )
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
-from flwr_fco.algorithms.newton.path import NewtonPath, PathState
+from flwr_fco.algorithms.newton.path import NewtonPath, PathState, newton_method
 
 __all__ = [
     "AcceleratedGradient",
@@ -32,4 +31,5 @@ __all__ = [
     "ProximalNewton",
     "QuasiNewton",
     "QuasiNewtonState",
+    "newton_method",
 ]

@@ -374,9 +374,8 @@ class CertifiedMethod(Algorithm):
     """
 
     engine: ClassVar[str | None] = None
-    reads: ClassVar[Any] = "sums"
-    everyone: ClassVar[bool] = True
-    compared: ClassVar[bool] = False
+    reads: ClassVar[Any] = "everyone"
+    holds: ClassVar[Mapping[str, Any]] = {"gradient": "derivatives"}
 
     tolerance: float = 1e-8
 

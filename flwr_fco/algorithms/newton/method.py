@@ -51,7 +51,6 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import (
     COLUMNS_LEFT,
-    Algorithm,
     Client,
     Downlink,
     Memory,
@@ -65,15 +64,14 @@ from flwr_fco.algorithms.contract import (
 )
 from flwr_fco.algorithms.newton import exchange, mixing
 from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, progress
-from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, AcceleratedState, QuasiNewton
+from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, AcceleratedState
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty, minimise_model, whole_groups, working_set
 from flwr_fco.algorithms.newton.terms import TERMS, Evaluated, largest_square, terms_at
-from flwr_fco.core.clock import check_time
+from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.regularizers import L2Squared
 from flwr_fco.wire.keys import POINTS
 from flwr_fco.wire.protocol import ReceivedVectors
 from flwr_fco.wire.questions import CONVEX
@@ -202,7 +200,7 @@ class ProximalNewton(CertifiedMethod):
     """
 
     name: ClassVar[str] = "proximal_newton"
-    optional: ClassVar[tuple[str, ...]] = ("block",)
+    holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "block": "columns"}
     refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
 
     #: Whether a block's diagonal is held against the curvature of its loss.
@@ -210,18 +208,6 @@ class ProximalNewton(CertifiedMethod):
 
     on_refusal: str = "gradient"
     sizes: tuple[int, int] = (SMALL, LEAST)
-
-    @classmethod
-    def for_options(cls, options: object) -> type[Algorithm]:
-        """Return a gradient method for ``hessian="none"``: L-BFGS if psi is an l2 term on all that it acts on."""
-        if getattr(options, "hessian", "block") == "block":
-            return cls
-        psi = getattr(options, "regularizer", None)
-        if not isinstance(psi, L2Squared) or psi.strength == 0.0:
-            return AcceleratedGradient
-        # Along what no term holds, separable classes would have no optimum, and small slopes.
-        everywhere = psi.weights is None or bool((np.asarray(psi.weights) > 0.0).all())
-        return QuasiNewton if everywhere else AcceleratedGradient
 
     # --- a client -------------------------------------------------------------------------------------------------
 

@@ -44,15 +44,17 @@ from flwr_fco.algorithms.contract import (
 from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.newton.dealing import check_what_leaves, chosen, errors_of, folds_of, halves_of
 from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, finished, population_of, progress
+from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, QuasiNewton
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
 from flwr_fco.algorithms.newton.mixing import corner_points, mixed, parted
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Penalty
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, reference_size
-from flwr_fco.core.clock import check_time
+from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective
+from flwr_fco.regularizers import L2Squared
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.wire.keys import FOLDS, HALVES, POINTS
 from flwr_fco.wire.protocol import ReceivedVectors
@@ -144,17 +146,12 @@ class NewtonPath(CertifiedMethod):
 
     name: ClassVar[str] = "newton_path"
     refuses: ClassVar[Mapping[str, str]] = ProximalNewton.refuses
-    decides: ClassVar[tuple[str, ...]] = ("held_out",)
+    holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "held_out": "losses"}
 
     #: What follows when all problems with folds are solved.
     _after: ClassVar[float] = VALIDATING
 
     strengths: Strengths = field(default_factory=Strengths)
-
-    @classmethod
-    def for_options(cls, options: object) -> type[Algorithm]:
-        """Return the method of one strength, if no path is asked for."""
-        return ProximalNewton.for_options(options) if getattr(options, "strengths", None) is None else cls
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -606,3 +603,20 @@ def models_of_halves(state: PathState) -> NDArray[np.float64]:
     folds = len(state.populations)
     points = np.array(state.points).reshape(-1, folds, state.points.shape[1])
     return points[1:, 1:].transpose(1, 0, 2)
+
+
+def newton_method(options: Any) -> type[Algorithm]:
+    """Return the method for the options of a FedNewton: of a path, or of one strength.
+
+    With ``hessian="none"``, it is L-BFGS if psi is an l2 term on all that it acts on, else accelerated gradients.
+    """
+    if options.strengths is not None:
+        return NewtonPath
+    if options.hessian == "block":
+        return ProximalNewton
+    psi = options.regularizer
+    if not isinstance(psi, L2Squared) or psi.strength == 0.0:
+        return AcceleratedGradient
+    # Along what no term holds, separable classes would have no optimum, and small slopes.
+    everywhere = psi.weights is None or bool((np.asarray(psi.weights) > 0.0).all())
+    return QuasiNewton if everywhere else AcceleratedGradient

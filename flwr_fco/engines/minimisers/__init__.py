@@ -11,9 +11,8 @@ import numpy as np
 from flwr_fco.core.layout import Vector
 from flwr_fco.engines.minimisers.aogm import aogm
 from flwr_fco.engines.minimisers.dual_ascent import dual_ascent
-from flwr_fco.engines.minimisers.exact import exact
 from flwr_fco.engines.minimisers.lbfgs import lbfgs, preconditioned_lbfgs
-from flwr_fco.engines.minimisers.newton_cg import newton_cg
+from flwr_fco.engines.minimisers.newton_cg import exact, newton_cg
 from flwr_fco.engines.minimisers.problem import LARGEST_GRAM, LocalProblem, local_problem
 from flwr_fco.engines.minimisers.result import Minimum, StoppingRule
 from flwr_fco.engines.minimisers.row_space import RowSpace, row_space

@@ -12,8 +12,8 @@ from flwr_fco.engines.minimisers.problem import LocalProblem
 from flwr_fco.engines.minimisers.result import Minimum, StoppingRule
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.dual_ascent import hinge_epoch, sparse_hinge_epoch
+from flwr_fco.objectives.classification import Hinge
 from flwr_fco.objectives.design import SparseDesign
-from flwr_fco.objectives.hinge import Hinge
 
 
 def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
@@ -27,7 +27,7 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
     Parameters
     ----------
     problem : LocalProblem
-        The problem of a :class:`flwr_fco.objectives.hinge.Hinge` objective.
+        The problem of a :class:`flwr_fco.objectives.classification.Hinge` objective.
     start : ndarray of float64, shape (d,)
         Determines the initial alpha: 1 where the margin at `start` is below 1, otherwise 0.
     rule : StoppingRule

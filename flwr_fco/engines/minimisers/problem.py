@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.clock import check_time
+from flwr_fco.core.computing import check_time
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import logistic_curvature, logistic_slopes, softmax_curvature, softmax_slopes

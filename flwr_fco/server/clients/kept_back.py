@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from logging import WARNING
 from typing import Any
 
-from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE
+from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE, named
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense
@@ -52,7 +52,7 @@ class KeptBack(Part):
         current = host.current
         for uplink in uplinks:
             told, asked = uplink.metrics, host.algorithm.sums(uplink.vectors)
-            for name in host.algorithm.optional if COLUMNS_LEFT in told else ():
+            for name in named(type(host.algorithm), "columns") if COLUMNS_LEFT in told else ():
                 vector = uplink.vectors.get(name)
                 if not isinstance(vector, SparseVector) or vector.indices.size or not asked[name]:
                     continue

@@ -14,8 +14,7 @@ from flwr_fco.algorithms.contract.choices import ChooseNodes
 from flwr_fco.core.logs import log
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.wire.delivery import send_and_receive
-from flwr_fco.wire.envelope import HANDSHAKE, addressed, partition_of
+from flwr_fco.wire.envelope import HANDSHAKE, addressed, partition_of, send_and_receive
 from flwr_fco.wire.protocol import Node
 
 #: Seconds to wait for the nodes' answers to the question about their partition.

@@ -13,8 +13,7 @@ from flwr.serverapp import Grid
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import Names, Units, difference, digests_of, listed, schema_number
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError
-from flwr_fco.wire.delivery import send_and_receive
-from flwr_fco.wire.envelope import NAMES, addressed, names_in
+from flwr_fco.wire.envelope import NAMES, addressed, names_in, send_and_receive
 from flwr_fco.wire.keys import UNITS
 from flwr_fco.wire.protocol import Downlink, Node
 

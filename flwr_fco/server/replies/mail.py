@@ -14,7 +14,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, Problem, To
+from flwr_fco.algorithms.contract import Algorithm, Problem, To, named
+from flwr_fco.algorithms.dual_averaging import short_wire
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
@@ -38,9 +39,8 @@ from flwr_fco.server.replies.metrics import evaluation_objections, metric_object
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.wire.arrays import config_of_round
 from flwr_fco.wire.client_state import uplink_digest
-from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.downlink import downlink_records
-from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes
+from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes, send_and_receive
 from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.keys import SCHEMA, UNITS
 from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric, without_metric
@@ -266,7 +266,7 @@ class Mail(Part):
             if sent is not None and all(sent):
                 replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
                 # If all clients must take part, a client whose answer cannot count is asked again, by message.
-                good = self._read_sent(replies, all_or_none=self._kind.everyone)
+                good = self._read_sent(replies, all_or_none=self._kind.reads == "everyone")
                 if good is not None:
                     strangers = [node for node, _ in letters if node.node_id not in self.nodes.informed]
                     plans = [] if self.spec is None else [self.spec.arrays] * len(strangers)
@@ -404,7 +404,7 @@ class Mail(Part):
         current.problem = problem = problem._replace(asked=nodes)
         current.shapes = self.algorithm.shapes(problem, state)
         if problem.plan.wire_dtype == "auto" and isinstance(self.language, OwnClients):
-            current.wire_dtype = "float32" if self.algorithm.short_wire(problem, state) else "float64"
+            current.wire_dtype = "float32" if short_wire(self.algorithm, problem, state) else "float64"
             if current.wire_dtype != self._wire_dtype:
                 text = "configure_train: the messages' vectors are %s from round %s on"
                 log(INFO, text, current.wire_dtype, server_round)
@@ -537,7 +537,7 @@ class Mail(Part):
             self.schemas.compare_units(self.grid, columns, {reply.node: reply.value.units for reply in good})
             good = [reply._replace(content=without_metric(reply.content, UNITS)) for reply in good]
         uplinks = [reply.value for reply in good]
-        if not self._kind.compared:
+        if self._kind.holds:
             uplinks = [uplink._replace(vectors={}) for uplink in uplinks]
         # Only a weight that a client claims is compared with those of others.
         weights = None if options.weighting == "examples" else [1.0] * len(good)
@@ -548,7 +548,7 @@ class Mail(Part):
             passed=self.pass_through_arrays,
             step_size=self.step_size() if self.own_loops else None,
         )
-        key, decides = options.weighted_by_key, self._kind.decides
+        key, decides = options.weighted_by_key, named(self._kind, "losses")
         metrics = [training_metrics(reply.content, reply.value, key, decides) for reply in good]
         objections = metric_objections(metrics, max_ratio_of(options), self.bounds, "metric ") | objections
         if objections:
@@ -662,7 +662,7 @@ class Mail(Part):
             The answers to keep, from all requests.
         """
         kept = list(replies)
-        everyone = self._kind.everyone
+        everyone = self._kind.reads == "everyone"
         # At most twice: a node may detect a lost state only once it has the plan.
         for _ in range(_REPEATS if self.grid is not None else 0):
             if everyone:

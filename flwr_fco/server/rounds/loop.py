@@ -35,7 +35,7 @@ from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.server.rounds.subclass import has_own_hooks, hooked_round, messages_of
 from flwr_fco.server.run import Run
 from flwr_fco.wire.arrays import NOT_FINITE, OTHER_NAMES
-from flwr_fco.wire.delivery import send_and_receive
+from flwr_fco.wire.envelope import send_and_receive
 from flwr_fco.wire.metrics import as_metrics, joined_metrics
 
 #: Maximum number of rollbacks in a row.
@@ -249,7 +249,7 @@ class _Watch:
             return True
         if not skipped:
             reason = self._watch.look(number, arrays, entries)
-            self._diverged(number, reason if run.algorithm.compared else "")
+            self._diverged(number, "" if run.algorithm.holds else reason)
             if self._keeps and self._watch.good[0] == number:
                 run.keep_state()
                 self._times = 0

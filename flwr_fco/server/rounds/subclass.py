@@ -15,7 +15,7 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.unmodified import Untrained
 from flwr_fco.server.run import Run
 from flwr_fco.wire.arrays import primal_vector
-from flwr_fco.wire.delivery import send_and_receive
+from flwr_fco.wire.envelope import send_and_receive
 from flwr_fco.wire.metrics import as_metrics
 
 #: Largest difference between a model that a hook returns and the primal point of its state, relative to its size.
@@ -82,7 +82,7 @@ def hooked_round(
             f"{name}.configure_train returned {own} messages that are not of super().configure_train in round "
             f"{server_round}: {_WHOM}"
         )
-    if not run.algorithm.everyone:
+    if run.algorithm.reads != "everyone":
         # A hook may leave messages out: nobody waits for nodes that were not asked.
         asked = {message.metadata.dst_node_id for message in messages}
         run.current.nodes = {key: node for key, node in run.current.nodes.items() if key in asked}

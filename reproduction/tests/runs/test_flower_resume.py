@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.wire import flower as _flower

@@ -39,7 +39,7 @@ def test_an_option_that_a_strategy_does_not_have_is_not_dropped(no_rates):
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_what_the_run_decides_reaches_every_strategy(name):
-    everyone = method_of(STRATEGIES[name]).algorithm.everyone
+    everyone = method_of(STRATEGIES[name]).algorithm.reads == "everyone"
     values = {"client-lr": 0.03, "server-lr": 0.5, "local-steps": 4, "clients-per-round": 16 if everyone else 8}
     settings = RunSettings.of("lasso-small", name, values, seed=9)
     psi = L1(0.5) if method_of(STRATEGIES[name]).limit.problem == "composite" else Zero()

@@ -5,7 +5,7 @@ import pytest
 from lies_of_one import make
 from problems import app_of
 
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate

@@ -9,7 +9,7 @@ from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
 from representatives import by_class, covered, crossed
 from together import together
 
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
     DFedDAGT,

@@ -14,7 +14,7 @@ from flwr_fco.strategies import Epochs, FedDualAvg
 class Whole(DualAveraging):
     """Dual averaging that refuses to go on without everybody."""
 
-    everyone = True
+    reads = "everyone"
 
 
 class Everyone(FedDualAvg, algorithm=Whole):

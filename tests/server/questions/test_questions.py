@@ -17,7 +17,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, OrthantEntropy, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
-from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.objectives.classification import Hinge
 from flwr_fco.regularizers import L1
 from flwr_fco.server.inquiry import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.simulation import InProcessGrid, simulate

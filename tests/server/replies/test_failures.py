@@ -311,10 +311,10 @@ def test_bad_arguments_are_named_with_their_value(options, message):
     [
         (lambda: FirstOrder(steps=3, epochs=1), "give one of them"),
         (lambda: Steps(0), "Steps=0; expected a whole number >= 1"),
-        (lambda: Steps(None), "Steps=None; expected a whole number >= 1"),
+        (lambda: Steps(None), "Steps=None is a NoneType; expected a whole number"),
         (lambda: Epochs(0), "Epochs=0; expected a whole number >= 1"),
         (lambda: FirstOrder(epochs=0), "epochs=0; expected a whole number >= 1"),
-        (lambda: Minimise(max_iterations=None), "max_iterations=None; expected a whole number >= 1"),
+        (lambda: Minimise(max_iterations=None), "max_iterations=None is a NoneType; expected a whole number"),
         (lambda: Minimise(tolerance=10**400), "expected a finite number > 0"),
         (lambda: Minimise(engine=np.ones(2)), "engine=.*; expected one of"),
         (lambda: Minimise(rule=np.ones(2)), "rule=.*; expected"),

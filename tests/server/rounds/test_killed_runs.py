@@ -14,7 +14,7 @@ from problems import CONSTANTS, app_of, problem, start_arrays
 from representatives import by_class
 
 from flwr_fco.callbacks import Callback, Checkpoint, Csv, EarlyStopping, JsonLines
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -39,7 +39,7 @@ def make(cls, **options):
     wanted = {"regularizer": L1(0.05), "client_lr": 0.05, "work": Steps(3, batch_size=4), "seed": 3, "batch_size": 4}
     if "regularizer" in method_of(cls).algorithm.refuses:
         del wanted["regularizer"]
-    if not method_of(cls).algorithm.everyone:
+    if method_of(cls).algorithm.reads != "everyone":
         wanted["fraction_train"] = 0.6
     wanted |= {**CONSTANTS.get(cls.__name__, {}), **options}
     return cls(**fitting(cls, wanted))

@@ -26,7 +26,7 @@ from representatives import by_class
 from together import together
 
 from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
-from flwr_fco.core.threads import single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1

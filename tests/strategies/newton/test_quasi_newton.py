@@ -12,13 +12,14 @@ from flwr_fco.algorithms.newton import AcceleratedGradient, ProximalNewton, Quas
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, L2Squared, Zero
+from flwr_fco.server.method import algorithm_class
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Everyone, FedNewton, run_of
 from flwr_fco.wire import flower
 
 
 def method(psi, hessian="none"):
-    return ProximalNewton.for_options(FedNewton(regularizer=psi, hessian=hessian))
+    return algorithm_class(FedNewton(regularizer=psi, hessian=hessian))
 
 
 def test_an_l2_term_on_all_coefficients_takes_quasi_newton_steps():
@@ -27,6 +28,13 @@ def test_an_l2_term_on_all_coefficients_takes_quasi_newton_steps():
     for psi in (Zero(), L1(0.1), L2Squared(0.0), L2Squared(0.1, weights=[0.0, 1.0])):
         assert method(psi) is AcceleratedGradient
     assert method(L2Squared(0.1), "block") is ProximalNewton
+
+
+def test_a_strategy_with_its_own_algorithm_does_not_inherit_the_choice():
+    class Mine(FedNewton, algorithm=AcceleratedGradient):
+        """Of FedNewton's options, none chooses."""
+
+    assert algorithm_class(Mine()) is AcceleratedGradient
 
 
 @pytest.mark.parametrize("strength", [1e-3, 0.1, 30.0])

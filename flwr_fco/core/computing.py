@@ -1,12 +1,16 @@
-"""The time limit of a client's work in a round, which loops check between batches."""
+"""What bounds a computation: one BLAS thread, since the order of a sum would change the last bits, and a deadline."""
 
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
+
+from threadpoolctl import ThreadpoolController
 
 from flwr_fco.errors import ConfigurationError
 
@@ -71,3 +75,38 @@ def _out_of_time(seconds: float, done: str) -> ConfigurationError:
         "max_seconds. Ask for less work, or let the client's owner raise the limit: "
         "client_app(..., limits=Limits(max_seconds=...))"
     )
+
+
+#: Nesting depth of the blocks.
+depth = 0
+_NESTED = nullcontext()
+#: The BLAS libraries of this process, and the number of imported modules when they were found.
+_searched: tuple[int, ThreadpoolController] | None = None
+
+
+def single_threaded_blas() -> AbstractContextManager[None]:
+    """Run the block with one BLAS thread; nested blocks cost nothing.
+
+    ``simulate`` opens an outer block, so that the threads are not set again for each message.
+    """
+    return _NESTED if depth else _limited()
+
+
+def _libraries() -> ThreadpoolController:
+    """Return the BLAS libraries; the search takes milliseconds and is repeated only after new imports."""
+    global _searched
+    modules = len(sys.modules)
+    if _searched is None or _searched[0] != modules:
+        _searched = (modules, ThreadpoolController())
+    return _searched[1]
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
+    global depth
+    depth += 1
+    try:
+        with _libraries().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        depth -= 1
