@@ -505,9 +505,12 @@ def test_what_a_grid_needs_besides():
     model = FederatedLogisticRegression(num_clients=2)
     app = model.client_app(lambda context: (np.eye(3), np.array(["x", "y", "z"])), classes=["x", "y"])
     grid = InProcessGrid(app, 2, raise_errors=False)
-    with flower.identity(grid.run_id), flower.quiet(50):
+    loads = model.client_app(lambda context: (np.eye(3), np.array(["x", "y", "x"])), classes=["x", "y"])
+    nameless = InProcessGrid(loads, 2, raise_errors=False)
+    with flower.identity(nameless.run_id), flower.quiet(50):
         with pytest.raises(ConfigurationError, match=r"no site names its columns, as arrays do not: .* features=30"):
-            model.fit(grid)
+            model.fit(nameless)
+    with flower.identity(grid.run_id), flower.quiet(50):
         with pytest.raises(ConfigurationError, match=r"features=5.0; expected .*, how many there are, or None"):
             model.fit(grid, features=5.0)
         with pytest.raises(

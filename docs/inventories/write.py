@@ -6,6 +6,8 @@ Neither project's own inventory is in a package that one can install, as NumPy's
 import zlib
 from pathlib import Path
 
+from flwr_fco.models import write_file
+
 # Project: {pattern of an address, where $ is the name: names}.
 NAMES = {
     "flwr": {
@@ -26,4 +28,4 @@ for project, patterns in NAMES.items():
     addresses = {name: pattern.replace("$", name) for pattern, names in patterns.items() for name in names.split()}
     lines = "".join(f"{name} py:class 1 {address} -\n" for name, address in sorted(addresses.items()))
     head = f"# Sphinx inventory version 2\n# Project: {project}\n# Version: \n# Compressed using zlib.\n"
-    (Path(__file__).parent / f"{project}.inv").write_bytes(head.encode() + zlib.compress(lines.encode(), 9))
+    write_file(Path(__file__).parent / f"{project}.inv", head.encode() + zlib.compress(lines.encode(), 9))
