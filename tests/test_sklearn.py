@@ -507,9 +507,9 @@ def test_what_a_grid_needs_besides():
     grid = InProcessGrid(app, 2, raise_errors=False)
     loads = model.client_app(lambda context: (np.eye(3), np.array(["x", "y", "x"])), classes=["x", "y"])
     nameless = InProcessGrid(loads, 2, raise_errors=False)
-    with flower.identity(nameless.run_id), flower.quiet(50):
-        with pytest.raises(ConfigurationError, match=r"no site names its columns, as arrays do not: .* features=30"):
-            model.fit(nameless)
+    refused = pytest.raises(ConfigurationError, match=r"no site names its columns, as arrays do not: .* features=30")
+    with flower.identity(nameless.run_id), flower.quiet(50), refused:
+        model.fit(nameless)
     with flower.identity(grid.run_id), flower.quiet(50):
         with pytest.raises(ConfigurationError, match=r"features=5.0; expected .*, how many there are, or None"):
             model.fit(grid, features=5.0)
