@@ -25,6 +25,7 @@ from flwr_fco.core.schema import Names, grades_of, names_of, schema_number
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.run import ENGINES, answer
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError, PublicError
+from flwr_fco.kernels.columns import num_zeros
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import SparseDesign
@@ -354,8 +355,8 @@ def _units_of(objective: Objective) -> Sequence[int]:
     design = objective.design if isinstance(objective, LinearModel) and objective.tells_units else None
     if design is None or isinstance(design, SparseDesign):
         return []
-    few = 2 * np.count_nonzero(design.matrix, axis=0) < design.shape[0]
-    return grades_of(np.where(few, 0.0, design.deviations()))
+    empty = 2 * num_zeros(design.matrix) > design.shape[0]
+    return grades_of(np.where(empty, 0.0, design.deviations()))
 
 
 def names_of_objective(objective: Objective) -> tuple[Names, Names]:

@@ -142,14 +142,14 @@ class Schemas:
         if not any(said.values()):
             return
         self._units = units = self._units or Units(d)
-        for node, grades in said.items():
-            units.add(f"node {node.node_id}" if node.partition_id is None else f"partition {node.partition_id}", grades)
+        named = ((f"node {n.node_id}" if n.partition_id is None else f"partition {n.partition_id}", n) for n in said)
+        units.add({name: said[node] for name, node in named})
         columns = np.array([j for j in units.differing() if j not in self._warned], np.intp)
         if not columns.size:
             return
         self._warned.update(columns.tolist())
-        named = [node for node, number in self._said.values() if digests_of(number)[0]][:1]
-        names = next(iter(self._asked(grid, 0, named).values()), None)
+        first = [node for node, number in self._said.values() if digests_of(number)[0]][:1]
+        names = next(iter(self._asked(grid, 0, first).values()), None)
         known = names is not None and len(names) == d
         shown = names if names is not None and known else [f"column {j}" for j in range(d)]
         warnings.warn(units.text(columns, shown), UserWarning, stacklevel=2)
