@@ -554,7 +554,7 @@ class Mail(Part):
         if objections:
             good = current.without(good, objections)
         if current.problem is not None and current.number:
-            good = current.without(good, variate_objections(self.algorithm, current.problem, current.state, good))
+            good = current.without(good, variate_objections(self.algorithm, current, good))
         self.nodes.informed.update(reply.node.node_id for reply in good)
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
