@@ -218,7 +218,7 @@ def extragradient(client: LocalClient, start: Start) -> Moved:
     trajectory: list[Vector] = []
     half_points = extrapolations(
         dual,
-        pairs(timed(objective.batches(client.rng, client.downlink.first_order, per_step=2))),
+        timed(pairs(objective.batches(client.rng, client.downlink.first_order, per_step=2))),
         elapsed=client.downlink.elapsed,
         step_size=rate,
         retrieve=plan.point,
