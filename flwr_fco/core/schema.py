@@ -150,10 +150,10 @@ def grades_of(deviations: Vector) -> list[int]:
     """
     if deviations.size > _MOST_COLUMNS or not deviations.any():
         return []
-    with np.errstate(divide="ignore"):
-        # A deviation that has overflowed counts as a large one.
-        grades = np.rint(_GRADES * np.log2(deviations).clip(max=1023.0))
-    found: list[int] = np.where(deviations > 0.0, grades + (grades >= 0.0), 0.0).astype(np.int64).tolist()
+    some = deviations > 0.0
+    # A deviation that has overflowed counts as a large one.
+    grades = np.rint(_GRADES * np.minimum(np.log2(np.where(some, deviations, 1.0)), 1023.0))
+    found: list[int] = np.where(some, grades + (grades >= 0.0), 0.0).astype(np.int64).tolist()
     return found
 
 
