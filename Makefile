@@ -144,7 +144,7 @@ EXPERIMENTS ?= all
 reproduce-quick: $(INSTALLED) ## Run all experiments in their quick mode: one claim each must hold
 	$(BIN)/python -m reproduction reproduce '$(EXPERIMENTS)' --quick --quiet --out .run/reproduce-quick
 
-reproduce: $(INSTALLED) ## Run all experiments in full (nine hours of one core, of which docs/reproduction has the parts; goes on where it was stopped) and write docs/reproduction
+reproduce: $(INSTALLED) ## Run all experiments in full (ten hours of one core, of which docs/reproduction has the parts; goes on where it was stopped) and write docs/reproduction
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m reproduction reproduce all --out .run/reproduce
 	$(BIN)/python docs/collect_reproduction.py .run/reproduce
 

@@ -4,6 +4,7 @@ from datetime import date
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
 from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
 
@@ -244,8 +245,21 @@ def test_rows_and_strata_of_one_list_are_those_of_an_array():
         ([X[:2].tolist(), []], "part 1 has no rows"),
         ([X[:2].tolist(), [[1.0, 2.0]]], "part 1 has 2 columns in X and part 0 has 3"),
         ([X[:2].tolist(), [["a", "b", "c"]] * 2], "part 1: could not convert string"),
+        ([None, X[:2]], r"part 0 is a NoneType of shape \(\); expected a table"),
+        ([X[:2], X[0]], r"part 1 is a ndarray of shape \(3,\); expected a table"),
     ],
 )
 def test_lists_that_are_no_tables_are_refused_by_their_part(features, message):
     with pytest.raises(ConfigurationError, match=message):
         FederatedLasso(0.1).fit(features, [[1.0, 2.0], [1.0, 2.0]])
+
+
+@pytest.mark.parametrize("odd", [None, 1.0, np.array(1.0), sparse.csr_array(np.ones((2, 1))), iter([1.0, 2.0])])
+def test_parts_of_targets_and_of_weights_without_rows_are_refused_by_their_part(odd):
+    parts, full = [X[:2], X[2:4]], [Y[:2], Y[2:4]]
+    with pytest.raises(ConfigurationError, match=f"part 1 of sample_weight is a {type(odd).__name__}; expected an arr"):
+        FederatedLasso(0.1).fit(parts, full, sample_weight=[np.ones(2), odd])
+    with pytest.raises(ConfigurationError, match=f"part 0 of y is a {type(odd).__name__}; expected an array or a list"):
+        FederatedLasso(0.1).fit(parts, [odd, full[1]])
+    with pytest.raises(ConfigurationError, match="part 1 of y has rows of unequal length"):
+        FederatedLasso(0.1).fit(parts, [full[0], [[1.0], [1.0, 2.0]]])

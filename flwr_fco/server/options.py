@@ -405,7 +405,8 @@ def checked_option(option: Field[Any], value: Any, kinds: Mapping[str, Any]) -> 
     if value is None and option.name in _NONE_IS_DEFAULT:
         value = option.default
     value = checked(option.name, value, kinds[option.name])
-    if value != AUTO and not callable(value):
+    # A matrix, which has no range, is equal to nothing.
+    if "range" in option.metadata and value != AUTO and not callable(value):
         checked(option.name, value, Any, option.metadata)
     return _checked_weights(value) if option.name == "weighting" and isinstance(value, Mapping) else value
 
@@ -723,7 +724,7 @@ def _advice(cls: type[CommonOptions], name: str, options: Mapping[str, Any], tak
     """Return what to do instead of giving an option that a strategy does not have, with the mark before it."""
     value = options[name]
     # 1 is a number of weights, and 1.0 a share.
-    share = name == "sparsity" and (value == 0 or (isinstance(value, float) and not value > 1.0))
+    share = name == "sparsity" and isinstance(value, int | float) and not value > isinstance(value, float)
     if share and value == 0:
         return "; without it no weight is left out"
     meant = "density" if share else "privacy" if name in _OF_PRIVACY else name
@@ -757,7 +758,9 @@ def _objection(cls: type[CommonOptions], option: str) -> str:
     try:
         ours(**{option: value})
     except ConfigurationError as error:
-        return f"{error}".removeprefix(f"{option}={value!r}: ")
+        # Of a value that the user has not given nothing is said.
+        why = f"{error}".removeprefix(f"{option}={value!r}: ")
+        return why.replace(f"={value!r} is a {type(value).__name__}; expected", "= takes")
     return ""
 
 

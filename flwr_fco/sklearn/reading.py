@@ -54,8 +54,13 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
     aligned = [own if hasattr(own, "shape") else _table(own, f"part {number}") for number, own in enumerate(X)]
     first = columns_in(X[0])
     for number, features in enumerate(aligned):
-        if not features.shape[0]:
+        if features.shape[:1] == (0,):
             raise ConfigurationError(f"part {number} has no rows; leave it out")
+        if len(features.shape) != 2:
+            raise ConfigurationError(
+                f"part {number} is a {type(X[number]).__name__} of shape {features.shape}; expected a table, of rows "
+                "and columns"
+            )
         width, expected, names = features.shape[-1], aligned[0].shape[-1], columns_in(features)
         if names and first and (sorted(names) != sorted(first) or len(set(names)) < len(names)):
             twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -85,12 +90,13 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
         if names != first:
             aligned[number] = features[first]
         for name, parts in beside.items():
-            if features.shape[0] != len(parts[number]):
+            count = _count(parts[number], f"part {number} of {name}")
+            if features.shape[0] != count:
                 raise ConfigurationError(
-                    f"part {number} has {features.shape[0]} rows in X and {len(parts[number])} in {name}; expected as "
-                    "many"
+                    f"part {number} has {features.shape[0]} rows in X and {count} in {name}; expected as many"
                 )
-        if isinstance(np.asarray(y[number]).flat[0], str) != isinstance(np.asarray(y[0]).flat[0], str):
+        targets = _table(y[number], f"part {number} of y")
+        if isinstance(targets.flat[0], str) != isinstance(np.asarray(y[0]).flat[0], str):
             raise ConfigurationError(
                 f"part {number} has other labels than part 0: texts and numbers; expected one kind"
             )
@@ -108,6 +114,15 @@ def _table(rows: Any, whose: str) -> NDArray[Any]:
         return np.asarray(rows)
     except ValueError as error:
         raise PublicError(f"{whose} has rows of unequal length; expected as many numbers in each") from error
+
+
+def _count(given: Any, whose: str) -> int:
+    try:
+        return len(given)
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{whose} is a {type(given).__name__}; expected an array or a list with an entry for each row"
+        ) from error
 
 
 def are_parts(X: Any) -> bool:

@@ -320,6 +320,8 @@ def test_what_a_method_refuses_is_told_with_its_reason():
         (DualFL, {"sparsity": 0.9}, "no place for psi"),
         (FedDAGT, {"sparsity": 0.9}, "here write regularizer=L1"),
         (FedNewton, {"sparsity": 9}, "certifies its last point"),
+        (MCFedDA, {"client_weights": {3: 2.0}}, "weighting= takes 'examples' or 'uniform' or None"),
+        (FedDualAvg, {"sparsity": np.array([0.5, 0.5])}, r"write output=Last\(nonzeros=array"),
         (DualFL, {"client_manager": None}, "asks every node in every round"),
         (DualFL, {"proximal_mu": 0.1}, "FedProx has it as penalty="),
         (FedDualAvg, {"on_evaluate_config_fn": None}, "evaluate_config=.* `configure_evaluate`"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from logging import WARNING
 from typing import Any
 
@@ -140,15 +141,19 @@ def messages_of(
     Raises
     ------
     ConfigurationError
-        If it returns None.
+        If it returns None, or something else that is no messages.
     """
-    messages = getattr(strategy, hook)(server_round, arrays, config, grid)
-    if messages is None:
+    returned = getattr(strategy, hook)(server_round, arrays, config, grid)
+    messages = list(returned) if isinstance(returned, Iterable) else [returned]
+    odd = [own for own in messages if not isinstance(own, Message)]
+    if odd:
+        given = "None" if returned is None else f"a {type(returned).__name__}"
+        held = f" that holds a {type(odd[0]).__name__}" if odd[0] is not returned else ""
         raise ConfigurationError(
-            f"{type(strategy).__name__}.{hook} returned None; expected messages: end it with `return super().{hook}("
-            "server_round, arrays, config, grid)`, or with `return []` to ask nobody in a round"
+            f"{type(strategy).__name__}.{hook} returned {given}{held}; expected messages: end it with `return super()."
+            f"{hook}(server_round, arrays, config, grid)`, or with `return []` to ask nobody in a round"
         )
-    return list(messages)
+    return messages
 
 
 def check_configured(run: Run, server_round: int) -> None:

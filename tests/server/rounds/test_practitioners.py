@@ -226,6 +226,14 @@ def test_a_hook_without_return_is_told_what_to_return(hook):
         simulate(strategy, client_app(), num_nodes=NODES, num_rounds=1, initial_arrays=START, progress=False)
 
 
+@pytest.mark.parametrize("hook", ["configure_train", "configure_evaluate"])
+@pytest.mark.parametrize(("returned", "told"), [(5, "a int"), ([1, 2], "a list that holds a int")])
+def test_a_hook_that_returns_no_messages_is_told_what_to_return(hook, returned, told):
+    strategy = type("Odd", (FedDualAvg,), {hook: lambda *_: returned})(client="unmodified")
+    with pytest.raises(ConfigurationError, match=rf"Odd\.{hook} returned {told}; expected messages"):
+        simulate(strategy, client_app(), num_nodes=NODES, num_rounds=1, initial_arrays=START, progress=False)
+
+
 def test_a_client_app_without_evaluate_is_told_of_it():
     told, options = r"has no @app\.evaluate\(\).*fraction_evaluate=0\.0", {"num_nodes": NODES, "progress": False}
     for base in (FedDualAvg(client="unmodified"), FedAvg()):
