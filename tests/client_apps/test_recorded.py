@@ -114,6 +114,13 @@ def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
     assert "round 1: asked for an evaluation; sent arrays: none; numbers: num-examples, loss" in lines()[-1]
 
 
+@pytest.mark.parametrize(("share", "what"), [(None, ""), (0.0, " of zeros")])
+def test_estimates_that_are_kept_back_are_zeros_in_the_record(lines, share, what):
+    app = app_of(clients((200, 200)), disclosure=Disclosure(hessian_share=share))
+    ask(InProcessGrid(app, 2, raise_errors=False), question("estimates"))
+    assert f"sent arrays: estimate[7]{what}, error[7]{what}; numbers: " in lines()[-1]
+
+
 def test_a_block_that_is_kept_back_is_sent_with_no_number(lines):
     objectives = sites()
     start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
