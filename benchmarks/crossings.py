@@ -2,7 +2,7 @@
 
     python benchmarks/crossings.py            both numbers (seconds)
     python benchmarks/crossings.py --top 20   also the pairs of files between which most calls go
-    python benchmarks/crossings.py --strategy FedDAGT    another strategy
+    python benchmarks/crossings.py --strategy FedDAGT    another strategy; torch: FedDualAvg with a model of PyTorch
     python benchmarks/crossings.py --quick    the same: one round is all there is
 
 The second of three rounds of a strategy on LASSO dataset I of 'Federated Composite Optimization', in the in-process
@@ -31,6 +31,7 @@ from flwr.app import Array, ArrayRecord
 import flwr_fco
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import lasso
+from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L1
 from flwr_fco.server.run import Run
 from flwr_fco.simulation import simulate, warmup
@@ -82,6 +83,25 @@ class Crossings:
                     self._delivery = frame
 
 
+def objectives_of(name: str) -> dict[int, Objective]:
+    """Return the clients' losses by partition."""
+    shards = {partition: lasso("I").objective(partition) for partition in range(NODES)}
+    if name != "torch":
+        return shards
+    import torch
+
+    from flwr_fco.torch import TorchObjective
+
+    def loss(model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        return torch.nn.functional.mse_loss(model(batch[0])[:, 0], batch[1])
+
+    models = {}
+    for partition, own in shards.items():
+        data = [torch.tensor(array, dtype=torch.float32) for array in (own.features, own.targets)]
+        models[partition] = TorchObjective(torch.nn.Linear(own.features.shape[1], 1), loss, data)
+    return models
+
+
 def second_round(name: str) -> Crossings:
     """Return the crossings of a strategy's round in which every client has its data and the plan."""
     found = Crossings()
@@ -92,13 +112,12 @@ def second_round(name: str) -> Crossings:
         sys.setprofile(found if server_round == ROUND else None)
         return open_round(self, server_round, *arguments, **options)
 
-    objectives = {partition: lasso("I").objective(partition) for partition in range(NODES)}
-    strategy = STRATEGIES[name](
+    objectives = objectives_of(name)
+    strategy = STRATEGIES["FedDualAvg" if name == "torch" else name](
         regularizer=L1(0.2), client_lr=0.001, work=Epochs(1, batch_size=10), fraction_evaluate=0.0
     )
-    start = ArrayRecord(
-        {"coefficients": Array(np.zeros(objectives[0].layout.size - 1)), "intercept": Array(np.zeros(1))}
-    )
+    entries = objectives[0].layout.entries
+    start = ArrayRecord({entry.name: Array(np.zeros(entry.shape, entry.dtype)) for entry in entries})
     Run.open_round = watched  # type: ignore[method-assign]
     try:
         simulate(
@@ -118,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="accepted, as of the other benchmarks")
     parser.add_argument("--top", type=int, default=0, metavar="N", help="print the N pairs of files with most calls")
-    parser.add_argument("--strategy", default="FedDualAvg", choices=["FedDualAvg", "FedDAGT", "FeDualEx"])
+    parser.add_argument("--strategy", default="FedDualAvg", choices=["FedDualAvg", "FedDAGT", "FeDualEx", "torch"])
     options = parser.parse_args()
     warmup()
     found = second_round(options.strategy)

@@ -5,6 +5,7 @@ import re
 import tomllib
 from functools import cache
 from pathlib import Path
+from pydoc import locate
 
 import pytest
 
@@ -59,6 +60,20 @@ def test_every_path_that_contributing_names_exists():
     assert len(paths) > 10
     for path in paths:
         assert (ROOT / path.rstrip(".")).exists(), path
+
+
+def test_every_name_of_the_package_in_pages_and_references_exists():
+    """What moves to another module takes along the pages that name it; a function is no module that has its name."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    names = {name for page in pages for name in re.findall(r"flwr_fco(?:\.[A-Za-z_]\w*)+", read(page))}
+    code = [path for part in ("flwr_fco", "reproduction") for path in (ROOT / part).rglob("*.py")]
+    names |= {name for path in code for name in re.findall(r":mod:`~?(flwr_fco\.[\w.]+)`", read(path))}
+    called = {name for path in code for name in re.findall(r":(?:func|class):`~?(flwr_fco\.[\w.]+)`", read(path))}
+    assert len(names) > 30
+    assert len(called) > 30
+    pytest.importorskip("torch", reason="pip install torch")
+    assert not [name for name in sorted(names) if locate(name) is None]
+    assert not [name for name in sorted(called) if not callable(locate(name))]
 
 
 def test_every_check_that_contributing_names_exists():

@@ -176,7 +176,7 @@ class QuestionHandler:
         data, asks = self.evaluation if held_out else self.training, f"an answer to its question {asked.kind!r}"
         objective = data.objective(context, partition_of(context), asks)
         check_layout(objective.layout, asked.layout)
-        with limits.clock(single_threaded=True), server_buffers(objective, asked.pass_through):
+        with limits.clock(), single_threaded_blas(), server_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)
             if asked.kind == BINS:
                 answer = as_bins_may_leave(answer, asked, objective, discloses, context)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -189,22 +189,20 @@ class Limits:
             As for :func:`~flwr_fco.client_apps.find_solver`.
         """
         self.check_downlink(downlink, objective.num_examples)
-        with self.clock(single_threaded=True):
-            return solver(downlink, objective, state, rng)
-
-    @contextmanager
-    def clock(self, *, single_threaded: bool = False) -> Iterator[None]:
-        """Start a local solver's time limit: within the block, :func:`timed` raises once the time is up.
-
-        Parameters
-        ----------
-        single_threaded : bool, default False
-            Whether BLAS is limited to one thread within the block; see :mod:`flwr_fco.core.computing`.
-        """
+        # As `clock`, which would take longer than all checks.
         before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:
-            with single_threaded_blas() if single_threaded else nullcontext():
-                yield
+            with single_threaded_blas():
+                return solver(downlink, objective, state, rng)
+        finally:
+            deadline.at = before
+
+    @contextmanager
+    def clock(self) -> Iterator[None]:
+        """Start a local solver's time limit: within the block, :func:`timed` raises once the time is up."""
+        before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
+        try:
+            yield
         finally:
             deadline.at = before
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from logging import ERROR
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from weakref import finalize
 
 import numpy as np
@@ -25,6 +25,7 @@ from flwr_fco.core.schema import Names, grades_of, names_of, schema_number
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.run import ENGINES, answer
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError, PublicError
+from flwr_fco.kernels.columns import num_zeros
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import SparseDesign
@@ -111,14 +112,12 @@ class KeptObjectives:
 
 LoadObjective = Callable[[Context], Objective]
 _UNREADABLE = "the server's message cannot be read"
-_Fact = TypeVar("_Fact")
 
 #: Objectives of this process by (app, role, run, partition). Not in the app itself: Flower's simulation may pickle the
 #: app with every message, and all copies must find the objectives that the first one loaded.
 _objectives = KeptObjectives()
 #: Plans already checked, with the limits they were checked against; keyed by identity, as every message has one.
 _allowed_plans: dict[int, tuple[Plan, Limits]] = {}
-_fitting_plans: dict[int, tuple[Plan, None]] = {}
 #: What objectives say of their names, by identity, as a user's may have no hash. 100,000 names take longer than a step.
 _schemas: dict[int, float] = {}
 
@@ -191,7 +190,11 @@ def _check_plan(plan: Plan, limits: Limits) -> None:
     checked = _allowed_plans.get(id(plan))
     if checked is None or checked[1] is not limits:
         limits.check_plan(plan)
-        _remember(_allowed_plans, plan, limits)
+        # Bind psi and h, and refuse incompatible pairs, so that a local solver's calls to them cannot fail.
+        plan.h.require(plan.psi)
+        if len(_allowed_plans) >= 64:
+            _allowed_plans.clear()
+        _allowed_plans[id(plan)] = plan, limits
 
 
 class ClientData(NamedTuple):
@@ -272,7 +275,10 @@ class TrainingHandler:
             task = begin(message, context, self.limits)
         except (PlanMissingError, StateMissingError) as error:
             return missing_reply(message, error)
-        uplink, state, num_examples = self._solve(context, partition_of(context), task.downlink, task.state, task.rng)
+        downlink, partition = task.downlink, partition_of(context)
+        # Not kept with the plan: who defines an algorithm anew in a notebook has the same plan.
+        half = _half_of(downlink.plan.solver)
+        uplink, state, num_examples = self._solve(half, context, partition, downlink, task.state, task.rng)
         return task.answer(uplink, state, num_examples)
 
     def learn(self, contexts: Sequence[Context], plan: Spec, digest: str, header: str) -> None:
@@ -293,11 +299,11 @@ class TrainingHandler:
         """
         if not tasks:
             return
-        partitions = [partition_of(context) for context in contexts]
-        generators = random_generators(tasks[0][0].plan.seed, server_round, partitions)
+        plan, partitions = tasks[0][0].plan, [partition_of(context) for context in contexts]
+        half, generators = _half_of(plan.solver), random_generators(plan.seed, server_round, partitions)
         for context, partition, rng, (downlink, state) in zip(contexts, partitions, generators, tasks, strict=True):
             before = None if state is None else ReceivedState(state)
-            uplink, after, num_examples = self._solve(context, partition, downlink, before, rng)
+            uplink, after, num_examples = self._solve(half, context, partition, downlink, before, rng)
             answer = sent(uplink, num_examples)
             if downlink.stamp is not None:
                 vectors = answer.vectors
@@ -308,6 +314,7 @@ class TrainingHandler:
 
     def _solve(
         self,
+        half: type[ClientHalf],
         context: Context,
         partition: int,
         downlink: Downlink,
@@ -315,15 +322,8 @@ class TrainingHandler:
         rng: np.random.Generator,
     ) -> tuple[Uplink, Any, int]:
         plan = downlink.plan
-        # Not kept with the plan: who defines an algorithm anew in a notebook has the same plan.
-        half = _half_of(plan.solver)
         objective = self.data.objective(context, partition, f"a round of training ({plan.solver})")
         check_layout(objective.layout, plan.layout)
-        if id(plan) not in _fitting_plans:
-            with clear_errors(_UNREADABLE):
-                # Bind psi and h, and refuse incompatible pairs, so that a local solver's calls to them cannot fail.
-                plan.h.require(plan.psi)
-            _remember(_fitting_plans, plan, None)
         passes_through = plan.layout.passed_through
         if passes_through:
             objective.load_buffers(downlink.pass_through)
@@ -355,8 +355,8 @@ def _units_of(objective: Objective) -> Sequence[int]:
     design = objective.design if isinstance(objective, LinearModel) and objective.tells_units else None
     if design is None or isinstance(design, SparseDesign):
         return []
-    few = 2 * np.count_nonzero(design.matrix, axis=0) < design.shape[0]
-    return grades_of(np.where(few, 0.0, design.deviations()))
+    empty = 2 * num_zeros(design.matrix) > design.shape[0]
+    return grades_of(np.where(empty, 0.0, design.deviations()))
 
 
 def names_of_objective(objective: Objective) -> tuple[Names, Names]:
@@ -408,9 +408,3 @@ def check_layout(client: Layout, server: Layout) -> None:
         raise ConfigurationError(
             f"{OTHER_MODEL} {server.shapes}, this client's objective has {client.shapes}. {advice}"
         )
-
-
-def _remember(facts: dict[int, tuple[Plan, _Fact]], plan: Plan, fact: _Fact) -> None:
-    if len(facts) >= 64:
-        facts.clear()
-    facts[id(plan)] = (plan, fact)

@@ -150,10 +150,10 @@ def grades_of(deviations: Vector) -> list[int]:
     """
     if deviations.size > _MOST_COLUMNS or not deviations.any():
         return []
-    with np.errstate(divide="ignore"):
-        # A deviation that has overflowed counts as a large one.
-        grades = np.rint(_GRADES * np.log2(deviations).clip(max=1023.0))
-    found: list[int] = np.where(deviations > 0.0, grades + (grades >= 0.0), 0.0).astype(np.int64).tolist()
+    some = deviations > 0.0
+    # A deviation that has overflowed counts as a large one.
+    grades = np.rint(_GRADES * np.minimum(np.log2(np.where(some, deviations, 1.0)), 1023.0))
+    found: list[int] = np.where(some, grades + (grades >= 0.0), 0.0).astype(np.int64).tolist()
     return found
 
 
@@ -165,7 +165,7 @@ def grades_in(said: Any) -> Sequence[int]:
     said : Any
         A list of whole numbers.
     """
-    known = isinstance(said, list) and all(type(grade) is int and abs(grade) <= _LARGEST for grade in said)
+    known = isinstance(said, list) and {*map(type, said)} == {int} and -_LARGEST <= min(said) <= max(said) <= _LARGEST
     return said if known else ()
 
 
@@ -180,8 +180,8 @@ class Units:
     Examples
     --------
     >>> units = Units(2)
-    >>> for site, deviations in {"north": [10.0, 1.0], "south": [9.0, 1000.0]}.items():
-    ...     units.add(site, grades_of(np.array(deviations)))
+    >>> deviations = {"north": [10.0, 1.0], "south": [9.0, 1000.0]}
+    >>> units.add({site: grades_of(np.array(own)) for site, own in deviations.items()})
     >>> units.differing()
     array([1])
     >>> units.text(units.differing(), ["age", "crp"]).partition(": ")[2].partition(".")[0]
@@ -193,27 +193,24 @@ class Units:
         self._low, self._high = np.full(d, _LARGEST + 1), np.full(d, -_LARGEST - 1)
         self._low_at, self._high_at = np.zeros(d, np.intp), np.zeros(d, np.intp)
 
-    def add(self, site: str, grades: Sequence[int]) -> None:
-        """Take what a site says; grades of another number of columns are none.
+    def add(self, said: Mapping[str, Sequence[int]]) -> None:
+        """Take what sites say; grades of another number of columns are none.
 
         Parameters
         ----------
-        site : str
-            Its name.
-        grades : sequence of int, length d
-            Of :func:`grades_of`.
+        said : mapping of str to sequence of int, length d
+            Of :func:`grades_of`, by the site's name.
         """
-        said = np.array(grades, np.int64)
-        if said.size != self._low.size:
+        whole = {site: grades for site, grades in said.items() if len(grades) == self._low.size}
+        if not whole:
             return
-        exponents = said - (said > 0)
-        for extreme, at, beyond in (
-            (self._low, self._low_at, exponents < self._low),
-            (self._high, self._high_at, exponents > self._high),
-        ):
-            beyond &= said != 0
-            extreme[beyond], at[beyond] = exponents[beyond], len(self._sites)
-        self._sites.append(site)
+        table = np.array([*whole.values()])
+        for extreme, at, sign in ((self._low, self._low_at, 1), (self._high, self._high_at, -1)):
+            exponents = np.where(table == 0, _LARGEST + 1, sign * (table - (table > 0)))
+            rows, smallest = exponents.argmin(axis=0), exponents.min(axis=0)
+            beyond = smallest < sign * extreme
+            extreme[beyond], at[beyond] = sign * smallest[beyond], len(self._sites) + rows[beyond]
+        self._sites += whole
 
     def differing(self) -> NDArray[np.intp]:
         """Return the columns that differ more than 5 times between sites, whatever the grades have lost."""

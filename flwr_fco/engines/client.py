@@ -115,8 +115,8 @@ class LocalClient(NamedTuple):
         if has_sparse_rows(self.objective):
             tell_dense(plan, f"{plan.solver} moves all of them in every step")
         moved, steps = point.copy(), 0
-        drawn = timed(self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if in_pairs else 1))
-        for batch in pairs(drawn) if in_pairs else drawn:
+        drawn = self.objective.batches(self.rng, self.downlink.first_order, per_step=2 if in_pairs else 1)
+        for batch in timed(pairs(drawn) if in_pairs else drawn):
             step(moved, batch)
             steps += 1
         return Moved(moved - point, rate * steps, steps)

@@ -43,30 +43,14 @@ def dual_steps(client: LocalClient, start: Start) -> Moved:
         each = one_by_one(downlink, client.objective, dual, client.rng, shift)
         trajectory = np.array([dual - start.point for _ in each])
         steps = len(trajectory)
+    elif client.features is not None:
+        steps = client.features.dual_steps(downlink, dual, client.rng, shift)
+    elif (done := compiled_steps(downlink, client.objective, dual, client.rng, shift)) is not None:
+        steps = done
     else:
-        features = client.features
-        if features is None:
-            steps = take_whole_steps(downlink, client.objective, dual, client.rng, shift)
-        else:
-            steps = features.dual_steps(downlink, dual, client.rng, shift)
+        steps = sum(1 for _ in one_by_one(downlink, client.objective, dual, client.rng, shift))
     dual -= start.point
     return Moved(dual, rate * steps, steps, trajectory=trajectory)
-
-
-def take_whole_steps(
-    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
-) -> int:
-    """Take local steps of dual averaging on all coordinates; return their number.
-
-    Parameters
-    ----------
-    downlink, objective, dual, rng, shift
-        As in :func:`one_by_one`.
-    """
-    steps = compiled_steps(downlink, objective, dual, rng, shift)
-    if steps is None:
-        steps = sum(1 for _ in one_by_one(downlink, objective, dual, rng, shift))
-    return steps
 
 
 def one_by_one(
@@ -234,7 +218,7 @@ def extragradient(client: LocalClient, start: Start) -> Moved:
     trajectory: list[Vector] = []
     half_points = extrapolations(
         dual,
-        pairs(timed(objective.batches(client.rng, client.downlink.first_order, per_step=2))),
+        timed(pairs(objective.batches(client.rng, client.downlink.first_order, per_step=2))),
         elapsed=client.downlink.elapsed,
         step_size=rate,
         retrieve=plan.point,

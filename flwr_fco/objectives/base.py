@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from itertools import chain, repeat
 from typing import Any, ClassVar, Literal, NamedTuple, NoReturn
@@ -259,13 +259,16 @@ class Objective(ABC):
         >>> [len(rows) for rows in objective.batches(np.random.default_rng(0), FirstOrder(epochs=1, batch_size=2))]
         [2, 2, 1]
         """
-        if work.batch_size is None:
-            for _ in range(work.num_draws(self.num_examples, per_step)):
-                yield None
+        # Of epochs, so that iterating over batches runs no Python code here.
+        return chain.from_iterable(self._epochs(rng, work, per_step))
+
+    def _epochs(self, rng: np.random.Generator, work: FirstOrder, per_step: int) -> Iterator[Iterable[Batch]]:
+        size = work.batch_size
+        if size is None:
+            yield repeat(None, work.num_draws(self.num_examples, per_step))
             return
         for order in shuffled_epochs(self.num_examples, rng, work, per_step):
-            for start in range(0, order.size, work.batch_size):
-                yield order[start : start + work.batch_size]
+            yield [order[start : start + size] for start in range(0, order.size, size)]
 
     def linear_data(self) -> LinearData | None:
         """Return the data of a mean of losses of linear predictions; None for any other objective.

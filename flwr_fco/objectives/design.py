@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import date, time, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.schema import Names, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.kernels.columns import deviations
 from flwr_fco.kernels.losses import add_rows, margins
 from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
 
@@ -29,8 +30,7 @@ CHUNK = 4096
 #: of the time for so few columns.
 BLOCK = 2**19
 SMALLEST_BLOCK = 64
-#: Numbers converted to float64 at a time for the columns' deviations, and the fewest rows for which there are any.
-WIDENED = 2**22
+#: The fewest rows for which columns have deviations.
 FEWEST_ROWS = 20
 #: The fewest values of a column that has a unit, among so many rows; 4 times the variance of a deviation's logarithm.
 _FEWEST_VALUES, _LOOKED_AT, _VARIANCE = 6, 64, 0.1
@@ -259,32 +259,11 @@ class Design:
         with k the kurtosis, and is not said above .16.
         """
         n, d = self.shape
-        if n < FEWEST_ROWS:
-            return np.zeros(d)
-        # Rows that are far apart, because they may be sorted.
-        few = self._num_values(np.unique(np.linspace(0, n - 1, _LOOKED_AT).astype(np.int64))) < _FEWEST_VALUES
-        with np.errstate(over="ignore", invalid="ignore"):
-            deviations, kurtosis = self._spread()
-            return np.asarray(np.where(few | (kurtosis - 1.0 > _VARIANCE * n), 0.0, deviations))
+        return np.zeros(d) if n < FEWEST_ROWS else self._deviations(_far_apart(n))
 
-    def _num_values(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many different values each column has in some rows."""
-        found = np.sort(self.matrix[rows], axis=0)
-        return np.asarray(1 + (np.diff(found, axis=0) > 0.0).sum(axis=0))
-
-    def _spread(self) -> tuple[Vector, Vector]:
-        """Return standard deviation and kurtosis of each column."""
-        n, d = self.shape
-        deviations, kurtosis = np.empty(d), np.empty(d)
-        step = max(1, WIDENED // n)
-        for start in range(0, d, step):
-            on = slice(start, start + step)
-            part = self.matrix[:, on].astype(np.float64)
-            deviations[on] = part.std(axis=0)
-            part -= part.mean(axis=0)
-            part /= np.where(deviations[on] > 0.0, deviations[on], 1.0)
-            kurtosis[on] = np.square(np.square(part)).mean(axis=0)
-        return deviations, kurtosis
+    def _deviations(self, rows: NDArray[np.int64]) -> Vector:
+        """Return the standard deviation of each column; 0 of few values in some rows, or of heavy tails."""
+        return deviations(self.matrix, rows, _FEWEST_VALUES, _VARIANCE)  # type: ignore[no-any-return]
 
     def moments(self, weights: Vector | None = None) -> tuple[Vector, Vector]:
         """Return mean and variance of each column, shape (d,) each, by weights of the rows, shape (n,), of mean 1."""
@@ -437,7 +416,14 @@ class SparseDesign(Design):
         squares = self._squares if weights is None else self._squares * np.repeat(weights, np.diff(self.starts))
         return np.asarray(np.bincount(self.matrix.indices, squares, self.shape[1]) / self.shape[0])
 
+    def _deviations(self, rows: NDArray[np.int64]) -> Vector:
+        with np.errstate(over="ignore", invalid="ignore"):
+            deviations, kurtosis = self._spread()
+            few = self._num_values(rows) < _FEWEST_VALUES
+            return np.asarray(np.where(few | (kurtosis - 1.0 > _VARIANCE * self.shape[0]), 0.0, deviations))
+
     def _num_values(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many different values each column has in some rows."""
         part = self.matrix[rows]
         order = np.lexsort((part.data, part.indices))
         values, columns = part.data[order], part.indices[order]
@@ -448,6 +434,7 @@ class SparseDesign(Design):
         return np.asarray(np.bincount(columns[new], minlength=d) + (np.bincount(columns, minlength=d) < rows.size))
 
     def _spread(self) -> tuple[Vector, Vector]:
+        """Return standard deviation and kurtosis of each column."""
         n, d = self.shape
         values, columns = self.matrix.data.astype(np.float64), self.matrix.indices
         empty = n - np.bincount(columns, minlength=d)
@@ -674,6 +661,12 @@ def read_only(array: Any) -> Any:
     view = array.view()
     view.flags.writeable = False
     return view
+
+
+@lru_cache(maxsize=64)
+def _far_apart(n: int) -> NDArray[np.int64]:
+    """Return numbers of rows that are far apart, because rows may be sorted."""
+    return np.unique(np.linspace(0, n - 1, _LOOKED_AT).astype(np.int64))
 
 
 def check_finite(name: str, array: NDArray[Any]) -> None:

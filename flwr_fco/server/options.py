@@ -405,7 +405,7 @@ def checked_option(option: Field[Any], value: Any, kinds: Mapping[str, Any]) -> 
     if value is None and option.name in _NONE_IS_DEFAULT:
         value = option.default
     value = checked(option.name, value, kinds[option.name])
-    # A matrix, which has no range, is equal to nothing.
+    # An array, as of a graph, is not compared with a word.
     if "range" in option.metadata and value != AUTO and not callable(value):
         checked(option.name, value, Any, option.metadata)
     return _checked_weights(value) if option.name == "weighting" and isinstance(value, Mapping) else value

@@ -108,6 +108,7 @@ class Run(Keeping):
             hook: [part for part in self.parts.values() if getattr(type(part), hook) is not getattr(Part, hook)]
             for hook in ("start", "nodes_needed", "before_round", "after_round", "end_round", "metrics")
         }
+        self._rates = [name for name in rates_of(self.strategy) if hasattr(self.strategy, name)]
         self._assembled_from = self._options()
         self.forget()
 
@@ -233,8 +234,7 @@ class Run(Keeping):
         return number_at(name, getattr(self.strategy, name), server_round, self.chosen)
 
     def _numbers(self, server_round: int = 1) -> dict[str, float]:
-        names = (name for name in rates_of(self.strategy) if hasattr(self.strategy, name))
-        return {name: self.number(name, server_round) for name in names}
+        return {name: self.number(name, server_round) for name in self._rates}
 
     def _constants(self) -> dict[str, float]:
         """Return the values of options that may be ``"auto"`` but are no functions, which may keep a count."""
@@ -474,7 +474,7 @@ class Run(Keeping):
             if not self.running:
                 # Rounds by hand, which have no save points.
                 self.move_on()
-            metrics = self._reported(MetricRecord(), self.outcome)
+            metrics = self._reported({}, self.outcome)
         elif self.current.nodes:
             self.outcome = counts = self._conclude(good, uplinks)
             contents = [reply.content for reply in good] if uplinks else []
@@ -487,7 +487,7 @@ class Run(Keeping):
             part.end_round(self)
         return arrays, metrics
 
-    def averaged(self, aggregate: Any, contents: list[RecordDict]) -> MetricRecord:
+    def averaged(self, aggregate: Any, contents: list[RecordDict]) -> dict[str, Any]:
         """Return the averaged metrics of replies, as the strategy takes the centre of increments.
 
         Parameters
@@ -522,24 +522,24 @@ class Run(Keeping):
             "bytes-up": self.mail.bytes_up(good),
         }
 
-    def _reported(self, theirs: MetricRecord, counts: Mapping[str, float | int]) -> MetricRecord:
+    def _reported(self, theirs: Mapping[str, Any], counts: Mapping[str, float | int]) -> MetricRecord:
         """Return the clients' metrics with a round's counts and, under other names, what model and parts add."""
         problem = self.problem
         promised = structure(problem.psi, problem.layout, self.as_vector(self.primal_arrays()))
         return self.joined(theirs, {**counts, **promised, **self.round_metrics(), **counts})
 
-    def joined(self, theirs: MetricRecord, ours: Mapping[str, float | int]) -> MetricRecord:
+    def joined(self, theirs: Mapping[str, Any], ours: Mapping[str, float | int]) -> MetricRecord:
         """Return the clients' metrics with the server's own; a clash of names is told once.
 
         Parameters
         ----------
-        theirs : MetricRecord
+        theirs : mapping of str to number or list
             The clients', averaged.
         ours : mapping of str to number
             The server's.
         """
         # What a method's own clients say of a number is the server's number.
-        theirs = MetricRecord({name: value for name, value in theirs.items() if name not in ours or name not in OTHERS})
+        theirs = {name: value for name, value in theirs.items() if name not in ours or name not in OTHERS}
         for name in theirs.keys() & ours.keys() - self._renamed:
             text = "the clients' metric %r has the name of one of the server's: it is in the results as %r"
             log(WARNING, text, name, f"{CLIENTS}{name}")

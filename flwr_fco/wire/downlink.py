@@ -284,12 +284,12 @@ def received(
         reject its message.
     """
     plan, views, read, results = _plans.get(digest), dict[int, Any](), dict[int, Downlink](), []
-    if plan is None:
+    stored = _flower.held([context.state for context in contexts], FCO)
+    if plan is None or not all(isinstance(record, ConfigRecord) for record in stored):
+        return None
+    if _flower.held(stored, "plan").count(digest) < len(stored):
         return None
     for downlink, context in zip(downlinks, contexts, strict=True):
-        stored, stamp = _flower.items_of(context.state).get(FCO), downlink.stamp
-        if not isinstance(stored, ConfigRecord) or _flower.items_of(stored).get("plan") != digest:
-            return None
         # Most clients of a round get the same downlink.
         copy = read.get(id(downlink))
         if copy is None:
@@ -297,14 +297,13 @@ def received(
             if copy is None:
                 return None
             read[id(downlink)] = copy
+        stamp = downlink.stamp
         try:
             state = None if stamp is None else read_state(context, stamp, plan.layout.size)
         except StateMissingError:
             return None
-        mappings = ReceivedVectors(copy.vectors), ReceivedNumbers(copy.numbers)
-        results.append(
-            (Downlink(plan, mappings[0], copy.client_lr, copy.elapsed, mappings[1], stamp, copy.work), state)
-        )
+        vectors, numbers = ReceivedVectors(copy.vectors), ReceivedNumbers(copy.numbers)
+        results.append((Downlink(plan, vectors, copy.client_lr, copy.elapsed, numbers, stamp, copy.work), state))
     return results
 
 

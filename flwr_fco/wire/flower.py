@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import cache, lru_cache
@@ -130,6 +130,11 @@ def items_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the items of a record for reading: its own dict if this release has one."""
     data: Mapping[str, Any] | None = record.__dict__.get("_data")
     return record if data is None else data
+
+
+def held(records: Sequence[Any], key: str) -> list[Any]:
+    """Return what records hold under a key, None where there is nothing; :func:`items_of` of each takes longer."""
+    return [record.__dict__.get("_data", record).get(key) for record in records]
 
 
 def filled(kind: type[_Record], items: dict[str, Any]) -> _Record:

@@ -102,11 +102,13 @@ def average_metrics(
     centre : callable, default exact_mean
         ``(values, shares)``: the mean, or another centre, of numbers with weights that sum to 1.
     """
-    reports: list[tuple[dict[str, Any], float]] = []
-    for i, content in enumerate(contents):
-        # Clients of workers that say the same share their numbers.
-        same = i > 0 and content is contents[i - 1]
-        reports.append(reports[-1] if same else metrics_of(content, weighted_by_key))
+    # Clients in this process that say the same share their numbers.
+    said = {id(content): content for content in contents}
+    read = {key: metrics_of(content, weighted_by_key) for key, content in said.items()}
+    reports = [read[id(content)] for content in contents]
+    if len(read) == 1 and reports[0][1] > 0.0:
+        numbers = reports[0][0].items()
+        return _flower.filled(MetricRecord, {name: value for name, value in numbers if name != weighted_by_key})
     total = math.fsum(weight for _, weight in reports)
     shares = [weight / total for _, weight in reports]
     means: dict[str, int | float | list[int] | list[float]] = {}
@@ -176,7 +178,7 @@ def as_metrics(metrics: Any, who: str, when: str = "") -> MetricRecord | None:
     )
 
 
-def joined_metrics(theirs: MetricRecord, ours: Mapping[str, int | float]) -> MetricRecord:
+def joined_metrics(theirs: Mapping[str, Any], ours: Mapping[str, int | float]) -> MetricRecord:
     """Return the clients' averaged metrics with the server's own; one of theirs with a name of ours gets a prefix."""
     renamed = {f"{CLIENTS}{name}" if name in ours else name: value for name, value in theirs.items()}
     return _flower.filled(MetricRecord, {**renamed, **ours})

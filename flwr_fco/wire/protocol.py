@@ -170,7 +170,12 @@ class ReceivedState(Received):
     what: ClassVar[str] = "client's state"
 
 
-class Node(NamedTuple):
+class _Numbers(NamedTuple):
+    node_id: int
+    partition_id: int | None
+
+
+class Node(_Numbers):
     """A client as the server knows it.
 
     Parameters
@@ -181,9 +186,6 @@ class Node(NamedTuple):
         Number of its shard, the same in every run; None if unknown.
     """
 
-    node_id: int
-    partition_id: int | None
-
     @property
     def order(self) -> tuple[int, int, int]:
         """Sort key: by partition id, nodes without one last."""
@@ -191,7 +193,7 @@ class Node(NamedTuple):
             return (1, 0, self.node_id)
         return (0, self.partition_id, self.node_id)
 
-    @property
+    @cached_property
     def key(self) -> tuple[int, int]:
         """Identity of a client across node ids: its partition, or the node id itself without one."""
         return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)

@@ -214,9 +214,9 @@ class SentReader:
         # Most clients of a round report the same numbers: those of the last answer, with its uplink.
         self._last: tuple[Any, Uplink | None] = (None, None)
 
-    def __call__(self, sent: Sent) -> Uplink:
-        """Return the uplink of an answer."""
-        vectors, content, _ = sent
+    def __call__(self, sent: Sent) -> tuple[Uplink, Any]:
+        """Return the uplink of an answer and its content, one object for answers that say the same."""
+        vectors, content, digest = sent
         norms, shapes = {}, self._shapes
         plain = vectors.keys() == shapes.keys()
         for name, vector in vectors.items() if plain else ():
@@ -227,13 +227,14 @@ class SentReader:
         if not plain:
             # This raises the error, if there is one.
             options: dict[str, Any] = {"shapes": shapes, "weighted_by_key": self._key, "timed": self._timed}
-            return read_uplink(as_records(sent), self._layout, wire_dtype="float64", **options)
+            uplink = read_uplink(as_records(sent), self._layout, wire_dtype="float64", **options)
+            return uplink._replace(digest=digest), content
         said, last = self._last
         if last is None or (content is not said and content != said):
-            last = _uplink_of(vectors, norms, _NOTHING, metrics_of(content, self._key), self._key, self._timed)
-            self._last = content, last
-            return last
-        return last._replace(vectors=vectors, norms=norms)
+            metrics = metrics_of(content, self._key)
+            self._last = said, last = content, _uplink_of(vectors, norms, _NOTHING, metrics, self._key, self._timed)
+        # `_replace` would take four times as long.
+        return Uplink(vectors, *last[1:8], digest, norms, last.units), said
 
 
 def as_reply(message: Message, sent: Sent) -> Message:

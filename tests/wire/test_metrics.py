@@ -1,6 +1,9 @@
 """Averages of metrics, and the bytes of a round."""
 
+import math
+
 import numpy as np
+import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
@@ -42,3 +45,19 @@ def test_one_odd_metric_costs_nobody_elses():
 
     contents = [reply(loss=1.0, own=[1.0, 2.0]), reply(loss=3.0, own=[3.0, 4.0]), reply(loss=[5.0], own=[1.0])]
     assert dict(average_metrics(contents, "num-examples")) == {"loss": 2.0, "own": [2.0, 3.0]}
+
+
+@pytest.mark.parametrize("weight", [0.5, 0])
+def test_answers_that_are_one_object_average_as_copies_of_it_do(weight):
+    """In this process clients that say the same share their numbers, which are then not averaged at all."""
+
+    def said():
+        return {"examples": weight, "loss": 0.1, "curve": [0.1, math.nan], "steps": 7, "odd": math.inf}
+
+    shared = said()
+    if not weight:
+        with pytest.raises(ZeroDivisionError):
+            average_metrics([shared, shared, shared], "examples")
+        return
+    apart = average_metrics([said() for _ in range(3)], "examples")
+    assert repr(average_metrics([shared, shared, shared], "examples")) == repr(apart)

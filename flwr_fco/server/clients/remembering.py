@@ -81,12 +81,12 @@ class Remembering(Part):
         """Record the replies that have counted."""
         algorithm, problem = host.algorithm, host.current.problem
         assert problem is not None
-        half = type(algorithm)
+        half, checked = type(algorithm), host.current.told
         message = algorithm.downlink(problem, before, None)
 
         def after(memory: Mapping[str, Any], uplink: Uplink, begins: bool) -> Mapping[str, Any]:
             assert uplink.node is not None
-            now, said = told(half, message, None if begins else memory, uplink)
+            now, said = checked.get(uplink.node.key) or told(half, message, None if begins else memory, uplink)
             if said is not None:
                 self.memories.member(uplink.node).note(said)
             return now

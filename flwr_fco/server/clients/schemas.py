@@ -47,7 +47,7 @@ class Schemas:
         #: Sites that were asked for their names in vain.
         self._silent: set[Node] = set()
         #: Sites that have answered a task that asked for units, and what they have said; columns that were warned of.
-        self.measured: set[Any] = set()
+        self.measured: set[Node] = set()
         self._units: Units | None = None
         self._warned: set[int] = set()
 
@@ -122,11 +122,11 @@ class Schemas:
         letters : sequence of tuples of Node and Downlink
             What the nodes are sent.
         """
-        if all(node.key in self.measured for node, _ in letters):
+        if self.measured.issuperset([node for node, _ in letters]):
             return list(letters)
         # One object for all nodes that get the same, as before.
         told = {id(each): each._replace(numbers={**each.numbers, UNITS: 1.0}) for _, each in letters}
-        return [(node, each if node.key in self.measured else told[id(each)]) for node, each in letters]
+        return [(node, each if node in self.measured else told[id(each)]) for node, each in letters]
 
     def compare_units(self, grid: Grid | None, d: int, said: Mapping[Node, Sequence[int]]) -> None:
         """Warn of columns whose standard deviations differ as those of other units do, of each column once.
@@ -140,18 +140,18 @@ class Schemas:
         said : mapping of Node to sequence of int
             The grades that sites have sent (:func:`flwr_fco.core.schema.grades_of`).
         """
-        self.measured.update(node.key for node in said)
+        self.measured.update(said)
         if not any(said.values()):
             return
         self._units = units = self._units or Units(d)
-        for node, grades in said.items():
-            units.add(f"node {node.node_id}" if node.partition_id is None else f"partition {node.partition_id}", grades)
+        named = ((f"node {n.node_id}" if n.partition_id is None else f"partition {n.partition_id}", n) for n in said)
+        units.add({name: said[node] for name, node in named})
         columns = np.array([j for j in units.differing() if j not in self._warned], np.intp)
         if not columns.size:
             return
         self._warned.update(columns.tolist())
-        named = [node for node, number in self._said.values() if digests_of(number)[0]][:1]
-        names = next(iter(self._asked(grid, 0, named).values()), None)
+        first = [node for node, number in self._said.values() if digests_of(number)[0]][:1]
+        names = next(iter(self._asked(grid, 0, first).values()), None)
         known = names is not None and len(names) == d
         shown = names if names is not None and known else [f"column {j}" for j in range(d)]
         warnings.warn(units.text(columns, shown), UserWarning, stacklevel=2)

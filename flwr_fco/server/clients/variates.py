@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Algorithm, Problem
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.server.clients.memory import Member, Said
 from flwr_fco.server.clients.remembering import told, told_on_graph
-from flwr_fco.server.replies.checks import Reply
-from flwr_fco.wire.protocol import Downlink, Uplink
+from flwr_fco.server.replies.checks import Reply, Round
+from flwr_fco.wire.protocol import Uplink
 
 #: Largest length of a gradient, as a multiple of the median of all clients' first ones, of the client's own first one,
 #: and of the median of the round. Lies that build on each other drive the others' gradients too, so that the first ones
@@ -25,9 +25,7 @@ _USUAL, _OWN, _NOW = 10.0, 3.0, 3.0
 _INEXACT = 1e-2
 
 
-def variate_objections(
-    algorithm: Algorithm, problem: Problem, state: Any, good: Sequence[Reply[Uplink]]
-) -> dict[int, str]:
+def variate_objections(algorithm: Algorithm, current: Round, good: Sequence[Reply[Uplink]]) -> dict[int, str]:
     """Return the replies that imply far too long a gradient, by position, with reasons.
 
     One honest loss may be sharper than all others, with a minimum far from theirs. So, where a reply implies the point
@@ -38,15 +36,15 @@ def variate_objections(
     ----------
     algorithm : Algorithm
         The method.
-    problem : Problem
-        Problem of the round.
-    state : NamedTuple
-        The state that the clients were sent.
+    current : Round
+        The round, which keeps what was computed.
     good : sequence of Reply
         The replies that passed all other checks.
     """
     if type(algorithm).implied is Algorithm.implied or not good:
         return {}
+    problem, state = current.problem, current.state
+    assert problem is not None
     memories: Any = problem.memories
     members: dict[Any, Member]
     if memories is None:
@@ -58,7 +56,11 @@ def variate_objections(
         if not memories.ledger:
             return {}
         members, message = memories.members, algorithm.downlink(problem, state, None)
-        found = [_of_a_member(algorithm, memories, message, reply) for reply in good]
+        for node, uplink, _ in good:
+            begins = memories.member(node).accepted < 0
+            before = None if begins else memories.memory(node.key)
+            current.told[node.key] = told(type(algorithm), message, before, uplink)
+        found = [current.told[node.key][1] for node, _, _ in good]
     firsts = [member.first for member in members.values() if member.first > 0.0]
     lengths = [said.length for said in found if said is not None]
     if not firsts or len(lengths) < len(good):
@@ -75,12 +77,6 @@ def variate_objections(
                 f"the median of the clients' first ones, or {_OWN:g} times {member.first:.3g}, its own first one"
             )
     return reasons
-
-
-def _of_a_member(algorithm: Algorithm, memories: Any, message: Downlink, reply: Reply[Uplink]) -> Said | None:
-    begins = memories.member(reply.node).accepted < 0
-    before = None if begins else memories.memory(reply.node.key)
-    return told(type(algorithm), message, before, reply.value)[1]
 
 
 def _turned(member: Member, said: Said) -> bool:

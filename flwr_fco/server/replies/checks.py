@@ -131,6 +131,8 @@ class Round:
         Values read from replies that have been checked already, by the identity of their contents.
     possible : tuple
         The last valid claims of a client about its work, which need no second check.
+    told : dict of (int, int) to tuple
+        What clients remember after their answers and what these imply, by :attr:`Node.key`, as far as it was checked.
     """
 
     number: int
@@ -144,6 +146,7 @@ class Round:
     answered: set[int] = field(default_factory=set)
     answered_start: AbstractSet[int] = frozenset()
     possible: tuple[Any, ...] = ()
+    told: dict[tuple[int, int], tuple[Any, Any]] = field(default_factory=dict)
     wire_dtype: str = "float64"
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     problem: Problem | None = None

@@ -324,19 +324,20 @@ class Mail(Part):
         With `all_or_none` it returns None, and records nothing, if one answer cannot count.
         """
         current, plan, key = self.current, self.plan, self.options.weighted_by_key
-        timed, remembers = isinstance(plan.work, FirstOrder), self._memories is not None
+        timed = isinstance(plan.work, FirstOrder)
         read = SentReader(plan.layout, shapes=current.shapes, weighted_by_key=key, timed=timed)
         good, failures = [], 0
         for node, each in sent:
             try:
-                uplink = self._possible(node, read(each), each.content)
+                uplink, content = read(each)
+                self._possible(node, uplink, content)
             except ProtocolError as error:
                 if all_or_none:
                     return None
                 failures += 1
                 current.leave_out(node, f"{error}")
             else:
-                good.append(Reply(node, uplink._replace(digest=each.digest) if remembers else uplink, each.content))
+                good.append(Reply(node, uplink, content))
         current.answered = {reply.node.node_id for reply in good}
         log(INFO, "%s: Received %s results and %s failures", current.caller, len(good), failures)
         return good
@@ -533,7 +534,7 @@ class Mail(Part):
         if reasons:
             good = current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
         columns = self._columns
-        if columns and any(reply.node.key not in self.schemas.measured for reply in good):
+        if columns and not self.schemas.measured.issuperset(reply.node for reply in good):
             self.schemas.compare_units(self.grid, columns, {reply.node: reply.value.units for reply in good})
             good = [reply._replace(content=without_metric(reply.content, UNITS)) for reply in good]
         uplinks = [reply.value for reply in good]
@@ -548,18 +549,17 @@ class Mail(Part):
             passed=self.pass_through_arrays,
             step_size=self.step_size() if self.own_loops else None,
         )
-        key, decides = options.weighted_by_key, named(self._kind, "losses")
-        metrics = [training_metrics(reply.content, reply.value, key, decides) for reply in good]
+        metrics = training_metrics(good, options.weighted_by_key, named(self._kind, "losses"))
         objections = metric_objections(metrics, max_ratio_of(options), self.bounds, "metric ") | objections
         if objections:
             good = current.without(good, objections)
         if current.problem is not None and current.number:
-            good = current.without(good, variate_objections(self.algorithm, current.problem, current.state, good))
+            good = current.without(good, variate_objections(self.algorithm, current, good))
         self.nodes.informed.update(reply.node.node_id for reply in good)
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
-            counted = ((reply.node.node_id, self._examples(reply.value, reply.content)) for reply in good)
-            self.declared.update((node_id, number) for node_id, number in counted if number is not None)
+            counted = [(node.node_id, self._examples(uplink, content)) for node, uplink, content in good]
+            self.declared.update([(node_id, number) for node_id, number in counted if number is not None])
         if self._kind.sparse:
             self._note_places(good)
         if self._client_weights is None:

@@ -13,7 +13,7 @@ from logging import WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import RecordDict
 
 from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE
 from flwr_fco.algorithms.contract.replies import Mean
@@ -22,6 +22,7 @@ from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.options import MetricsFunction
 from flwr_fco.server.replies.bounds import ENOUGH, LONGEST, IncrementBounds
+from flwr_fco.server.replies.checks import Reply
 from flwr_fco.wire.envelope import OWN_METRICS
 from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.metrics import as_metrics, average_metrics, exact_mean, is_number, metrics_of
@@ -35,23 +36,32 @@ EVALUATION = 0.1
 _FEW = 1_000.0
 
 
-def training_metrics(content: Any, uplink: Uplink, weighted_by_key: str, decides: Sequence[str]) -> dict[str, Any]:
-    """Return the numbers of a training reply that decide: its metrics without those that have checks of their own.
+def training_metrics(
+    good: Sequence[Reply[Uplink]], weighted_by_key: str, decides: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Return the numbers of training replies that decide: their metrics without those that have checks of their own.
 
     Parameters
     ----------
-    content : RecordDict or dict
-        The reply, or its metrics where there is no message.
-    uplink : Uplink
-        What was read of it.
+    good : sequence of Reply
+        The replies that passed all checks.
     weighted_by_key : str
         The metric that is the weight.
     decides : sequence of str
         Names of vectors whose entries decide as metrics do.
     """
-    metrics, _ = metrics_of(content, weighted_by_key)
-    own = {name: value for name, value in metrics.items() if name not in OTHERS and name != weighted_by_key}
-    return own | {name: dense(uplink.vectors[name]).tolist() for name in decides if name in uplink.vectors}
+    without, numbers = OTHERS | {weighted_by_key}, dict[int, dict[str, Any]]()
+    # Clients in this process that say the same share their numbers.
+    for key, content in {id(content): content for _, _, content in good}.items():
+        metrics, _ = metrics_of(content, weighted_by_key)
+        numbers[key] = {name: metrics[name] for name in metrics if name not in without}
+    found = [numbers[id(content)] for _, _, content in good]
+    if not decides:
+        return found
+    return [
+        own | {name: dense(uplink.vectors[name]).tolist() for name in decides if name in uplink.vectors}
+        for own, (_, uplink, _) in zip(found, good, strict=True)
+    ]
 
 
 def metric_objections(
@@ -204,7 +214,9 @@ def _robust(mean: Mean, values: Sequence[float], shares: Sequence[float]) -> flo
     return float(mean.of([np.array([value], dtype=np.float64) for value in values], shares)[0])
 
 
-def averaged(aggregate: MetricsFunction, contents: list[RecordDict], weighted_by_key: str, mean: Mean) -> MetricRecord:
+def averaged(
+    aggregate: MetricsFunction, contents: list[RecordDict], weighted_by_key: str, mean: Mean
+) -> dict[str, Any]:
     """Return the averaged metrics of replies; empty, with a warning, if they cannot be averaged.
 
     Parameters
@@ -219,7 +231,7 @@ def averaged(aggregate: MetricsFunction, contents: list[RecordDict], weighted_by
         The strategy's centre of increments.
     """
     if not contents:
-        return MetricRecord()
+        return {}
     try:
         if aggregate is average_metrics:
             metrics: Any = average_metrics(contents, weighted_by_key, centre_of(mean))
@@ -227,13 +239,14 @@ def averaged(aggregate: MetricsFunction, contents: list[RecordDict], weighted_by
             metrics = aggregate(contents, weighted_by_key)
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         log(WARNING, "the clients' metrics cannot be averaged, so the round reports none of them: %s", error)
-        return MetricRecord()
+        return {}
     who = f"{getattr(aggregate, '__name__', repr(aggregate))}, which averages the clients' metrics,"
     found = as_metrics(metrics, who)
     if found is None:
         raise ConfigurationError(f"{who} returned a NoneType; expected a MetricRecord or a dict of numbers")
-    if "elapsed" in found:
+    numbers = dict(found.items())
+    if "elapsed" in numbers:
         # In messages it accompanies a dual; in a table of metrics it would be read as seconds.
-        found["sum-of-step-sizes"] = found.pop("elapsed")
-    found.pop(SCHEMA, None)
-    return found
+        numbers["sum-of-step-sizes"] = numbers.pop("elapsed")
+    numbers.pop(SCHEMA, None)
+    return numbers

@@ -308,9 +308,8 @@ def test_nonsense_about_units_is_not_compared(said):
 def test_grades_tell_factors_above_5_and_no_smaller_ones(factor):
     here = np.random.default_rng(0).uniform(0.1, 10.0, 50)
     units = Units(50)
-    units.add("a", grades_of(here))
-    units.add("b", grades_of(factor * here))
-    units.add("c", grades_of(np.zeros(50)) or [0] * 50)
+    units.add({"a": grades_of(here)})
+    units.add({"b": grades_of(factor * here), "c": grades_of(np.zeros(50)) or [0] * 50})
     assert units.differing().size == (50 if factor > 5.43 or factor < 0.1 else 0)
 
 
