@@ -17,7 +17,9 @@ for file in dist/*; do
   for flower in 'flwr==1.22.0' flwr; do
     "$python" -m venv --clear "$place/env"
     "$place/env/bin/python" -m pip install --quiet "$file" "$flower"
-    echo "== $file with flwr $("$place/env/bin/python" -c 'import importlib.metadata as m; print(m.version("flwr"))'):" \
-      "$(cd "$place" && env -u PYTHONPATH env/bin/python block.py | tail -n 1)"
+    version=$("$place/env/bin/python" -c 'import importlib.metadata as m; print(m.version("flwr"))')
+    # Of its own: a block that fails inside of `echo` would not end the script.
+    said=$(cd "$place" && env -u PYTHONPATH env/bin/python block.py | tail -n 1)
+    echo "== $file with flwr $version: $said"
   done
 done

@@ -58,8 +58,7 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
             raise ConfigurationError(f"part {number} has no rows; leave it out")
         if len(features.shape) != 2:
             raise ConfigurationError(
-                f"part {number} is a {type(X[number]).__name__} of shape {features.shape}; expected a table, of rows "
-                "and columns"
+                f"part {number} is a {type(X[number]).__name__} of shape {features.shape}; expected a table"
             )
         width, expected, names = features.shape[-1], aligned[0].shape[-1], columns_in(features)
         if names and first and (sorted(names) != sorted(first) or len(set(names)) < len(names)):
@@ -90,11 +89,7 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
         if names != first:
             aligned[number] = features[first]
         for name, parts in beside.items():
-            count = _count(parts[number], f"part {number} of {name}")
-            if features.shape[0] != count:
-                raise ConfigurationError(
-                    f"part {number} has {features.shape[0]} rows in X and {count} in {name}; expected as many"
-                )
+            _check_count(features.shape[0], parts[number], number, name)
         targets = _table(y[number], f"part {number} of y")
         if isinstance(targets.flat[0], str) != isinstance(np.asarray(y[0]).flat[0], str):
             raise ConfigurationError(
@@ -116,13 +111,16 @@ def _table(rows: Any, whose: str) -> NDArray[Any]:
         raise PublicError(f"{whose} has rows of unequal length; expected as many numbers in each") from error
 
 
-def _count(given: Any, whose: str) -> int:
+def _check_count(rows: int, given: Any, number: int, name: str) -> None:
     try:
-        return len(given)
+        count = len(given)
     except TypeError as error:
         raise ConfigurationError(
-            f"{whose} is a {type(given).__name__}; expected an array or a list with an entry for each row"
+            f"part {number} of {name} is a {type(given).__name__}; expected an array or a list with an entry for each "
+            "row"
         ) from error
+    if rows != count:
+        raise ConfigurationError(f"part {number} has {rows} rows in X and {count} in {name}; expected as many")
 
 
 def are_parts(X: Any) -> bool:
