@@ -256,8 +256,8 @@ def label_partition(
     [2, 2]
     """
     array = np.asarray(labels)
-    _check_counts(array.size, num_clients, labels_per_client)
     checked("labels_per_client", labels_per_client, int, AT_LEAST_ONE)
+    _check_counts(array.size, num_clients, labels_per_client)
     # Shuffled first, so that the assignment of a label's rows to shards also depends on the seed.
     order = rng.permutation(array.size)
     order = order[np.argsort(array[order], kind="stable")]

@@ -182,7 +182,7 @@ def breast_cancer(
 def _split(features: NDArray[Any], labels: NDArray[Any], train_fraction: float) -> tuple[Samples, Samples]:
     from sklearn.model_selection import train_test_split
 
-    checked("train_fraction", train_fraction, float, PART)
+    train_fraction = checked("train_fraction", train_fraction, float, PART)
     train_features, test_features, train_labels, test_labels = train_test_split(
         features, labels, train_size=train_fraction, stratify=labels, random_state=_SPLIT_SEED
     )

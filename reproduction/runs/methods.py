@@ -69,7 +69,7 @@ def option_names(strategy: str) -> list[str]:
         return ["client", "tol"] if strategy == "local" else ["tol"]
     known = _arguments(STRATEGIES[strategy])
     own = [name for name in known if name not in _DECIDED]
-    own += [_STAGES[strategy][1]] if strategy in _STAGES and _STAGES[strategy][1] else []
+    own += filter(None, [option_of_stages(strategy)])
     return [*own, *_of_objects(STRATEGIES[strategy]), *(PRIVACY_OPTIONS if "privacy" in known else ())]
 
 
@@ -249,6 +249,11 @@ _STAGES: Mapping[str, tuple[Callable[..., list[Any]], str]] = {
 }
 #: Strategies whose stages can be computed from a theorem.
 THEORETICAL = ("MultistepReFedDAGT",)
+
+
+def option_of_stages(strategy: str) -> str:
+    """Return the option that a strategy has for its stages alone; empty for none."""
+    return _STAGES[strategy][1] if strategy in _STAGES else ""
 
 
 def no_stages(strategy: str, options: Mapping[str, Any]) -> str:

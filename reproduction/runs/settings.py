@@ -201,6 +201,8 @@ class RunSettings:
             raise self._error("stage_rounds", expected)
         if self.stage_accuracy and (self.strategy not in methods.THEORETICAL or self.stage_rounds):
             raise self._error("stage_accuracy", f"0, or {' or '.join(methods.THEORETICAL)} without stage-rounds")
+        if not self.stage_rounds and (needed := methods.option_of_stages(self.strategy)) in self.strategy_options:
+            raise self._error("stage_rounds", f"a number > 0, because {needed} is that of the first stage")
 
     @property
     def exchanges(self) -> int:

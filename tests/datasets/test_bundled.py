@@ -115,6 +115,10 @@ def test_breast_cancer_is_standardised_by_the_training_part():
     assert data.test_objective(l2=0.1).l2 == 0.1
 
 
+def test_a_fraction_may_be_a_numpy_number():
+    assert digits(train_fraction=np.float32(0.75)).train.targets.size == digits().train.targets.size
+
+
 def test_what_is_refused():
     with pytest.raises(ConfigurationError, match="train_fraction"):
         digits(train_fraction=1.0)

@@ -73,8 +73,9 @@ def test_label_partition_gives_few_labels():
     parts = label_partition(labels, 30, 2, np.random.default_rng(0))
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(600))
     assert max(np.unique(labels[part]).size for part in parts) <= 2
-    with pytest.raises(ConfigurationError, match="labels_per_client=0"):
-        label_partition(labels, 30, 0, np.random.default_rng(0))
+    for wrong in (0, None, 1.5):
+        with pytest.raises(ConfigurationError, match=f"labels_per_client={wrong}"):
+            label_partition(labels, 30, wrong, np.random.default_rng(0))
 
 
 def test_the_real_files(real_data):

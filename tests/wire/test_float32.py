@@ -9,11 +9,12 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from problems import FEATURES, app_of, clients, flat, start_arrays
 
+from flwr_fco.algorithms import DecentralizedDualAveraging
 from flwr_fco.algorithms.dual_averaging import FLOAT32_LIMIT, short_wire
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Epochs, FedDA, FedDAGT, FedDualAvg, Steps, Wire, run_of
+from flwr_fco.strategies import DFedDA, Epochs, FedDA, FedDAGT, FedDualAvg, Steps, Wire, run_of
 from flwr_fco.wire.envelope import count_bytes
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.05, "work": Epochs(1, batch_size=None), "fraction_evaluate": 0.0}
@@ -139,6 +140,20 @@ def test_the_limit():
         state._replace(dual=np.full(FEATURES + 1, 1e-3) * np.r_[np.ones(FEATURES), 0]),
     )
     assert short_wire(run_of(strategy).algorithm, run_of(strategy).problem, state._replace(dual=np.zeros(FEATURES + 1)))
+
+
+def test_the_precision_on_a_graph_is_found_without_a_message_to_nobody(monkeypatch):
+    """There each message is for one client: a method of one's own need not know another."""
+    asked, downlink = [], DecentralizedDualAveraging.downlink
+
+    def counted(algorithm, problem, state, to):
+        asked.append(to)
+        return downlink(algorithm, problem, state, to)
+
+    monkeypatch.setattr(DecentralizedDualAveraging, "downlink", counted)
+    go(DFedDA(mixing="ring", wire=Wire(dtype="auto"), **OPTIONS), 2)
+    assert asked
+    assert None not in asked
 
 
 def test_a_client_may_answer_in_another_precision():

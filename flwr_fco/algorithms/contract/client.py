@@ -343,9 +343,10 @@ def register(half: type[ClientHalf]) -> None:
             f"{half.__module__}.{half.__name__}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a "
             "method whose clients remember vectors names them in `memory` and has both `fresh` and `remember`"
         )
-    if not set(half.holds.values()) <= {"derivatives", "columns", "losses"}:
+    held = half.holds.values() if isinstance(half.holds, Mapping) else [None]
+    if any(kind not in ("derivatives", "columns", "losses") for kind in held):
         raise ConfigurationError(
-            f"{half.__module__}.{half.__name__}: holds={dict(half.holds)!r}; expected 'derivatives', 'columns' or "
+            f"{half.__module__}.{half.__name__}: holds={half.holds!r}; expected 'derivatives', 'columns' or "
             "'losses' of each name, and no name of an increment"
         )
     first = _HALVES.get(half.name)

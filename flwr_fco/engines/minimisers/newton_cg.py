@@ -168,8 +168,6 @@ def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
             f"engine='exact' is for quadratics; {type(problem.objective).__name__} is none. Use engine='auto'"
         )
     if problem.size > LARGEST_GRAM:
-        from flwr_fco.engines.minimisers.newton_cg import newton_cg
-
         return newton_cg(problem, start, rule)
 
     def factorised() -> Any:

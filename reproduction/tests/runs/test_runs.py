@@ -362,6 +362,8 @@ def test_the_stages_of_mc_fedda_halve_ball_and_strength():
         Recorder(own.load(), replace(own, strategy_options={**own.strategy_options, "radius": -1.0}))
     with pytest.raises(ConfigurationError, match=r"stage-accuracy=1.*MultistepReFedDAGT"):
         graph("MCFedDA", stage_accuracy=1.0, variant="liang", radius=64.0)
+    with pytest.raises(ConfigurationError, match="stage-rounds=0; expected a number > 0, because radius is"):
+        graph("MCFedDA", variant="liang", radius=64.0)
 
 
 def test_settings_of_a_graph_survive_and_others_keep_their_configuration():
