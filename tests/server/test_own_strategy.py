@@ -16,14 +16,14 @@ from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps.training import find_solver
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.strategies import FedDualAvg, Steps, run_of
 from flwr_fco.testing import check_strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own-strategy.md"
 
 
-def page():
-    source = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL).group(1)
+def page(number=0):
+    source = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[number]
     module = sys.modules["own_strategy"] = types.ModuleType("own_strategy")  # dataclasses look their module up
     exec(compile(source, "own_strategy", "exec"), module.__dict__)
     return module
@@ -31,6 +31,16 @@ def page():
 
 def test_the_pages_strategy_keeps_the_contract():
     check_strategy(page().FedTracking)
+
+
+def test_the_pages_own_loop_keeps_the_contract_and_its_option_the_range():
+    clipped = page(1).FedClipped
+    check_strategy(lambda **options: clipped(longest=1e5, **options))
+    with pytest.raises(ConfigurationError, match=r"longest=0\.0; expected a number > 0 and < 1e6"):
+        clipped(longest=0.0)
+    strategy = clipped(longest=1e-3, client_lr=0.1, work=Steps(5))
+    run(strategy, clients(), 1)
+    assert 0.0 < np.linalg.norm(strategy.state.dual) <= 5 * 0.1 * 1e-3
 
 
 def test_a_method_whose_module_workers_lack_disturbs_no_run():
