@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import Result
 from flwr_fco.algorithms.contract.limits import Limit
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import centralized_solution, lasso_duality_gap
 from flwr_fco.regularizers import L1, Zero
@@ -40,9 +40,9 @@ def check_strategy(make: MakeStrategy) -> None:
 
     The problem is a small LASSO with four heterogeneous clients (or, for a method that refuses psi according to its
     ``limit``, the same least squares without psi). The strategy converges to the point stated by its ``limit``; it
-    returns the user's names, shapes and dtypes; its state keeps its dtypes and shapes, and after saving and loading,
-    the next round is identical bit for bit; the same seed gives identical results; a round without valid replies
-    changes nothing.
+    returns the user's names, shapes and dtypes; its state keeps its dtypes and shapes, a round does not change its
+    arrays in place, and after saving and loading, the next round is identical bit for bit; the same seed gives
+    identical results; a round without valid replies changes nothing.
 
     Parameters
     ----------
@@ -54,7 +54,8 @@ def check_strategy(make: MakeStrategy) -> None:
     Raises
     ------
     AssertionError
-        If the contract is violated; the message says which part and by how much.
+        If the contract is violated; the message says which part and by how much. Of a run that ends with an error of
+        this package, such as one that diverges, that error is the cause.
 
     Examples
     --------
@@ -65,11 +66,11 @@ def check_strategy(make: MakeStrategy) -> None:
     if _limit_of(make).problem == "smooth":
         _check_psi_is_refused(make)
         make = _without_psi(make)
-    _check_answers(make)
-    _check_state(make)
-    _check_repeatable(make)
-    _check_skipped(make)
-    _check_limit(make)
+    for check in (_check_answers, _check_state, _check_repeatable, _check_skipped, _check_limit):
+        try:
+            check(make)
+        except FlwrFcoError as error:
+            raise AssertionError(f"a run ended with {type(error).__name__}: {error}") from error
 
 
 def _problem(equal: bool = False) -> list[LeastSquares]:
@@ -216,6 +217,7 @@ def _check_state(make: MakeStrategy) -> None:
     objectives = _problem()
     _, strategy = _run(make, objectives, 2, client_lr=0.1, **_batches(7))
     before = strategy.state
+    held = {name: np.copy(value) for name, value in before._asdict().items()}
     require(before.round == 2, f"after two rounds the state says round {before.round}")
     later = _run(make, objectives, 4, client_lr=0.1, **_batches(7))[1].state
     for name, value in before._asdict().items():
@@ -238,6 +240,9 @@ def _check_state(make: MakeStrategy) -> None:
                 all(np.array_equal(a, b) for a, b in zip(*following, strict=True)),
                 f"round {number} after saving and loading the state differs from round {number} without",
             )
+        for name, value in held.items():
+            kept = np.array_equal(getattr(before, name), value)
+            require(kept, f"a round changed state.{name} in place; `aggregate` and all others return new arrays")
         other = make(regularizer=L1(_STRENGTH), client_lr=0.1, **_batches(7), seed=1)
         run_of(other).prepare(ArrayRecord(arrays))
         try:

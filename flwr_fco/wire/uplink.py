@@ -17,7 +17,7 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import arrays_of, primal_increment, read_pass_through, read_vectors, vectors_of
-from flwr_fco.wire.envelope import OWN_METRICS
+from flwr_fco.wire.envelope import OWN_METRICS, content_of
 from flwr_fco.wire.keys import ARRAYS, INDICES, METRICS, OWN_ARRAYS, PASS, UNITS
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
 from flwr_fco.wire.protocol import Uplink
@@ -111,6 +111,16 @@ def num_examples(content: RecordDict | dict[str, Any]) -> float | None:
     metrics: Any = content if type(content) is dict else content.get(METRICS)
     value = None if metrics is None else metrics.get("num-examples")
     return float(value) if isinstance(value, int | float) else None
+
+
+def vector_names(reply: Message) -> frozenset[str]:
+    """Return the names of the vectors in a reply; empty if it has none."""
+    try:
+        content = content_of(reply)
+        arrays = {} if content is None else vectors_of(content)
+    except ProtocolError:
+        return frozenset()
+    return frozenset(name for name in arrays if not name.startswith((INDICES, PASS)))
 
 
 def read_uplink(

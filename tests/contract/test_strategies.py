@@ -2,11 +2,13 @@
 
 import inspect
 
+import numpy as np
 import pytest
 
 from flwr_fco import strategies
 from flwr_fco.algorithms import DualAveraging, SubgradientSteps
 from flwr_fco.algorithms.contract.limits import Biased
+from flwr_fco.algorithms.dual_averaging import DualState
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid, method_of
 from flwr_fco.testing import check_strategy
@@ -44,6 +46,21 @@ def test_fed_mid_without_the_double_count():
     check_strategy(Once)
 
 
+def in_place(self, problem, state, replies):
+    after = DualAveraging.aggregate(self, problem, state, replies)
+    state.dual[...] = after.dual
+    return after._replace(dual=state.dual)
+
+
+def in_float32(self, problem, primal):
+    return DualState(primal.astype(np.float32))
+
+
+def far_away(self, problem, state, replies):
+    after = DualAveraging.aggregate(self, problem, state, replies)
+    return after._replace(dual=1e200 * after.dual)
+
+
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
@@ -61,8 +78,18 @@ def test_fed_mid_without_the_double_count():
             },
             "gap",
         ),
+        ({"aggregate": in_place}, r"state\.dual in place"),
+        ({"init": in_float32}, "ended with ClientError: .*'dual' is float32.*, expected float64"),
+        ({"aggregate": far_away}, "ended with DivergedError"),
     ],
-    ids=["never moves", "returns the dual", "clients without psi's proximal map"],
+    ids=[
+        "never moves",
+        "returns the dual",
+        "clients without psi's proximal map",
+        "changes the state",
+        "a state in float32",
+        "diverges",
+    ],
 )
 def test_the_check_finds_a_broken_strategy(broken, message):
     broken = {key: staticmethod(value) if key in ("begin", "local_step") else value for key, value in broken.items()}

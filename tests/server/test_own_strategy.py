@@ -15,15 +15,15 @@ from flwr_fco.algorithms import ClientHalf, DualAveraging, MirrorDescent, Start
 from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps.training import find_solver
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, run_of
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import FedDAGT, FedDualAvg, Scaffnew, Steps, method_of, run_of
 from flwr_fco.testing import check_strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own-strategy.md"
 
 
-def page():
-    source = re.search(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL).group(1)
+def page(number=0):
+    source = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)[number]
     module = sys.modules["own_strategy"] = types.ModuleType("own_strategy")  # dataclasses look their module up
     exec(compile(source, "own_strategy", "exec"), module.__dict__)
     return module
@@ -31,6 +31,16 @@ def page():
 
 def test_the_pages_strategy_keeps_the_contract():
     check_strategy(page().FedTracking)
+
+
+def test_the_pages_own_loop_keeps_the_contract_and_its_option_the_range():
+    clipped = page(1).FedClipped
+    check_strategy(lambda **options: clipped(longest=1e5, **options))
+    with pytest.raises(ConfigurationError, match=r"longest=0\.0; expected a number > 0 and < 1e6"):
+        clipped(longest=0.0)
+    strategy = clipped(longest=1e-3, client_lr=0.1, work=Steps(5))
+    run(strategy, clients(), 1)
+    assert 0.0 < np.linalg.norm(strategy.state.dual) <= 5 * 0.1 * 1e-3
 
 
 def test_a_method_whose_module_workers_lack_disturbs_no_run():
@@ -155,3 +165,29 @@ def test_the_run_is_of_a_strategy_that_has_one():
     for other in (FedDualAvg, object(), Headless()):
         with pytest.raises(ConfigurationError, match="has no run; expected a strategy of flwr_fco"):
             run_of(other)
+
+
+class ByMessages(InProcessGrid):
+    """A hook of its own: everything travels in messages."""
+
+    def _deliver(self, message):
+        return super()._deliver(message)
+
+
+@pytest.mark.parametrize("grid", [InProcessGrid, ByMessages])
+@pytest.mark.parametrize("strategy", [FedDualAvg, FedDAGT, Scaffnew])
+def test_a_method_that_forgot_its_shapes_is_told_once(grid, strategy, caplog):
+    """Not once a client and round, each time as if the client were ill."""
+    kind = method_of(strategy).algorithm
+
+    def send(client, downlink, memory, moved):
+        return {**kind.send(client, downlink, memory, moved), "curvature": np.ones(3)}
+
+    forgetful = type("Forgetful", (kind,), {"name": f"forgetful-{kind.name}", "send": staticmethod(send)})
+    own = type("Own", (strategy,), {}, algorithm=forgetful)(client_lr=0.02, fraction_evaluate=0.0)
+    said = (
+        r"Forgetful: its clients send the vectors \['curvature', 'increment'\], and its `shapes` says \['increment'\]"
+    )
+    with caplog.at_level("WARNING"), pytest.raises(ConfigurationError, match=said):
+        own.start(grid(app_of(clients()), 4), start_arrays(), num_rounds=3)
+    assert [record for record in caplog.records if "left out" in record.message] == []

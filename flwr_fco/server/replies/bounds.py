@@ -327,8 +327,16 @@ class IncrementBounds:
             bound = f"{TOO_LONG}{self.ratio:g}" if ratio is None else f"more than {ratio:g}"
             for i, size in enumerate(sizes):
                 if size > limit:
-                    text = f"its {name} is {size:.3g}, {bound} times {usual:.3g}, the clients' median"
-                    reasons.setdefault(i, text)
+                    if usual in (median, largest) and size > allowed * usual:
+                        earlier = "" if usual == median else " in an earlier round"
+                        reference = f"{usual:.3g}, the clients' median{earlier}"
+                    else:
+                        # Far away, or after a leap of the median, the bound is no multiple of one number.
+                        reference = (
+                            f"what was usual allows: {limit:.3g}; the clients' median is {median:.3g}, and was at most "
+                            f"{largest:.3g} in earlier rounds"
+                        )
+                    reasons.setdefault(i, f"its {name} is {size:.3g}, {bound} times {reference}")
         # A left-out median is not evidence of usual sizes.
         if remember and 0.0 < median <= limit and not away:
             self.largest[name] = usual

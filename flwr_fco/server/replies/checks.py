@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Problem
 from flwr_fco.algorithms.contract.replies import robust_mean
+from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log, printable
-from flwr_fco.errors import ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.schemas import NO_REPLY, Schemas
 from flwr_fco.wire.envelope import advice_on, content_of, sender_and_group, was_altered, what_is_missing
 from flwr_fco.wire.keys import SCHEMA
@@ -203,6 +204,35 @@ class Round:
             self.leave_out(good[i].node, reason)
             self.answered.discard(good[i].node.node_id)
         return [reply for i, reply in enumerate(good) if i not in objections]
+
+    def check_names(self, method: type, layout: Layout, names: Iterable[AbstractSet[str]]) -> None:
+        """End a run whose first answers all hold other vectors than the method says, once for all clients.
+
+        Parameters
+        ----------
+        method : type of Algorithm
+            Whose `shapes` they were compared with.
+        layout : Layout
+            Answers with the model's arrays are of clients of another kind, which is their error.
+        names : iterable of set of str
+            The names of the vectors of each answer; empty if it has none.
+
+        Raises
+        ------
+        ConfigurationError
+            If no answer has the names in `shapes`.
+        """
+        if self.state is None or self.state.round:
+            return
+        sent: AbstractSet[str] = frozenset()
+        for sent in names:
+            if not sent or sent in (self.shapes.keys(), set(layout.names)):
+                return
+        if sent:
+            raise ConfigurationError(
+                f"{method.__module__}.{method.__name__}: its clients send the vectors {sorted(sent)}, and its `shapes` "
+                f"says {sorted(self.shapes)}; `shapes(problem, state)` returns name and shape of each vector to send"
+            )
 
     def node_of(self, reply: Message) -> Node | None:
         """Return the node that a reply is from; the SuperLink answers for dead nodes under its own id."""

@@ -45,7 +45,7 @@ from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.keys import SCHEMA, UNITS
 from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric, without_metric
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
-from flwr_fco.wire.uplink import Sent, SentReader, as_reply, num_examples, read_uplink
+from flwr_fco.wire.uplink import Sent, SentReader, as_reply, num_examples, read_uplink, vector_names
 from flwr_fco.work import FirstOrder
 
 #: Number of repeated requests to silent nodes if all clients must take part.
@@ -318,15 +318,16 @@ class Mail(Part):
         answers: Sequence[Sent | None] | None = exchange(letters, current.number, self.digest)
         return answers
 
-    def _read_sent(self, sent: Iterable[tuple[Node, Sent]], *, all_or_none: bool) -> list[Reply[Uplink]] | None:
+    def _read_sent(self, sent: Sequence[tuple[Node, Sent]], *, all_or_none: bool) -> list[Reply[Uplink]] | None:
         """Return the good answers among those without messages; the others are left out and logged.
 
         With `all_or_none` it returns None, and records nothing, if one answer cannot count.
         """
         current, plan, key = self.current, self.plan, self.options.weighted_by_key
+        current.check_names(self._kind, plan.layout, (each.vectors.keys() for _, each in sent))
         timed = isinstance(plan.work, FirstOrder)
         read = SentReader(plan.layout, shapes=current.shapes, weighted_by_key=key, timed=timed)
-        good, failures = [], 0
+        good: list[Reply[Uplink]] = []
         for node, each in sent:
             try:
                 uplink, content = read(each)
@@ -334,12 +335,11 @@ class Mail(Part):
             except ProtocolError as error:
                 if all_or_none:
                     return None
-                failures += 1
                 current.leave_out(node, f"{error}")
             else:
                 good.append(Reply(node, uplink, content))
         current.answered = {reply.node.node_id for reply in good}
-        log(INFO, "%s: Received %s results and %s failures", current.caller, len(good), failures)
+        log(INFO, "%s: Received %s results and %s failures", current.caller, len(good), len(sent) - len(good))
         return good
 
     def bytes_up(self, good: Sequence[Reply[Uplink]]) -> int:
@@ -662,6 +662,7 @@ class Mail(Part):
             The answers to keep, from all requests.
         """
         kept = list(replies)
+        self.current.check_names(self._kind, self.plan.layout, map(vector_names, kept if self.asks else ()))
         everyone = self._kind.reads == "everyone"
         # At most twice: a node may detect a lost state only once it has the plan.
         for _ in range(_REPEATS if self.grid is not None else 0):

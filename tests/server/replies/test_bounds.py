@@ -1,6 +1,10 @@
 """Increments and running statistics far above those of other clients are left out."""
 
+import re
+from functools import partial
+
 import numpy as np
+import pytest
 
 from flwr_fco.server.replies.bounds import IncrementBounds
 from flwr_fco.wire.protocol import Uplink
@@ -43,3 +47,29 @@ def test_the_reason_has_the_bound_that_was_applied():
         found = {}
         IncrementBounds(1000.0, None).compare("count", [1.0] * 5 + [1e9], found, ratio=ratio)
         assert said in found[5]
+
+
+def test_the_reason_is_true_of_a_diverging_method_too():
+    """More than a times b is that, and a bound that is named instead is the one that was applied."""
+    rng, kinds = np.random.default_rng(0), set()
+    for _ in range(150):
+        bounds, size = IncrementBounds(1000.0, None), 10.0 ** rng.uniform(-3.0, 13.0)
+        for growth in 10.0 ** rng.uniform(0.0, 12.0, 6):
+            bounds._far = bool(rng.random() < 0.5)
+            sizes = (size * 10.0 ** rng.uniform(-3.0, 3.0, 5)).tolist()
+            largest, found = bounds.largest.get("length", 0.0), dict[int, str]()
+            bounds.compare("length", sizes, found)
+            near = partial(pytest.approx, rel=0.01)
+            for i, reason in found.items():
+                numbers = [float(number) for number in re.findall(r"\d[\d.]*(?:e[+-]\d+)?", reason)]
+                kinds.add(re.sub(r"\d[\d.]*(?:e[+-]\d+)?", "", reason))
+                assert numbers[:2] == near([sizes[i], 1000.0])
+                if "allows" in reason:
+                    assert numbers[3:] == near([np.median(sizes), largest])
+                    assert max((s for k, s in enumerate(sizes) if k not in found), default=0.0) <= 1.01 * numbers[2]
+                    assert numbers[2] <= 1.01 * sizes[i]
+                else:
+                    assert numbers[0] > 0.99 * numbers[1] * numbers[2]
+                    assert numbers[2] == near(largest if "earlier" in reason else np.median(sizes))
+            size *= growth
+    assert len(kinds) == 3
