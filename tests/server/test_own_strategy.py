@@ -14,7 +14,7 @@ from together import together
 from flwr_fco.algorithms import ClientHalf, DualAveraging, MirrorDescent, Start
 from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps.training import find_solver
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDAGT, FedDualAvg, Scaffnew, Steps, method_of, run_of
 from flwr_fco.testing import check_strategy
@@ -191,3 +191,21 @@ def test_a_method_that_forgot_its_shapes_is_told_once(grid, strategy, caplog):
     with caplog.at_level("WARNING"), pytest.raises(ConfigurationError, match=said):
         own.start(grid(app_of(clients()), 4), start_arrays(), num_rounds=3)
     assert [record for record in caplog.records if "left out" in record.message] == []
+
+
+def test_one_client_that_names_its_vectors_otherwise_ends_no_run(caplog):
+    """A sample of one may be a liar."""
+    grid = InProcessGrid(app_of(clients(), mods=[renaming]), 4)
+    own = FedDualAvg(client_lr=0.02, fraction_train=0.25, min_train_nodes=1, fraction_evaluate=0.0)
+    with caplog.at_level("WARNING"), pytest.raises(NothingTrainedError):
+        own.start(grid, start_arrays(), num_rounds=2)
+    assert len([record for record in caplog.records if "left out" in record.message]) == 2
+
+
+def renaming(message, context, call_next):
+    """Answer with the right vectors under other names."""
+    reply = call_next(message, context)
+    for record in reply.content.array_records.values():
+        for name in list(record):
+            record[f"{name}-of-mine"] = record.pop(name)
+    return reply

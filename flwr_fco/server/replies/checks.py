@@ -206,7 +206,7 @@ class Round:
         return [reply for i, reply in enumerate(good) if i not in objections]
 
     def check_names(self, method: type, layout: Layout, names: Iterable[AbstractSet[str]]) -> None:
-        """End a run whose first answers all hold other vectors than the method says, once for all clients.
+        """End a run whose first answers all hold the same other vectors than the method says, once for all clients.
 
         Parameters
         ----------
@@ -220,15 +220,14 @@ class Round:
         Raises
         ------
         ConfigurationError
-            If no answer has the names in `shapes`.
+            If several answers have the same names, and not those in `shapes`.
         """
-        if self.state is None or self.state.round:
+        said = list(names)
+        # One client alone may be wrong, or lie; several that say the same run what the method is.
+        if self.state is None or self.state.round or len(said) < 2 or any(each != said[0] for each in said):
             return
-        sent: AbstractSet[str] = frozenset()
-        for sent in names:
-            if not sent or sent in (self.shapes.keys(), set(layout.names)):
-                return
-        if sent:
+        sent = said[0]
+        if sent and sent not in (self.shapes.keys(), set(layout.names)):
             raise ConfigurationError(
                 f"{method.__module__}.{method.__name__}: its clients send the vectors {sorted(sent)}, and its `shapes` "
                 f"says {sorted(self.shapes)}; `shapes(problem, state)` returns name and shape of each vector to send"
