@@ -274,6 +274,7 @@ def test_a_copy_of_the_file_knows_nothing_of_it(tmp_path):
 
 WRITER = """
 import sys
+import time
 sys.path[:0] = ["tests", "."]
 from flwr_fco.errors import TakenOverError
 from flwr_fco.strategies import run_of
@@ -281,6 +282,8 @@ from problems import start_arrays
 from server.rounds.test_claims import make
 strategy = make()
 run_of(strategy).prepare(start_arrays())
+print("ready", flush=True)
+input()
 ended = 0
 for _ in range(150):
     try:
@@ -288,6 +291,8 @@ for _ in range(150):
     except TakenOverError:
         ended += 1
         run_of(strategy).prepare(start_arrays())
+    # Who asks for the lock again at once may have it all the time.
+    time.sleep(0.01)
 print(ended)
 """
 
@@ -297,10 +302,14 @@ def test_readers_beside_two_that_write_never_see_half_a_file(tmp_path):
     run_of(strategy := make()).prepare(start_arrays())
     run_of(strategy).save(path)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True, env=environment)
-        for _ in range(2)
-    ]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path)], **pipes) for _ in range(2)]
+    # Both have imported everything before either begins: a fast machine writes all in less time than the imports take.
+    for writer in writers:
+        writer.stdout.readline()
+    for writer in writers:
+        writer.stdin.write("\n")
+        writer.stdin.flush()
     reads = 0
     while any(writer.poll() is None for writer in writers):
         assert "owner" in read_npz(path)
