@@ -306,28 +306,29 @@ def pictures(file: str) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12.0, 3.8), layout="constrained")
+    figure.suptitle("A round's time follows the coefficients and the clients asked; a client costs more when it is new")
     by_size, by_clients, by_known = figure.subplots(1, 3)
     sizes, numbers, known = (10**k for k in range(2, 7)), (4, 16, 64, 256, 1024), [10**k for k in range(3, 7)]
     cells = {"d": [(16, d) for d in sizes], "clients": [(m, 1_000) for m in numbers]}
     for place, (name, pairs) in zip((by_size, by_clients), cells.items(), strict=True):
-        for label, number in (("in process", None), ("2 worker processes", 2)):
+        for label, number, color in (("in process", None, "#0072B2"), ("2 worker processes", 2, "#7f7f7f")):
             with ExitStack() as stack:
                 engine = {} if number is None else {"engine": stack.enter_context(Processes(number))}
                 # Ticks of 10 ms: at least as many rounds as make a second.
                 rows = [one_step(m, d, max(8, int(1e8 / (m * (d + 20_000)))), **engine) for m, d in pairs]
             across = [pair[1 if name == "d" else 0] for pair in pairs]
-            (line,) = place.plot(across, [row[0] for row in rows], marker="o", markersize=3.5, label=label)
+            place.plot(across, [row[0] for row in rows], color=color, marker="o", markersize=3.5, label=label)
             if number is not None:
-                text = {"color": line.get_color(), "linestyle": "dotted", "linewidth": 1.0}
+                text = {"color": color, "linestyle": "dotted", "linewidth": 1.0}
                 place.plot(across, [row[1] for row in rows], label=f"{label}: the server's process", **text)
     by_size.set_xlabel("d, with 16 clients a round")
     by_clients.set_xlabel("clients a round, with d = 1,000")
     rows = [known_clients(number, 40) for number in known]
-    for label, values in (
-        ("all", [row[0] for row in rows]),
-        ("without load_objective", [row[0] - row[1] for row in rows]),
+    for label, values, color in (
+        ("all", [row[0] for row in rows], "#0072B2"),
+        ("without load_objective", [row[0] - row[1] for row in rows], "#222222"),
     ):
-        by_known.plot(known, values, marker="o", markersize=3.5, label=label)
+        by_known.plot(known, values, color=color, marker="o", markersize=3.5, label=label)
     by_known.set_xlabel("known clients, 100 of them a round, in process")
     by_known.set_ylim(bottom=0.0)
     by_known.legend(frameon=False, fontsize=8)
