@@ -122,7 +122,13 @@ class Result(FlowerResult):
 
 
 def columns_of(rows: Sequence[Mapping[str, Number]]) -> Any:
-    """Return rows as a pandas ``DataFrame`` (without pandas, a dict of lists); missing values are NaN."""
+    """Return rows as a pandas ``DataFrame`` (without pandas, a dict of lists); missing values are NaN.
+
+    Examples
+    --------
+    >>> list(columns_of([{"round": 1, "loss": 0.5}, {"round": 2}])["round"])
+    [1, 2]
+    """
     columns = {name: [row.get(name, math.nan) for row in rows] for name in _names(rows)}
     try:
         pandas = import_module("pandas")
@@ -143,7 +149,17 @@ def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
 
 
 def write_csv(rows: Sequence[Mapping[str, Number]], path: str | os.PathLike[str]) -> None:
-    """Write rows that may have different names to a CSV file, with the union of the names as header."""
+    """Write rows that may have different names to a CSV file, with the union of the names as header.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_csv([{"round": 1}, {"round": 2, "loss": 0.5}], f"{folder}/rows.csv")
+    ...     with open(f"{folder}/rows.csv") as file:
+    ...         print(file.read().split())
+    ['round,loss', '1,', '2,0.5']
+    """
     text = StringIO(newline="")
     writer = csv.DictWriter(text, _names(rows), restval="")
     writer.writeheader()
@@ -152,7 +168,17 @@ def write_csv(rows: Sequence[Mapping[str, Number]], path: str | os.PathLike[str]
 
 
 def write_jsonl(rows: Iterable[Mapping[str, Number]], path: str | os.PathLike[str]) -> None:
-    """Write rows to a JSON Lines file."""
+    """Write rows to a JSON Lines file.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_jsonl([{"round": 1}, {"round": 2}], f"{folder}/rows.jsonl")
+    ...     with open(f"{folder}/rows.jsonl") as file:
+    ...         print(file.read().splitlines())
+    ['{"round": 1}', '{"round": 2}']
+    """
     write_file(path, "".join(json.dumps(dict(row)) + "\n" for row in rows))
 
 

@@ -229,6 +229,11 @@ def spectral_gap(mixing: Matrix) -> float:
     ----------
     mixing : ndarray, shape (M, M)
         The gossip matrix U.
+
+    Examples
+    --------
+    >>> round(spectral_gap(ring(4).mixing), 3)
+    0.667
     """
     if mixing.shape[0] == 1:
         return 1.0
@@ -249,6 +254,11 @@ def mixing_time(mixing: Matrix) -> float:
     -------
     float
         0 if the nodes agree after one round (11'/M); inf if they never do.
+
+    Examples
+    --------
+    >>> round(mixing_time(ring(4).mixing), 2)
+    0.91
     """
     sigma = 1.0 - spectral_gap(mixing)
     if sigma >= 1.0:
@@ -370,6 +380,11 @@ def from_matrix(mixing: ArrayLike, name: str = "matrix") -> Topology:
         The gossip matrix U.
     name : str, default "matrix"
         The topology's name.
+
+    Examples
+    --------
+    >>> from_matrix([[0.5, 0.5], [0.5, 0.5]]).num_nodes
+    2
     """
     return Topology(name, check_mixing(mixing))
 
@@ -390,6 +405,11 @@ def from_edges(edges: Iterable[tuple[int, int]], num_nodes: int, name: str = "ed
     ------
     ConfigurationError
         If an edge joins a node that does not exist, or the graph is not connected.
+
+    Examples
+    --------
+    >>> from_edges([(0, 1), (1, 2)], 3).neighbours(1)
+    (0, 2)
     """
     return Topology(name, metropolis(edges, num_nodes))
 
@@ -409,6 +429,12 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
     ------
     ConfigurationError
         If the object has no nodes and edges, or the graph is not connected.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> print(from_graph(SimpleNamespace(nodes=["a", "b"], edges=[("a", "b")])).edges)
+    ((0, 1),)
     """
     if not (hasattr(graph, "nodes") and hasattr(graph, "edges")):
         raise ConfigurationError(f"{graph!r} has no nodes and edges; expected a networkx graph, or use from_edges")
