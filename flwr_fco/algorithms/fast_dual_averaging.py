@@ -84,6 +84,11 @@ class ModelStage(NamedTuple):
         rho_s, of the l1 ball around the stage's anchor.
     strength : float, default 1.0
         lambda_s as a multiple of the regularizer's strength.
+
+    Examples
+    --------
+    >>> ModelStage(100, radius=2.0).strength
+    1.0
     """
 
     rounds: int

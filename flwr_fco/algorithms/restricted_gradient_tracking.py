@@ -133,6 +133,11 @@ class Stage(NamedTuple):
         eta_c^n, eta_s^n.
     radius_squared : float, optional
         Q_n.
+
+    Examples
+    --------
+    >>> Stage(300, local_steps=20).local_steps
+    20
     """
 
     rounds: int

@@ -39,6 +39,14 @@ class MirrorMap(Specified, ABC):
         Unique name of the class in messages.
     works_with : str
         The supported regularizers, for error messages.
+
+    Examples
+    --------
+    >>> from flwr_fco.mirror_maps import Euclidean
+    >>> from flwr_fco.regularizers import L1
+    >>> geometry: MirrorMap = Euclidean()
+    >>> geometry.supports(L1(1.0)), geometry.retrieve(np.array([3.0, -0.5]), 1.0, L1(1.0))
+    (True, array([2., 0.]))
     """
 
     family: ClassVar[str] = "mirror map"
@@ -372,6 +380,14 @@ class TermwiseMap(MirrorMap):
     ----------
     separable : bool
         Whether h is a sum over coordinates. Only then can several blocks have a ball each.
+
+    Examples
+    --------
+    >>> from flwr_fco.mirror_maps import DiagonalMetric
+    >>> from flwr_fco.regularizers import L1
+    >>> geometry = DiagonalMetric(np.array([1.0, 2.0]))
+    >>> isinstance(geometry, TermwiseMap), geometry.retrieve(np.array([3.0, 3.0]), 1.0, L1(1.0))
+    (True, array([2., 1.]))
     """
 
     separable: ClassVar[bool] = False

@@ -73,6 +73,15 @@ class Line(ABC):
 
     Returned by :meth:`Objective.along`. It stores the examples' contributions at `w` and along `direction` (for a
     linear model their scores), so that another step size needs no new pass over the features.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> objective = LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]), intercept=False)
+    >>> line = objective.along(np.zeros(1), np.ones(1))
+    >>> line(1.0), line.gradient(1.0)
+    ((0.5, 3.0), array([3.]))
     """
 
     @abstractmethod

@@ -491,6 +491,13 @@ class LinearData(NamedTuple):
         Number of columns of W.
     weights : ndarray of float64, shape (n,), optional
         The a_i, of mean 1; None if all are 1.
+
+    Examples
+    --------
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> data = LeastSquares(np.eye(2), np.array([1.0, 2.0]), intercept=False).linear_data()
+    >>> data.link, data.targets
+    ('identity', array([1., 2.]))
     """
 
     design: Design

@@ -48,6 +48,13 @@ class SaddleObjective(Objective):
         The client's weight in pooled means.
     monotone : bool
         Whether f is convex in x and concave in y, so that <g(u) - g(v), u - v> >= 0 for all u, v.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> game = MatrixGame([[1.0, -1.0], [-1.0, 1.0]])
+    >>> isinstance(game, SaddleObjective), game.split, game.min_arrays, game.max_arrays
+    (True, 2, ('x',), ('y',))
     """
 
     monotone: ClassVar[bool] = True

@@ -22,7 +22,13 @@ Scope = Literal["each", "joint"]
 
 
 class Terms(NamedTuple):
-    """The separable terms of t psi for kernels: float64 arrays with one element or as many as the vector."""
+    """The separable terms of t psi for kernels: float64 arrays with one element or as many as the vector.
+
+    Examples
+    --------
+    >>> Terms(np.ones(1), np.zeros(1), np.array([-np.inf]), np.array([np.inf])).threshold
+    array([1.])
+    """
 
     threshold: Vector
     shrinkage: Vector
@@ -35,6 +41,11 @@ class SeparableTerms(NamedTuple):
 
     Its proximal map is ``clip(soft(v, step * a) / (1 + step * b), lower, upper)``. Each field is a number or an array
     that broadcasts to the array's shape. Non-Euclidean geometries use these terms for their closed forms.
+
+    Examples
+    --------
+    >>> SeparableTerms(threshold=0.5, lower=0.0).scaled(2.0).threshold
+    array([1.])
     """
 
     threshold: float | Array = 0.0
@@ -77,7 +88,17 @@ def _vector(field: Any, factor: float = 1.0) -> Vector:
 
 
 class Proximable(Protocol):
-    """psi on a flat vector, as mirror maps use it: a :class:`Regularizer` or a :class:`BoundRegularizer`."""
+    """psi on a flat vector, as mirror maps use it: a :class:`Regularizer` or a :class:`BoundRegularizer`.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> def envelope(psi: Proximable, v):
+    ...     w = psi.prox(v, 1.0)
+    ...     return psi.value(w) + 0.5 * float(np.square(w - v).sum())
+    >>> envelope(L1(1.0), np.array([3.0, 0.0]))
+    2.5
+    """
 
     def value(self, w: Array) -> float:
         """Return psi(w)."""
@@ -107,6 +128,13 @@ class Regularizer(Specified, ABC):
         Whether psi is convex. The prox of a non-convex psi is a global minimiser.
     constraint : bool
         Whether psi only takes the values 0 and infinity; its prox then ignores the step.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> psi: Regularizer = L1(0.5)
+    >>> psi.value(np.array([2.0, -1.0])), psi.prox(np.array([2.0, -1.0]), 1.0)
+    (1.5, array([ 1.5, -0.5]))
     """
 
     family: ClassVar[str] = "regularizer"
@@ -215,7 +243,14 @@ class Regularizer(Specified, ABC):
 
 
 class FlatRegularizer(Regularizer):
-    """A psi that reads any array as one vector; subclasses implement :meth:`solve` on contiguous 1-D arrays."""
+    """A psi that reads any array as one vector; subclasses implement :meth:`solve` on contiguous 1-D arrays.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import Zero
+    >>> isinstance(Zero(), FlatRegularizer), Zero().prox(np.array([[3.0, -0.5]]), 1.0)
+    (True, array([[ 3. , -0.5]]))
+    """
 
     @abstractmethod
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:

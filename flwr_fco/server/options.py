@@ -181,6 +181,11 @@ class WorkOptions:
     normalize_local_work : bool, default True
         Scale the increment and the elapsed time of each client to the round's mean elapsed time, so that clients that
         take more steps do not count more than their weight. With equal work the result is bit-identical.
+
+    Examples
+    --------
+    >>> WorkOptions(work=Epochs(5, batch_size=10)).work.batch_size
+    10
     """
 
     work: FirstOrder = field(default=Epochs())
@@ -201,6 +206,11 @@ class RateOptions:
         ``"auto"``: the extrapolation of FedExP, computed from the norms of each round's increments; for methods that
         take their plain mean. If the clients disagree at the solution itself, it grows to 500,000 near the solution,
         and the run does not settle there.
+
+    Examples
+    --------
+    >>> RateOptions(client_lr=0.5).client_lr, RateOptions().server_lr
+    (0.5, 1.0)
     """
 
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)
@@ -220,6 +230,11 @@ class MemoryOptions:
         examples in its first reply that counts, or its entry in `weighting`: a later reply with another number of
         examples, or with none, is left out. Until every client has replied, a client without a reply counts as the mean
         of those with one.
+
+    Examples
+    --------
+    >>> MemoryOptions(client_state="reset").client_state
+    'reset'
     """
 
     client_state: Literal["ledger", "reset"] | Ledger = field(default=Ledger())
@@ -235,6 +250,11 @@ class MinimiseOptions:
         Engine, tolerance, stopping rule and largest number of iterations of a client's minimisation:
         :class:`flwr_fco.work.Minimise`. Clients that reach this number are counted in the round's metric
         ``num-capped``, and logged.
+
+    Examples
+    --------
+    >>> MinimiseOptions().work == Minimise()
+    True
     """
 
     work: Minimise = field(default=Minimise())
@@ -248,6 +268,11 @@ class EveryoneOptions:
     ----------
     participation : Everyone, default Everyone()
         How long the server waits for a client, and what happens then: :class:`flwr_fco.strategies.Everyone`.
+
+    Examples
+    --------
+    >>> EveryoneOptions(participation=Everyone(evict_after=1)).participation.evict_after
+    1
     """
 
     participation: Participation | Everyone = field(default=Everyone())
@@ -262,6 +287,11 @@ class TrackerOptions:
     tracker_start : {"gradient", "zero"}, default "gradient"
         ``"gradient"``: a round 0 asks every client for one gradient at the start point (one minibatch), as printed.
         ``"zero"``: trackers start at 0, without a round 0.
+
+    Examples
+    --------
+    >>> TrackerOptions(tracker_start="zero").tracker_start
+    'zero'
     """
 
     tracker_start: Literal["gradient", "zero"] = "gradient"
@@ -279,6 +309,11 @@ class GraphOptions:
         ids.
     weighting : {"uniform"}
         Only equal weights: gossip with a symmetric matrix agrees on the plain mean.
+
+    Examples
+    --------
+    >>> GraphOptions(mixing="ring").mixing
+    'ring'
     """
 
     mixing: Mixing = "complete"

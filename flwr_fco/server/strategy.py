@@ -57,6 +57,12 @@ class CompositeStrategy(CommonOptions, FedAvg):
     This class has Flower's hooks. Everything else is behind one private attribute, which
     :func:`flwr_fco.strategies.run_of` returns. ``aggregate_train`` always returns the primal arrays under the user's
     names and in the user's dtypes.
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import FedDualAvg
+    >>> isinstance(FedDualAvg(), CompositeStrategy), FedDualAvg(client_lr=0.5).client_lr
+    (True, 0.5)
     """
 
     def __init_subclass__(cls, **says: Any) -> None:

@@ -69,6 +69,13 @@ class Summary(str):
     ----------
     rows : list of dict
         Each feature's name and coefficients, in the order of the columns.
+
+    Examples
+    --------
+    >>> from flwr_fco.sklearn import FederatedLasso
+    >>> model = FederatedLasso(0.1).fit([np.eye(2), np.eye(2)], [np.array([3.0, 0.0]), np.array([3.0, 0.0])])
+    >>> [row["feature"] for row in model.summary().rows]
+    ['x0', 'x1']
     """
 
     rows: list[dict[str, Any]]
@@ -173,6 +180,14 @@ class Quality(str):
     bins : list of dict
         Of each bin of scores, from the lowest: the score ``up to`` which it goes, ``rows``, ``expected`` and
         ``observed`` events. Empty if a site keeps them back.
+
+    Examples
+    --------
+    >>> from flwr_fco.sklearn import FederatedLogisticRegression
+    >>> X, y = [np.array([[0.0], [1.0], [2.0]])] * 2, [np.array([0, 1, 1]), np.array([0, 0, 1])]
+    >>> quality = FederatedLogisticRegression().fit(X, y).quality(X, y)
+    >>> [row["events"] for row in quality.rows], quality.overall["concordance"]
+    ([2, 1], 1.0)
     """
 
     overall: dict[str, float]

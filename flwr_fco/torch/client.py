@@ -201,6 +201,14 @@ class LocalTraining:
     ------
     ConfigurationError
         If the model differs from the server's, or the strategy's local solver or geometry has no PyTorch version.
+
+    Examples
+    --------
+    >>> def train(message, context, model, loss, num_rows):  # called by a ClientApp's training function
+    ...     with local_training(message, context, model) as training:
+    ...         loss(model).backward()
+    ...         training.optimizer.step()
+    ...     return training.reply({"num-examples": num_rows})
     """
 
     optimizer: CompositeOptimizer

@@ -33,6 +33,11 @@ class TorchBatch(NamedTuple):
         Indices into the data set.
     seed : int
         Seed of PyTorch's random numbers (dropout, augmentation) in this step.
+
+    Examples
+    --------
+    >>> TorchBatch(np.array([4, 1]), seed=7).rows
+    array([4, 1])
     """
 
     rows: NDArray[np.int64]

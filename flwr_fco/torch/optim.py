@@ -88,6 +88,13 @@ class CompositeOptimizer(torch.optim.Optimizer):
         If an argument is not as described, or a regularizer or map has no tensor version. At the first step: if a
         pattern in ``apply_to``, ``PerParameter`` or ``Product`` matches no parameter in the groups that use it, because
         a misspelt name would leave its parameter without a regularizer.
+
+    Examples
+    --------
+    >>> import torch
+    >>> optimizer = DualAveraging(torch.nn.Linear(2, 1).named_parameters(), lr=0.5, apply_to="weight")
+    >>> isinstance(optimizer, CompositeOptimizer), optimizer.elapsed
+    (True, 0.0)
     """
 
     def __init__(

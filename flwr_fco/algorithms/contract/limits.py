@@ -69,6 +69,14 @@ class Limit(ABC):
     ----------
     name : str
         One or two words.
+
+    Examples
+    --------
+    >>> class Anywhere(Limit):
+    ...     name = "anywhere"
+    ...     def check(self, run, problem): ...
+    >>> str(Anywhere("some point, which nobody knows"))
+    'anywhere'
     """
 
     text: str
@@ -113,7 +121,13 @@ def _require_shrinking(what: str, before: tuple[float, str], after: tuple[float,
 
 @dataclass(frozen=True)
 class Exact(Limit):
-    """The solution for any number of local steps: a certified gap of at most 1e-8."""
+    """The solution for any number of local steps: a certified gap of at most 1e-8.
+
+    Examples
+    --------
+    >>> Exact().name, Exact(problem="smooth").problem
+    ('exact', 'smooth')
+    """
 
     text: str = "the solution, whatever the local work"
     name: ClassVar[str] = "exact"
@@ -131,7 +145,13 @@ class Exact(Limit):
 
 @dataclass(frozen=True)
 class Biased(Limit):
-    """The solution for one local step; for more, an error that shrinks 5 times when the rate shrinks 10 times."""
+    """The solution for one local step; for more, an error that shrinks 5 times when the rate shrinks 10 times.
+
+    Examples
+    --------
+    >>> Biased().name
+    'biased'
+    """
 
     text: str = "the solution; a bias of order client rate x local steps"
     name: ClassVar[str] = "biased"
@@ -197,6 +217,11 @@ class ShiftedBy(Limit):
         Number of rounds of each run.
     steps : tuple of int, default (1,)
         Numbers of local steps with which it is checked.
+
+    Examples
+    --------
+    >>> ShiftedBy(option="convexity", values=(0.1, 0.01)).option
+    'convexity'
     """
 
     text: str = "a point near the solution, at a distance that an option sets"
@@ -253,7 +278,13 @@ class NearDoubledStrength(Limit):
 
 @dataclass(frozen=True)
 class Subgradient(Limit):
-    """Near the solution: an error that shrinks at least 3 times when the rate shrinks 10 times."""
+    """Near the solution: an error that shrinks at least 3 times when the rate shrinks 10 times.
+
+    Examples
+    --------
+    >>> Subgradient().text
+    'near the solution; never an exact zero'
+    """
 
     text: str = "near the solution; never an exact zero"
     name: ClassVar[str] = "subgradient"
