@@ -350,6 +350,16 @@ class Csv(_File):
     ----------
     path : path-like
         An existing file is replaced when a run begins.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     rows = Csv(f"{folder}/run.csv")
+    ...     rows.on_run_begin(None, 1)
+    ...     rows.on_round_end(1, ArrayRecord(), {"train/density": 0.5})
+    ...     print(rows.path.read_text().split())
+    ['round,train/density', '1,0.5']
     """
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:

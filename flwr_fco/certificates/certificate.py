@@ -76,6 +76,11 @@ class Request(NamedTuple):
         Names of numbers that are the same for all clients.
     check : callable, optional
         Raises :class:`ProtocolError` with the reason why a client's answer does not count.
+
+    Examples
+    --------
+    >>> Request("duality", {"stage": 0.0}, wanted=("loss",)).wanted
+    ('loss',)
     """
 
     kind: str
@@ -103,6 +108,11 @@ class Certificate(NamedTuple):
         Why there is no duality gap; empty if there is one.
     clients : int
         Number of clients that answered; the certificate is about their pooled problem.
+
+    Examples
+    --------
+    >>> Certificate("duality-gap", 0.01, objective=0.875, clients=3).value
+    0.01
     """
 
     kind: str
@@ -124,6 +134,14 @@ def settle(certificate: Asking, ask: Callable[[Request], Sequence[Answer]]) -> C
         From :func:`certificate`.
     ask : callable
         Asks all clients and returns their answers, whose weights sum to 1.
+
+    Examples
+    --------
+    >>> def one_question():
+    ...     answers = yield Request("duality", wanted=("loss",))
+    ...     return Certificate("residual", 0.0, answers[0].numbers["loss"])
+    >>> settle(one_question(), lambda request: [Answer({"loss": 2.0}, {}, weight=1.0)])
+    Certificate(kind='residual', value=0.0, objective=2.0, reason='', clients=1)
     """
     clients = 0
     try:

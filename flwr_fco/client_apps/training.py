@@ -48,6 +48,13 @@ def find_solver(name: str) -> LocalSolver:
     ------
     ConfigurationError
         If there is none, because the server uses an algorithm that this client does not have.
+
+    Examples
+    --------
+    >>> find_solver("unknown")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ConfigurationError: the server asks for the method 'unknown'; this client knows ...
     """
     return partial(answer, _half_of(name))
 

@@ -105,6 +105,14 @@ def read_npy(path: FilePath, *, mapped: bool = False) -> NDArray[Any]:
         If it is no such file, is damaged, holds objects, or claims another size than it has.
     FileNotFoundError
         If there is no such file.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_npy(f"{folder}/w.npy", np.arange(3.0))
+    ...     print(read_npy(f"{folder}/w.npy"))
+    [0. 1. 2.]
     """
     with _damage(path, ".npy file"), _opened(path) as file:
         _check_header(file, _size(file), "it")
@@ -263,6 +271,14 @@ def read_text(path: FilePath, most: int = TEXT) -> str:
         If it is larger, is no UTF-8, or is no file.
     FileNotFoundError
         If there is no such file.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_file(f"{folder}/note.txt", "two rounds")
+    ...     print(read_text(f"{folder}/note.txt", most=100))
+    two rounds
     """
     with _damage(path, "text file"), _opened(path) as file:
         content = file.read(most + 1)
@@ -278,6 +294,11 @@ def parse_json(text: str | bytes) -> Any:
     ------
     ValueError
         If it is none, or is nested too deeply.
+
+    Examples
+    --------
+    >>> parse_json('{"rounds": [1, 2]}')
+    {'rounds': [1, 2]}
     """
     try:
         return json.loads(text)
@@ -333,6 +354,14 @@ def read_json(path: FilePath, kinds: Mapping[str, Any] | None = None) -> dict[st
         If it holds anything else, or is larger than 64 MiB.
     FileNotFoundError
         If there is no such file.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_file(f"{folder}/settings.json", '{"rounds": 5}')
+    ...     print(read_json(f"{folder}/settings.json", {"rounds": int}))
+    {'rounds': 5}
     """
     text = read_text(path)
     with _damage(path, "file of JSON"):
@@ -362,6 +391,15 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
     ------
     OSError
         If it cannot be written.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_file(f"{folder}/note.txt", "old")
+    ...     write_file(f"{folder}/note.txt", lambda file: file.write(b"new"))
+    ...     print(os.listdir(folder), read_text(f"{folder}/note.txt"))
+    ['note.txt'] new
     """
     target = Path(path)
     before = _status(target)
@@ -446,6 +484,14 @@ def write_npy(path: FilePath, array: NDArray[Any]) -> None:
         If it holds objects.
     OSError
         If it cannot be written.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     write_npy(f"{folder}/w.npy", np.eye(2))
+    ...     print(np.load(f"{folder}/w.npy").tolist())
+    [[1.0, 0.0], [0.0, 1.0]]
     """
     write_file(path, lambda file: np.lib.format.write_array(file, array, allow_pickle=False))
 
@@ -464,6 +510,15 @@ def append_text(path: FilePath, text: str) -> None:
     ------
     OSError
         If it cannot be written.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     append_text(f"{folder}/log.txt", "round 1, ")
+    ...     append_text(f"{folder}/log.txt", "round 2")
+    ...     print(read_text(f"{folder}/log.txt"))
+    round 1, round 2
     """
     with open_log(path) as file:
         file.write(text.encode())
@@ -481,6 +536,16 @@ def open_log(path: FilePath) -> BinaryIO:
     ------
     OSError
         If it cannot be opened.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     for line in (b"begins, ", b"ends"):
+    ...         with open_log(f"{folder}/log.txt") as log:
+    ...             _ = log.write(line)
+    ...     print(read_text(f"{folder}/log.txt"))
+    begins, ends
     """
     before = _status(Path(path))
     follows = 0 if before is not None and _is_stream(before) else _NO_LINKS

@@ -21,7 +21,14 @@ from flwr_fco.objectives.design import stacked
 
 
 class Samples(NamedTuple):
-    """Features and targets (or labels), one row per example, as an objective's first two arguments."""
+    """Features and targets (or labels), one row per example, as an objective's first two arguments.
+
+    Examples
+    --------
+    >>> features, targets = Samples(np.eye(2), np.array([1.0, -1.0]))
+    >>> targets.tolist()
+    [1.0, -1.0]
+    """
 
     #: An array, or a sparse matrix by rows.
     features: Any
@@ -44,6 +51,13 @@ class FederatedDataset(ABC):
     ----------
     num_clients : int
         Number of clients.
+
+    Examples
+    --------
+    >>> from flwr_fco.datasets import digits
+    >>> data = digits(num_clients=5)
+    >>> data.num_clients, data.client(4).features.shape[1], len(data.objectives())
+    (5, 64, 5)
     """
 
     num_clients: int

@@ -12,7 +12,13 @@ from flwr_fco.errors import ConfigurationError
 
 
 class SupportScores(NamedTuple):
-    """Precision, recall and F1 of a solution's support with respect to the true support."""
+    """Precision, recall and F1 of a solution's support with respect to the true support.
+
+    Examples
+    --------
+    >>> SupportScores(precision=0.5, recall=1.0, f1=0.67).recall
+    1.0
+    """
 
     precision: float
     recall: float

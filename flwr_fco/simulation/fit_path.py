@@ -208,6 +208,12 @@ class PathResult:
         The models with their strengths and losses.
     acted_on : tuple of str
         Names of the arrays that psi acts on.
+
+    Examples
+    --------
+    >>> path = PathResult([PathPoint(0.1, None, 2, 0.30, 0.05), PathPoint(0.01, None, 4, 0.28, 0.05)])
+    >>> path.best.strength, path.one_standard_error.strength
+    (0.01, 0.1)
     """
 
     points: list[PathPoint]
@@ -565,6 +571,16 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     ------
     ConfigurationError
         If matplotlib is not installed, or no strength is above 0.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from types import SimpleNamespace
+    >>> model = SimpleNamespace(arrays=ArrayRecord({"w": Array(np.array([0.5, 0.0]))}))
+    >>> with TemporaryDirectory() as folder:
+    ...     plot_path(PathResult([PathPoint(0.1, model, 1, math.nan, math.nan)], ("w",)), f"{folder}/path.svg")
+    ...     print(os.listdir(folder))
+    ['path.svg']
     """
     try:
         figures = import_module("matplotlib.figure")

@@ -115,6 +115,12 @@ class InProcessGrid(Grid):
         The nodes' contexts by node id; made on first use.
     partition_ids : mapping of int to int
         The nodes' partition ids by node id.
+
+    Examples
+    --------
+    >>> grid = InProcessGrid(ClientApp(), 3)
+    >>> list(grid.partition_ids.values())
+    [0, 1, 2]
     """
 
     def __init__(

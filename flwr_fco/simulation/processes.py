@@ -26,6 +26,12 @@ class Processes(Workers):
     ----------
     number : int, optional
         Number of workers; by default the number of cores that this process may use.
+
+    Examples
+    --------
+    >>> with Processes(2) as workers:
+    ...     print(len(workers.pids()))
+    2
     """
 
     def __init__(self, number: int | None = None) -> None:

@@ -43,6 +43,13 @@ class RayActors(Workers):
         If no machine of the cluster has room for a worker, or Ray does not know such a reservation.
     NotInstalledError
         Without Ray.
+
+    Examples
+    --------
+    >>> RayActors(num_cpus=0)
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ConfigurationError: num_cpus=0 and num_gpus=0 leave room for any number of workers; say how many
     """
 
     def __init__(
@@ -179,6 +186,14 @@ def check_reservation(num_cpus: float, num_gpus: float) -> None:
     ------
     ConfigurationError
         If a number is negative or not finite, or `num_gpus` is above 1 and not whole.
+
+    Examples
+    --------
+    >>> check_reservation(2, 0.5)
+    >>> check_reservation(1, 1.5)
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ConfigurationError: num_cpus=1, num_gpus=1.5; expected numbers of at least 0, and above 1 whole GPUs
     """
     finite = 0 <= num_cpus < math.inf and 0 <= num_gpus < math.inf
     if not finite or (num_gpus > 1 and num_gpus % 1):
@@ -203,6 +218,13 @@ def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
     ------
     ConfigurationError
         If no machine has room for one.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> machines = [{"Alive": True, "Resources": {"CPU": 4.0}}] * 2
+    >>> room_of(SimpleNamespace(nodes=lambda: machines), num_cpus=3, num_gpus=0)
+    2.0
     """
     wanted = {name: each for name, each in (("CPU", num_cpus), ("GPU", num_gpus)) if each > 0}
     machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
@@ -257,7 +279,13 @@ def import_ray(address: str | None = None) -> Any:
 
 
 def token_settings() -> dict[str, str]:
-    """Return the variables with which a Ray that is started demands a token, beside those that are set already."""
+    """Return the variables with which a Ray that is started demands a token, beside those that are set already.
+
+    Examples
+    --------
+    >>> set(token_settings()) <= {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"}
+    True
+    """
     try:
         installed = tuple(map(int, re.findall(r"\d+", version("ray"))[:2]))
     except ImportError:

@@ -40,6 +40,15 @@ def end_with(descriptor: int) -> None:
     ----------
     descriptor : int
         The pipe's end for reading; nothing is ever written to it.
+
+    Examples
+    --------
+    >>> import subprocess, sys
+    >>> code = "from flwr_fco.simulation import end_with; import os, time; ours, theirs = os.pipe(); end_with(ours)"
+    >>> code += "; print('closes'); os.close(theirs); time.sleep(60)"
+    >>> run = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True)
+    >>> run.stdout.strip(), run.returncode != 0
+    ('closes', True)
     """
 
     def wait() -> None:

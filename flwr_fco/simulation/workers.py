@@ -162,6 +162,13 @@ class WorkerGrid(InProcessGrid):
     ------
     ConfigurationError
         If the ClientApp cannot be sent to another process.
+
+    Examples
+    --------
+    >>> from flwr_fco.simulation import Processes
+    >>> with Processes(2) as workers, WorkerGrid(workers, ClientApp(), 3) as grid:
+    ...     print(list(grid.partition_ids.values()))
+    [0, 1, 2]
     """
 
     def __init__(
