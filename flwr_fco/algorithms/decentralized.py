@@ -157,7 +157,13 @@ def with_rows(state: _State, num_nodes: int, *names: str) -> _State:
 
 @dataclass(frozen=True, kw_only=True)
 class DecentralizedDualAveraging(OnGraph):
-    """Dual averaging over a graph, algorithm 1 without tracking; a client does what it does without a graph."""
+    """Dual averaging over a graph, algorithm 1 without tracking; a client does what it does without a graph.
+
+    Examples
+    --------
+    >>> DecentralizedDualAveraging.engine, DecentralizedDualAveraging.reads
+    ('dual steps', 'rows')
+    """
 
     name: ClassVar[str] = "decentralized_dual_averaging"
     sparse: ClassVar[bool] = True
@@ -260,6 +266,11 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+
+    Examples
+    --------
+    >>> DecentralizedGradientTracking.engine, DecentralizedGradientTracking.reads
+    ('dual steps', 'rows')
     """
 
     name: ClassVar[str] = "tracked_dual_averaging"
@@ -322,6 +333,11 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 2 and 3 with general
     U.
+
+    Examples
+    --------
+    >>> DecentralizedRestricted.engine, DecentralizedRestricted.reads
+    ('dual steps', 'rows')
     """
 
     def init(self, problem: Problem, primal: Vector) -> Any:
@@ -362,6 +378,11 @@ class DecentralizedMirrorDescent(OnGraph):
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, section 7.
+
+    Examples
+    --------
+    >>> DecentralizedMirrorDescent.engine, DecentralizedMirrorDescent.reads
+    ('proximal steps', 'rows')
     """
 
     name: ClassVar[str] = "decentralized_mirror_descent"

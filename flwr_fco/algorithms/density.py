@@ -342,6 +342,11 @@ class SparseDualAveraging(DualAveraging):
         What is not 0 in the end.
     arrays : Arrays, default Arrays()
         Whether each array is sure of a share, in its scope.
+
+    Examples
+    --------
+    >>> SparseDualAveraging.engine, SparseDualAveraging.memory, SparseDualAveraging.reads
+    ('dual steps', (), 'mean')
     """
 
     density: float | Density

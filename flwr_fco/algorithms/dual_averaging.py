@@ -90,6 +90,11 @@ class DualAveraging(Algorithm):
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 3 and 5.
+
+    Examples
+    --------
+    >>> DualAveraging.engine, DualAveraging.memory, DualAveraging.reads
+    ('dual steps', (), 'mean')
     """
 
     name: ClassVar[str] = "dual_averaging"

@@ -201,6 +201,11 @@ class DualAcceleration(PrimalAveraging):
         Of the stopping rule's tolerance.
     gamma : float
         Of theorems 3.2 and 3.3.
+
+    Examples
+    --------
+    >>> DualAcceleration.engine, DualAcceleration.memory, DualAcceleration.reads
+    ('minimise', ('control', 'anchor', 'local'), 'everyone')
     """
 
     name: ClassVar[str] = "dual_fl"

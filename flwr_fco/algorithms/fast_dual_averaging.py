@@ -143,6 +143,11 @@ class FastDualAveraging(Algorithm):
         mu.
     last_point : bool
         Bao only: whether a client's last local point enters the model.
+
+    Examples
+    --------
+    >>> FastDualAveraging.engine, FastDualAveraging.memory, FastDualAveraging.reads
+    (None, (), 'sums')
     """
 
     name: ClassVar[str] = "fast_dual_averaging"

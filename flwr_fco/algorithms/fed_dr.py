@@ -75,6 +75,13 @@ class DouglasRachford(MeanOfMemories):
         eta, of the proximal steps of clients and server.
     relaxation : float
         alpha.
+
+    Examples
+    --------
+    >>> DouglasRachford.engine, DouglasRachford.memory, DouglasRachford.reads
+    ('minimise', ('center', 'local'), 'sums')
+    >>> DouglasRachford(step=0.5).options({})
+    {'step': 0.5, 'relaxation': 1.0}
     """
 
     name: ClassVar[str] = "fed_dr"

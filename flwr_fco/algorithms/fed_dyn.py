@@ -53,6 +53,13 @@ class DynamicRegularization(MeanOfMemories):
     ----------
     penalty : float
         alpha.
+
+    Examples
+    --------
+    >>> DynamicRegularization.engine, DynamicRegularization.memory, DynamicRegularization.reads
+    ('minimise', ('own', 'local'), 'sums')
+    >>> DynamicRegularization(penalty=0.5).options({})
+    {'penalty': 0.5}
     """
 
     name: ClassVar[str] = "fed_dyn"

@@ -129,6 +129,11 @@ class GradientTracking(Algorithm):
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 1 and 2; Karimireddy
     and others: SCAFFOLD (ICML 2020), algorithm 1.
+
+    Examples
+    --------
+    >>> GradientTracking.engine, GradientTracking.memory, GradientTracking.reads
+    ('dual steps', ('own',), 'sums')
     """
 
     name: ClassVar[str] = "gradient_tracking"
@@ -339,6 +344,14 @@ def trackers(problem: Problem, state: TrackingState) -> dict[tuple[int, int], Ve
     ------
     ConfigurationError
         Without a ledger.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> own = {(7, 0): {"own": np.array([1.0])}, (9, 0): {"own": np.array([3.0])}}
+    >>> problem = SimpleNamespace(memories=SimpleNamespace(ledger=True, present=own.keys(), memory=own.get))
+    >>> trackers(problem, TrackingState(np.zeros(1), 0.0, 1, control=np.array([2.0])))
+    {(7, 0): array([1.]), (9, 0): array([-1.])}
     """
     memories = problem.memories
     assert memories is not None

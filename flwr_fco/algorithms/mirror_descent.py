@@ -47,6 +47,11 @@ class MirrorDescent(PrimalAveraging):
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 2 and 4.
+
+    Examples
+    --------
+    >>> MirrorDescent.engine, MirrorDescent.memory, MirrorDescent.reads
+    ('proximal steps', (), 'mean')
     """
 
     name: ClassVar[str] = "mirror_descent"

@@ -54,6 +54,11 @@ class PrimalState(NamedTuple):
         The model, w_r.
     round : int
         Number of successful rounds, r.
+
+    Examples
+    --------
+    >>> PrimalState(np.zeros(2)).round
+    0
     """
 
     primal: Vector
@@ -62,7 +67,15 @@ class PrimalState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PrimalAveraging(Algorithm):
-    """A method whose state holds the model itself as `primal`; Euclidean unless a subclass says otherwise."""
+    """A method whose state holds the model itself as `primal`; Euclidean unless a subclass says otherwise.
+
+    Examples
+    --------
+    >>> class Mine(PrimalAveraging):
+    ...     engine = "minimise"
+    >>> Mine().retrieve(None, PrimalState(np.array([1.0, 2.0])))
+    array([1., 2.])
+    """
 
     engine: ClassVar[str | None] = "primal steps"
     refuses: ClassVar[Mapping[str, str]] = MappingProxyType({"mirror_map": "averages primal points"})
@@ -131,6 +144,11 @@ class GradientSteps(PrimalAveraging):
     ----------
     McMahan, Moore, Ramage, Hampson, y Arcas: Communication-efficient learning of deep networks from decentralized data
     (AISTATS 2017), algorithm 1.
+
+    Examples
+    --------
+    >>> GradientSteps.engine, GradientSteps.memory, GradientSteps.reads
+    ('gradient steps', (), 'mean')
     """
 
     name: ClassVar[str] = "gradient_steps"
@@ -160,6 +178,11 @@ class SubgradientSteps(PrimalAveraging):
     References
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), section 5, 'FedAvg'.
+
+    Examples
+    --------
+    >>> SubgradientSteps.engine, SubgradientSteps.memory, SubgradientSteps.reads
+    ('primal steps', (), 'mean')
     """
 
     name: ClassVar[str] = "subgradient"
@@ -190,6 +213,11 @@ class MeanState(NamedTuple):
         Number of successful rounds.
     population : float
         Sum of the weights of all clients behind `mean`; 0 before round 1.
+
+    Examples
+    --------
+    >>> MeanState(np.zeros(2), np.array([1.0, -1.0]), round=3, population=4.0).mean
+    array([ 1., -1.])
     """
 
     primal: Vector
@@ -220,7 +248,16 @@ def rescaled(state: MeanState, population: float) -> MeanState:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanOfMemories(PrimalAveraging):
-    """A method that samples clients and keeps the mean of what all of them remember."""
+    """A method that samples clients and keeps the mean of what all of them remember.
+
+    Examples
+    --------
+    >>> class Mine(MeanOfMemories):
+    ...     def part_of(self, remembered):
+    ...         return remembered["own"]
+    >>> Mine().part_of({"own": np.array([1.0, 2.0])})
+    array([1., 2.])
+    """
 
     engine: ClassVar[str | None] = "minimise"
     reads: ClassVar[Any] = "sums"

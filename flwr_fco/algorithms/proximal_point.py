@@ -38,6 +38,13 @@ class ProximalPoint(PrimalAveraging):
     References
     ----------
     Li and others: Federated optimization in heterogeneous networks (MLSys 2020), algorithm 2.
+
+    Examples
+    --------
+    >>> ProximalPoint.engine, ProximalPoint.memory, ProximalPoint.reads
+    ('minimise', (), 'sums')
+    >>> ProximalPoint(penalty=0.5).options({})
+    {'penalty': 0.5}
     """
 
     name: ClassVar[str] = "local_minimization"

@@ -98,6 +98,11 @@ class RestrictedGradientTracking(GradientTracking):
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
+
+    Examples
+    --------
+    >>> RestrictedGradientTracking.engine, RestrictedGradientTracking.memory, RestrictedGradientTracking.reads
+    ('dual steps', ('own',), 'sums')
     """
 
     tracker_start: str = "zero"
@@ -359,6 +364,11 @@ class MultistepGradientTracking(Staged, RestrictedGradientTracking):
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 3.
+
+    Examples
+    --------
+    >>> MultistepGradientTracking.engine, MultistepGradientTracking.memory, MultistepGradientTracking.reads
+    ('dual steps', ('own',), 'sums')
     """
 
     def init(self, problem: Problem, primal: Vector) -> Any:

@@ -106,6 +106,11 @@ class DualExtrapolation(DualAveraging):
     References
     ----------
     Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 1.
+
+    Examples
+    --------
+    >>> DualExtrapolation.engine, DualExtrapolation.memory, DualExtrapolation.reads
+    ('extragradient', (), 'mean')
     """
 
     name: ClassVar[str] = "dual_extrapolation"
@@ -137,6 +142,11 @@ class MirrorProx(PrimalAveraging):
     References
     ----------
     Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 2 (appendix H).
+
+    Examples
+    --------
+    >>> MirrorProx.engine, MirrorProx.memory, MirrorProx.reads
+    (None, (), 'mean')
     """
 
     name: ClassVar[str] = "mirror_prox"

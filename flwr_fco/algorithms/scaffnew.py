@@ -110,6 +110,11 @@ class ShiftedSteps(PrimalAveraging):
         Rows in a minibatch; None: full batches.
     seed : int
         Of the coin.
+
+    Examples
+    --------
+    >>> ShiftedSteps.engine, ShiftedSteps.memory, ShiftedSteps.reads
+    ('primal steps', ('shift', 'local'), 'everyone')
     """
 
     name: ClassVar[str] = "scaffnew"

@@ -62,6 +62,15 @@ class LocalClient(NamedTuple):
         The coordinates of the client's sparse features, if an engine's steps can be done on these.
     shard : Shard or None
         The same, if all of the round is done on these.
+
+    Examples
+    --------
+    >>> from flwr_fco import Euclidean, LeastSquares, Zero
+    >>> from flwr_fco.algorithms import GradientSteps
+    >>> loss = LeastSquares(np.eye(2), np.array([1.0, 2.0]))
+    >>> downlink = Downlink(Plan("gradient_steps", loss.layout, Zero(), Euclidean()), {}, client_lr=0.1)
+    >>> LocalClient(GradientSteps, downlink, loss, np.random.default_rng(0), {}, Disclosure()).rate
+    0.1
     """
 
     half: type[ClientHalf]

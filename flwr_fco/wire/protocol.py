@@ -414,6 +414,14 @@ class Downlink(NamedTuple):
         The client's work in this round; None means the plan's.
     pass_through : mapping of str to ndarray
         Arrays of the model that are not optimised (counters, running statistics), with the server's values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco import L1, Euclidean
+    >>> plan = Plan("dual_averaging", Layout.from_arrays({"coef": np.zeros(2)}), L1(0.1), Euclidean())
+    >>> Downlink(plan, {"dual": np.array([1.0, 2.0])}, client_lr=0.1).vectors["dual"]
+    array([1., 2.])
     """
 
     plan: Plan

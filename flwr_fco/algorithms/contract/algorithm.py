@@ -47,6 +47,12 @@ class Implied(NamedTuple):
         Where, if it is one point that the client chose: a convex loss's gradients do not turn back from one to another.
     convexity : float, default 0.0
         Modulus of strong convexity, in the gradient's unit, that the method cannot do without.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Implied(np.array([0.5, -1.0]), convexity=0.1).convexity
+    0.1
     """
 
     gradient: Any
@@ -73,6 +79,12 @@ class Algorithm(ClientHalf, ABC):
     `sparse`      whether a client may work on the coordinates of its sparse features alone
     `refuses`     options that must keep their default, each with the reason
     ============  ========================================================================================
+
+    Examples
+    --------
+    >>> from flwr_fco.algorithms import Algorithm, GradientSteps
+    >>> isinstance(GradientSteps(), Algorithm), GradientSteps.name, GradientSteps.engine
+    (True, 'gradient_steps', 'gradient steps')
     """
 
     #: ``"mean"``: :meth:`Replies.mean`, in whose place another centre, momentum or noise makes sense; ``"sums"``:

@@ -50,6 +50,11 @@ class Start(NamedTuple):
         Minimisation: the weight of 1/2 ||x - center||^2.
     scale : float, default 1.0
         Gradient steps: the factor of every gradient.
+
+    Examples
+    --------
+    >>> Start(np.zeros(2), penalty=0.5).penalty
+    0.5
     """
 
     point: Vector
@@ -77,6 +82,12 @@ class Moved(NamedTuple):
         All local points minus the start, if the plan's option ``trajectory`` asks for them.
     kept : mapping of str to ndarray
         What the client remembers that is no function of what it sends; the ledger does not have it.
+
+    Examples
+    --------
+    >>> moved = Moved(np.array([1.0, -1.0]), elapsed=0.5, steps=5)
+    >>> moved.elapsed / moved.steps
+    0.1
     """
 
     increment: Vector
@@ -88,7 +99,16 @@ class Moved(NamedTuple):
 
 
 class Client(Protocol):
-    """A client in a round, as its half of a method sees it."""
+    """A client in a round, as its half of a method sees it.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> def shrunk(client: Client, dual):
+    ...     return client.point(dual, client.rate)
+    >>> shrunk(SimpleNamespace(rate=0.5, point=lambda dual, elapsed: dual - elapsed), 2.0)
+    1.5
+    """
 
     @property
     def objective(self) -> Objective:
@@ -129,6 +149,15 @@ class ClientHalf:
     A round is ``begin``, the engine, ``send``; where clients remember something, ``hear`` (put back what the message
     left out) comes before and ``remember`` after it. All vectors may be restricted to the coordinates of a client's
     sparse features, so ``begin``, ``send``, ``remember`` and ``change`` act on each coordinate by itself.
+
+    Examples
+    --------
+    >>> class Mine(ClientHalf):
+    ...     @staticmethod
+    ...     def begin(downlink, memory):
+    ...         return Start(downlink.vectors["dual"])
+    >>> Mine.engine, Mine.memory
+    ('dual steps', ())
     """
 
     #: By this name the server's plan asks for it; a class without one is abstract.

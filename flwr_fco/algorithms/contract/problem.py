@@ -59,6 +59,13 @@ class To(NamedTuple):
         Whether it has answered round 0 for the state of this round.
     left : bool, default False
         Whether it counts as having left, and begins anew with its next answer.
+
+    Examples
+    --------
+    >>> To((7, 0)).begins
+    False
+    >>> To((7, 0), lost=True).lost
+    True
     """
 
     key: tuple[int, int]
@@ -89,6 +96,14 @@ class Setting(NamedTuple):
         Rates of a stage; None: the user's of the round.
     stage : int, default 0
         Number of the stage. With a new one, memories and averages begin anew.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco import L1, Euclidean
+    >>> layout = Layout.from_arrays({"coef": np.zeros(2)})
+    >>> Setting(layout, np.zeros(2), 10, Euclidean(), L1(0.1), None).stage
+    0
     """
 
     layout: Layout
@@ -129,6 +144,14 @@ class Problem(NamedTuple):
         Values in this round of the options that may be ``"auto"`` or a function of the round.
     given : Setting or None
         The user's geometry, regularizer and work, for methods that change them from state to state.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco import L1, Euclidean
+    >>> plan = Plan("dual_averaging", Layout.from_arrays({"coef": np.zeros(2)}), L1(1.0), Euclidean())
+    >>> Problem.of(plan, client_lr=0.1).retrieve(np.array([3.0, -0.5]), 1.0)
+    array([2., 0.])
     """
 
     plan: Plan
@@ -187,6 +210,11 @@ class Change(NamedTuple):
         Sum of the weights of the current clients.
     left : sequence of int, default ()
         On a graph: rows of the nodes that have left since the last round.
+
+    Examples
+    --------
+    >>> Change(None, None, population=3.0, left=[1]).left
+    [1]
     """
 
     reason: str | None

@@ -197,6 +197,11 @@ class ProximalNewton(CertifiedMethod):
     References
     ----------
     Lee, Sun, Saunders: Proximal Newton-type methods for minimizing composite functions (SIAM J. Optim. 2014).
+
+    Examples
+    --------
+    >>> ProximalNewton.reads, dict(ProximalNewton.holds)
+    ('everyone', {'gradient': 'derivatives', 'block': 'columns'})
     """
 
     name: ClassVar[str] = "proximal_newton"
