@@ -240,10 +240,9 @@ def _sent(answer: Message) -> str:
     kept_back = any(record.get("told") == 0.0 for record in answer.content.metric_records.values())
     for part in answer.content.values():
         if isinstance(part, ArrayRecord):
-            arrays += [f"{plain(n, _LETTERS)}[{', '.join(map(str, array.shape))}]" for n, array in part.items()]
             # An answer that is kept back has its arrays all the same, of zeros.
-            if kept_back and not any(array.numpy().any() for array in part.values()):
-                arrays[-len(part) :] = [f"{name} of zeros" for name in arrays[-len(part) :]]
+            zeros = " of zeros" if kept_back and not any(array.numpy().any() for array in part.values()) else ""
+            arrays += [f"{plain(n, _LETTERS)}[{', '.join(map(str, array.shape))}]{zeros}" for n, array in part.items()]
         else:
             numbers += [plain(n, _LETTERS) + _count(value) for n, value in part.items()]
     return f"arrays: {_listed(arrays)}; numbers: {_listed(numbers)}"

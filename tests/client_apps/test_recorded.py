@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord
 from newton import sites
 from problems import app_of, clients, start_arrays
 
@@ -119,6 +120,21 @@ def test_estimates_that_are_kept_back_are_zeros_in_the_record(lines, share, what
     app = app_of(clients((200, 200)), disclosure=Disclosure(hessian_share=share))
     ask(InProcessGrid(app, 2, raise_errors=False), question("estimates"))
     assert f"sent arrays: estimate[7]{what}, error[7]{what}; numbers: " in lines()[-1]
+
+
+def test_arrays_that_a_mod_adds_to_what_is_kept_back_are_not_zeros_in_the_record(lines):
+    def adding(message, context, call_next):
+        answer = call_next(message, context)
+        return flower.with_content(
+            answer,
+            flower.RecordDict(
+                {**answer.content, "own": ArrayRecord({"own": Array(np.ones(2))}), "none": ArrayRecord()}
+            ),
+        )
+
+    app = app_of(clients((200, 200)), disclosure=Disclosure(hessian_share=0.0), mods=[adding])
+    ask(InProcessGrid(app, 2, raise_errors=False), question("estimates"))
+    assert "sent arrays: estimate[7] of zeros, error[7] of zeros, own[2]; numbers: " in lines()[-1]
 
 
 def test_a_block_that_is_kept_back_is_sent_with_no_number(lines):

@@ -202,6 +202,22 @@ def test_one_client_that_names_its_vectors_otherwise_ends_no_run(caplog):
     assert len([record for record in caplog.records if "left out" in record.message]) == 2
 
 
+@pytest.mark.parametrize(("num_nodes", "wait"), [(12, 0), (4, 1)])
+def test_liars_who_name_their_vectors_alike_end_no_run(num_nodes, wait):
+    """Two among ten honest clients in every round, first of all, or all of them once a round has counted."""
+
+    def lying(message, context, call_next):
+        late = 0 < wait < int(message.metadata.group_id or 0)
+        liar = late if wait else context.node_config["partition-id"] < 2
+        return (renaming if liar else lambda *given: given[2](*given[:2]))(message, context, call_next)
+
+    own = FedDualAvg(client_lr=0.02, fraction_evaluate=0.0)
+    grid = InProcessGrid(app_of(clients((30,) * num_nodes), mods=[lying]), num_nodes)
+    result = own.start(grid, start_arrays(), num_rounds=3)
+    lied = {(row.round, row.partition_id) for row in result.left_out}
+    assert lied == {(k, i) for k in range(1 + wait, 4) for i in range(4 if wait else 2)}
+
+
 def renaming(message, context, call_next):
     """Answer with the right vectors under other names."""
     reply = call_next(message, context)

@@ -13,6 +13,7 @@ from flwr_fco.client_apps import client_app, find_solver
 from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.errors import ClientError
 from flwr_fco.regularizers import L1
+from flwr_fco.server.run import Run
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Epochs, Everyone, FedAvgSubgradient, FedDualAvg, FedMid, Scaffnew, Steps, Wire, run_of
 from flwr_fco.wire import flower
@@ -125,18 +126,20 @@ def test_a_strategy_with_hooks_of_its_own_gets_messages(delivered):
     assert delivered == [12]
 
 
-def test_a_node_that_has_lost_the_plan_is_told_it_again():
+@pytest.mark.parametrize("lose", [lambda state: state.clear(), lambda state: state["fco"].update(plan="another run's")])
+def test_a_node_that_has_lost_the_plan_is_told_it_again(lose, delivered, monkeypatch):
     plain = outcome(InProcessGrid(app_of(clients()), 4), strategy(), start_arrays())
-    grid = InProcessGrid(app_of(clients()), 4)
+    grid, open_round = InProcessGrid(app_of(clients()), 4), Run.open_round
 
-    class Restarts(FedDualAvg):
-        def open_round(self, server_round, *arguments):
-            if server_round == 3:
-                grid.contexts[3].state.clear()
-            return super().open_round(server_round, *arguments)
+    def restarts(self, server_round, *arguments):
+        if server_round == 3:
+            lose(grid.contexts[3].state)
+        return open_round(self, server_round, *arguments)
 
-    chosen = Restarts(regularizer=L1(0.1), client_lr=0.02, fraction_evaluate=0.0)
-    assert outcome(grid, chosen, start_arrays())[:2] == plain[:2]
+    monkeypatch.setattr(Run, "open_round", restarts)
+    assert delivered[0] == 0
+    assert outcome(grid, strategy(), start_arrays())[:2] == plain[:2]
+    assert delivered[0] > 0
 
 
 def solver_that_returns(vector):
