@@ -263,3 +263,5 @@ def test_parts_of_targets_and_of_weights_without_rows_are_refused_by_their_part(
         FederatedLasso(0.1).fit(parts, [odd, full[1]])
     with pytest.raises(ConfigurationError, match="part 1 of y has rows of unequal length"):
         FederatedLasso(0.1).fit(parts, [full[0], [[1.0], [1.0, 2.0]]])
+    with pytest.raises(ConfigurationError, match="part 1 of y has rows without entries"):
+        FederatedLasso(0.1).fit(parts, [full[0], [[], []]])

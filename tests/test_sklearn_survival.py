@@ -194,6 +194,16 @@ def test_a_stratum_has_no_intercept():
         model.intercept_for(FEATURES[0], PLAIN[0])
 
 
+def test_strata_may_be_numbers_beside_texts():
+    mixed = [y.assign(strata=[1 if label == "a" else label for label in y["strata"]]) for y in TARGETS]
+    model, texts = (FederatedCoxRegression(0.02).fit(FEATURES, y) for y in (mixed, TARGETS))
+    np.testing.assert_allclose(model.coef_, texts.coef_, atol=1e-10)
+    rows, strata = FEATURES[0][:2], np.array([1, "b"], dtype=object)
+    chances = model.predict_survival_function(rows, [5.0], (FEATURES[0], mixed[0]), strata=strata)
+    expected = texts.predict_survival_function(rows, [5.0], (FEATURES[0], TARGETS[0]), strata=["a", "b"])
+    np.testing.assert_allclose(chances, expected, atol=1e-8)
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
@@ -207,6 +217,9 @@ def test_a_stratum_has_no_intercept():
         (TARGETS[0][["time", "event"]].replace({"event": {True: "yes", False: "no"}}), "that are no numbers"),
         (PLAIN[0][:, ::-1], r"events hold .*; expected 1 for an event and 0 for a censored row"),
         (TARGETS[0].assign(strata=None), "y has a stratum that is missing"),
+        (TARGETS[0].assign(strata=[{}] * 80), "strata hold what is no label: unhashable type: 'dict'"),
+        ([*PLAIN[0].tolist()[1:], [1.0]], "y has rows of unequal length"),
+        (TARGETS[0].iloc[:, [0, 1, 1]], r"y has the fields \['time', 'event', 'event'\]; expected two columns"),
         (TARGETS[0].assign(entry=TARGETS[0]["time"]), r"entry\[0\] is not before times\[0\]"),
         (PLAIN[0] * [1, 0], "no event at which anybody else of the same client and stratum is at risk"),
     ],

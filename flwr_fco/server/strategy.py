@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.core.logs import log
-from flwr_fco.core.validation import kinds_of
+from flwr_fco.core.validation import checked, kinds_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Result
 from flwr_fco.server.clients.memory import ClientMemories
@@ -215,6 +215,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
         ConfigurationError
             If `resume` is not a checkpoint of this strategy, or is damaged.
         """
+        checked("resume", resume, str | os.PathLike | None)
         self._fco.begin(num_rounds, timeout, resumes=resume is not None)
         try:
             return run_rounds(

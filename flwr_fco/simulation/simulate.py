@@ -165,7 +165,7 @@ def simulate(
             stack.enter_context(_old_objects_aside() if num_nodes >= _MANY else nullcontext())
             stack.callback(forget_objectives, grid.run_id)
             grid.report = stack.enter_context(_progress_bar(num_rounds) if show else nullcontext())
-            return strategy.start(grid, start, num_rounds, **start_options)
+            found: Any = strategy.start(grid, start, num_rounds, **start_options)
     except RunInterrupted as stop:
         if on_interrupt == "raise":
             raise
@@ -175,6 +175,11 @@ def simulate(
     except KeyboardInterrupt:
         name = type(strategy).__name__
         raise KeyboardInterrupt(f"{name} is not a strategy of ours: its result so far is lost") from None
+    if found is None:
+        name = type(strategy).__name__
+        raise ConfigurationError(f"{name}.start returns None; expected a Result: return what super().start(...) does")
+    result: Result = found
+    return result
 
 
 def _every(every: int, num_rounds: int, evaluate_fn: EvaluateFunction | None) -> EvaluateFunction | None:

@@ -29,7 +29,7 @@ from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
-from flwr_fco.sklearn.reading import Parts, are_parts, is_grid, strata_of_clients
+from flwr_fco.sklearn.reading import Parts, are_parts, as_table, is_grid, strata_of_clients
 from flwr_fco.sklearn.reports import class_names
 
 
@@ -607,10 +607,11 @@ class FederatedCoxRegression(Federated):
         if not objective.num_events:
             raise ConfigurationError("own=(X, y) has no event, so there is no baseline; give a site's rows with events")
         found = baseline(objective, self.coef_)
-        known = np.unique(_fields_of(own[1])[1].get(_STRATA, 0)).tolist()
+        held = _fields_of(own[1])[1].get(_STRATA, np.zeros(1, dtype=np.int64))
+        known = as_strata(held, len(held))[0]
         given = np.broadcast_to(known, (scores.size,)) if strata is None and len(known) == 1 else strata
-        labels = [] if given is None else np.asarray(given).tolist()
-        if len(labels) != scores.size or not set(labels) <= set(known):
+        labels = [] if given is None else np.asarray(given, dtype=object).tolist()
+        if len(labels) != scores.size or any(label not in known for label in labels):
             raise ConfigurationError(
                 f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's, which are "
                 f"{known[:10]}"
@@ -651,7 +652,7 @@ class FederatedCoxRegression(Federated):
         strata = more.get(_STRATA, np.zeros(len(times), dtype=np.int64))
         if any(is_missing(label) for label in strata.tolist()):
             raise ConfigurationError("y has a stratum that is missing; give such rows a stratum, or leave them out")
-        return np.column_stack([times, events, entry, np.unique(strata, return_inverse=True)[1]])
+        return np.column_stack([times, events, entry, as_strata(strata, len(times))[1]])
 
     def _objective(self, X: Any, y: NDArray[np.float64], weights: Vector | None = None) -> CoxRegression:
         times, events, entry, strata = y.T
@@ -668,10 +669,12 @@ class FederatedCoxRegression(Federated):
 
 def _fields_of(y: Any) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str]:
     """Return time and event in the order in which targets have them, entry and strata by name, and what was given."""
-    array = np.asarray(y)
+    array = as_table(y, "y")
     names = list(y.columns) if hasattr(y, "columns") else list(array.dtype.names or ())
     if not names:
         return list(array.T) if array.ndim == 2 else [], {}, f"an array of shape {array.shape}"
+    if len(set(names)) < len(names):
+        return [], {}, f"the fields {names}"
     fields = {name: np.asarray(y[name]) for name in names}
     more = {name: fields.pop(name) for name in (_ENTRY, _STRATA) if name in fields}
     return list(fields.values()), more, f"the fields {names}"

@@ -51,7 +51,7 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
                 f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}; "
                 "expected a list of as many parts"
             )
-    aligned = [own if hasattr(own, "shape") else _table(own, f"part {number}") for number, own in enumerate(X)]
+    aligned = [own if hasattr(own, "shape") else as_table(own, f"part {number}") for number, own in enumerate(X)]
     first = columns_in(X[0])
     for number, features in enumerate(aligned):
         if features.shape[:1] == (0,):
@@ -90,7 +90,9 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
             aligned[number] = features[first]
         for name, parts in beside.items():
             _check_count(features.shape[0], parts[number], number, name)
-        targets = _table(y[number], f"part {number} of y")
+        targets = as_table(y[number], f"part {number} of y")
+        if targets.size == 0:
+            raise ConfigurationError(f"part {number} of y has rows without entries; expected a label or a target each")
         if isinstance(targets.flat[0], str) != isinstance(np.asarray(y[0]).flat[0], str):
             raise ConfigurationError(
                 f"part {number} has other labels than part 0: texts and numbers; expected one kind"
@@ -104,7 +106,8 @@ def columns_in(features: Any) -> list[str]:
     return names if all(isinstance(name, str) for name in names) else []
 
 
-def _table(rows: Any, whose: str) -> NDArray[Any]:
+def as_table(rows: Any, whose: str) -> NDArray[Any]:
+    """Return rows as an array; raise PublicError if they are ragged."""
     try:
         return np.asarray(rows)
     except ValueError as error:
@@ -150,7 +153,7 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Na
         raise PublicError(f"load returns a {of}; expected a tuple (X, y), or of classes (X, y, strata)")
     features, targets, strata = (*given, None)[:3]
     if isinstance(features, list | tuple):
-        features = _table(features, "a site")
+        features = as_table(features, "a site")
     names = names_of(getattr(features, "columns", None))
     if order is not None and names is not None:
         lacks = [name for name in order if name not in names]

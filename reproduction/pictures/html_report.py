@@ -134,14 +134,14 @@ def _by_one_rule(groups: Sequence[Group]) -> list[Group]:
 def _nonzero_shares(record: RunRecord) -> dict[float, float]:
     """Return the share of nonzero coefficients in the rounds in which it is known."""
     coefficients = record.arrays.get("coefficients")
-    if coefficients is None or not record.metrics:
+    if coefficients is None or not coefficients.size or not record.metrics:
         return {}
     found: dict[float, float] = {}
     if record.support is not None:
         edges = np.linspace(0, coefficients.size, record.support.share.shape[1] + 1).astype(np.int64)
         counts = (record.support.share * (edges[1:] - edges[:-1])).sum(axis=1)
         rounds = record.support.rounds * int(record.config.get("stretch", 1))
-        found = dict(zip(rounds.tolist(), (counts / max(coefficients.size, 1)).tolist(), strict=True))
+        found = dict(zip(rounds.tolist(), (counts / coefficients.size).tolist(), strict=True))
     return {**found, record.metrics[-1]["round"]: float((coefficients != 0).mean())}
 
 
@@ -247,7 +247,7 @@ def _support(group: Group, look: Appearance) -> dict[str, Any] | None:
     title = group.label
     if len(group.records) > 1 and "seed" in record.config:
         title += f", seed {record.config['seed']}"
-    if "coefficients" in record.arrays:
+    if record.arrays.get("coefficients", np.zeros(0)).size:
         title += f": {(record.arrays['coefficients'] != 0).mean():.1%} not zero in the end"
     first, last = (int(support.rounds[i]) * stretch for i in (0, -1))
     return {"title": title, "height": 128, "source": _picture(support, look), "first": first, "last": last}

@@ -275,6 +275,7 @@ def test_bad_numbers_are_refused(numbers):
         ({"evaluate_fn": 3}, "evaluate_fn=3 is a int; expected a function of 2 arguments or None"),
         ({"node_config": {"path": "/data"}}, "node_config=.* is a dict; expected a function of 1 argument or None"),
         ({"node_config": lambda partition: None}, r"node_config\(0\) is a NoneType; expected a mapping"),
+        ({"resume": 5}, "resume=5 is a int; expected a string or a PathLike or None"),
         ({"num_nodes": 1}, "min_train_nodes=2 and min_available_nodes=2, but there are num_nodes=1"),
     ],
 )
@@ -289,6 +290,21 @@ def test_an_argument_of_the_wrong_kind_is_named_before_anything_runs(wrong, mess
     }
     with pytest.raises(ConfigurationError, match=message):
         simulate(options.pop("strategy"), options.pop("client_app"), **options)
+
+
+def test_a_start_that_returns_nothing_is_named():
+    class Forgets(FedDualAvg):
+        def start(self, *args, **options):
+            super().start(*args, **options)
+
+    with pytest.raises(ConfigurationError, match=r"Forgets\.start returns None; expected a Result"):
+        simulate(
+            Forgets(regularizer=L1(0.3), client_lr=0.02, fraction_evaluate=0.0),
+            app_of(clients()),
+            num_nodes=4,
+            num_rounds=1,
+            initial_arrays=start_arrays(),
+        )
 
 
 def test_lists_are_arrays():

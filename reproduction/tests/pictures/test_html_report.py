@@ -128,6 +128,12 @@ def test_the_heat_map_is_the_support(runs):
     np.testing.assert_array_equal(~white[:, -1], runs["one"].arrays["coefficients"] != 0)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_run_without_coefficients_has_a_page_too(runs):
+    empty = runs["one"]._replace(arrays={**runs["one"].arrays, "coefficients": np.zeros(0)})
+    assert "not zero in the end" not in html_page(compare([("empty", empty)]))
+
+
 def test_a_folder_with_nothing_but_metrics_has_a_page_too():
     lines = [{"round": r, "objective": 1.0 / (r + 1)} for r in range(4)]
     text = " ".join(
