@@ -48,7 +48,7 @@ class Retrieval(NamedTuple):
 
 
 @njit(cache=True)
-def _soft_threshold(dual, thresholds, elapsed, primal):  # type: ignore[no-untyped-def]
+def soft_threshold(thresholds, dual, elapsed, primal):  # type: ignore[no-untyped-def]
     """Write sign(z_i) max(|z_i| - elapsed * thresholds_i, 0), a zero as +0.0."""
     for i in range(dual.shape[0]):
         high = elapsed * thresholds[i]
@@ -101,7 +101,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
     steps = 0
     for start in range(0, order.shape[0], batch_size):
         if thresholds.shape[0] > 0:
-            _soft_threshold(dual, thresholds, elapsed + client_lr * steps, primal)
+            soft_threshold(thresholds, dual, elapsed + client_lr * steps, primal)
         else:
             primal[:] = dual
         if p > 0.0:

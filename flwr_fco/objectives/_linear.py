@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
@@ -133,18 +134,17 @@ class LinearModel(Objective):
     _by_row: ClassVar[tuple[str, ...]] = ("_targets", "targets", "labels", "_weights", "_offset")
     #: Whether the loss is a sum over rows, so that a batch concerns only the features of its rows.
     _separable: ClassVar[bool] = True
-    #: Whether `_add_compiled` is there for dense features.
-    _compiled: ClassVar[bool] = True
-
-    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
-        """Add scale times the gradient on rows of dense features to `out`, by a compiled loop; `out` may be `w`."""
-        raise NotImplementedError
+    #: ``(features, targets, rows, w, factor, shrinkage, out)``: the compiled loop that adds the gradient on rows of
+    #: dense features; `out` may be `w`. None if there is none.
+    _add_compiled: Callable[..., None] | None = None
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
         plain = self._weights is None and self._offset is None
-        if self._compiled and plain and not isinstance(self.design, SparseDesign):
-            self._add_compiled(w, self.design.rows if batch is None else batch, scale, out)
+        design = self.design
+        if self._add_compiled is not None and plain and type(design) is not SparseDesign:
+            rows = design.rows if batch is None else batch
+            self._add_compiled(design.matrix, self._targets, rows, w, self._factor * scale, self.l2 * scale, out)
             return
         scores = self._shifted(self.design.predict(w, batch, self._num_outputs), batch)
         self._weighted_slopes(scores, batch, scale / scores.shape[0])

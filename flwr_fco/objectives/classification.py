@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -90,8 +92,7 @@ class Logistic(TwoClassModel):
 
         return np.asarray(weight * expit(scores) * expit(-scores) * change)
 
-    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
-        add_logistic_gradient(self.design.matrix, self._targets, rows, w, scale, self.l2 * scale, out)
+    _add_compiled = staticmethod(add_logistic_gradient)
 
 
 class MultinomialLogistic(LinearModel):
@@ -181,9 +182,9 @@ class MultinomialLogistic(LinearModel):
         centred = change - (chances * change).sum(axis=1, keepdims=True)
         return np.asarray(weight * chances * centred)
 
-    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
-        shrinkage = self.l2 * scale
-        add_multinomial_gradient(self.design.matrix, self.labels, rows, w, self.num_classes, scale, shrinkage, out)
+    @property
+    def _add_compiled(self) -> Callable[..., None]:  # type: ignore[override]
+        return partial(add_multinomial_gradient, self.num_classes)
 
     def margins(self, w: Vector) -> NDArray[np.float64]:
         """Return W' x_i + b, the unnormalised log probabilities, of shape (num_examples, num_classes)."""
@@ -276,7 +277,6 @@ class Hinge(TwoClassModel):
     _link = "hinge"
 
     # The inherited versions are valid only for smooth losses, and the compiled loops do not support this one.
-    _compiled: ClassVar[bool] = False
     linear_data = Objective.linear_data
     hessian_product = Objective.hessian_product
     hessian_block = Objective.hessian_block

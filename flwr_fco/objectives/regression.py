@@ -60,9 +60,7 @@ class _SquaredLoss(LinearModel):
     def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
         return (weight * self._factor) * change
 
-    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
-        factor, shrinkage = self._factor * scale, self.l2 * scale
-        add_least_squares_gradient(self.design.matrix, self._targets, rows, w, factor, shrinkage, out)
+    _add_compiled = staticmethod(add_least_squares_gradient)
 
     def predict(self, w: Vector) -> Vector:
         """Return the predictions for the client's examples."""
@@ -264,7 +262,6 @@ class Huber(LinearModel):
     #: Curvature of a row beyond delta, relative to that of the parabola above the loss.
     _beyond = 0.0
 
-    _compiled = False
     _curvature = (1.0, 1.0)
 
     def __init__(
@@ -367,8 +364,6 @@ class Poisson(LinearModel):
     >>> round(objective.value(np.zeros(1)), 6), objective.gradient(np.zeros(1))
     (0.693147, array([0.]))
     """
-
-    _compiled = False
 
     def __init__(
         self,

@@ -86,7 +86,6 @@ class SiteIntercept(LinearModel):
     {'new': 6.0, 'old': 1.5}
     """
 
-    _compiled = False
     _separable = False
 
     #: The objective with its intercept, and coefficients with their best intercept.

@@ -90,7 +90,6 @@ class CoxRegression(LinearModel):
     (0.366204, array([-0.222222]))
     """
 
-    _compiled = False
     _separable = False
     _by_row = ("_targets", "labels", "entry", "_strata", "_raw", "_offset")
 

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.client_apps.training import TrainingHandler
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.wire import flower as _flower
@@ -288,8 +289,9 @@ class InProcessGrid(Grid):
             return None
         answers: list[Sent] = []
         try:
-            for answer in handler.exchange(contexts, tasks, server_round):
-                answers.append(answer)
+            with single_threaded_blas():
+                for answer in handler.exchange(contexts, tasks, server_round):
+                    answers.append(answer)
         except Exception as error:
             # The error is from the client that was to answer next.
             raise self._raised(error, contexts[len(answers)].node_id, f"{server_round}", "train") from error

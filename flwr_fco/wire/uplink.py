@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.core.schema import grades_in
+from flwr_fco.core.schema import Grades, grades_in
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
@@ -36,11 +36,14 @@ class Sent(NamedTuple):
         All other data; only the metrics if the vectors are held above.
     digest : str, default ""
         Digest of the data that determines a client's memory, if it has one.
+    units : sequence of int
+        As of :class:`Uplink`: beside the metrics, which most clients of a round then share.
     """
 
     vectors: dict[str, Any]
     content: RecordDict | dict[str, Any]
     digest: str = ""
+    units: Grades = ()
 
 
 def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_dtype: str) -> Message:
@@ -70,14 +73,12 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
     )
     if uplink.pass_through:
         arrays.update({PASS + name: array for name, array in uplink.pass_through.items()})
-    metrics = _reported(uplink, num_examples)
+    metrics = _with_units(_reported(uplink, num_examples), uplink.units)
     return _flower.answer(message, {key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
 
 
 def _reported(uplink: Uplink, num_examples: int) -> dict[str, Any]:
     metrics: dict[str, Any] = {"num-examples": int(num_examples), "local-steps": int(uplink.steps)}
-    if uplink.units:
-        metrics[UNITS] = list(uplink.units)
     if uplink.elapsed is not None:
         metrics["elapsed"] = float(uplink.elapsed)
     for name, value in uplink.metrics.items() if uplink.metrics else ():
@@ -85,6 +86,10 @@ def _reported(uplink: Uplink, num_examples: int) -> dict[str, Any]:
             raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
         metrics[name] = float(value)
     return metrics
+
+
+def _with_units(metrics: dict[str, Any], units: Grades) -> dict[str, Any]:
+    return {**metrics, UNITS: np.asarray(units).tolist()} if len(units) else metrics
 
 
 def _positive(metrics: Mapping[str, Any], name: str) -> float:
@@ -194,18 +199,20 @@ def sent(uplink: Uplink, num_examples: int) -> Sent:
     metrics = _reported(uplink, num_examples)
     vectors: dict[str, Any] = {}
     for name, vector in uplink.vectors.items():
-        # A local solver may use its arrays again.
         if isinstance(vector, np.ndarray) and vector.dtype == np.float64:
-            copied = vectors[name] = np.array(vector)
-            copied.flags.writeable = False
+            flags = vector.flags
+            if flags.writeable or not flags.owndata:
+                # A local solver may use its arrays again.
+                vector = np.array(vector)
+                vector.flags.writeable = False
+            vectors[name] = vector
         elif isinstance(vector, SparseVector) and vector.values.dtype == np.float64:
             values, indices = vector.values.copy(), vector.indices.copy()
             values.flags.writeable = indices.flags.writeable = False
             vectors[name] = SparseVector(indices, values, vector.size)
         else:
-            arrays = arrays_of(uplink.vectors)
-            return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)}))
-    return Sent(vectors, metrics)
+            return Sent({}, as_records(Sent(dict(uplink.vectors), metrics, "", uplink.units)))
+    return Sent(vectors, metrics, "", uplink.units)
 
 
 class SentReader:
@@ -226,7 +233,7 @@ class SentReader:
 
     def __call__(self, sent: Sent) -> tuple[Uplink, Any]:
         """Return the uplink of an answer and its content, one object for answers that say the same."""
-        vectors, content, digest = sent
+        vectors, content, digest, units = sent
         norms, shapes = {}, self._shapes
         plain = vectors.keys() == shapes.keys()
         for name, vector in vectors.items() if plain else ():
@@ -244,7 +251,7 @@ class SentReader:
             metrics = metrics_of(content, self._key)
             self._last = said, last = content, _uplink_of(vectors, norms, _NOTHING, metrics, self._key, self._timed)
         # `_replace` would take four times as long.
-        return Uplink(vectors, *last[1:8], digest, norms, last.units), said
+        return Uplink(vectors, *last[1:8], digest, norms, grades_in(units) if len(units) else ()), said
 
 
 def as_reply(message: Message, sent: Sent) -> Message:
@@ -256,8 +263,8 @@ def as_records(sent: Sent) -> RecordDict:
     """Return an answer as the records of a message."""
     if isinstance(sent.content, RecordDict):
         return sent.content
-    arrays = arrays_of(sent.vectors)
-    return _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, sent.content)})
+    arrays, metrics = arrays_of(sent.vectors), _with_units(sent.content, sent.units)
+    return _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
 
 
 def read_unmodified(

@@ -39,6 +39,7 @@ class Numbered(Sequence[Node]):
 
     def __init__(self, ids: range) -> None:
         self.ids = ids
+        self._made: dict[int, Node] = {}
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -53,7 +54,10 @@ class Numbered(Sequence[Node]):
     def __getitem__(self, i: int | slice) -> Node | list[Node]:
         """Return the i-th node."""
         if type(i) is int and i >= 0:
-            return Node(self.ids[i], i)
+            node = self._made.get(i)
+            if node is None:
+                node = self._made[i] = Node(self.ids[i], i)
+            return node
         places = range(len(self.ids))[i]
         return Node(self.ids[places], places) if isinstance(places, int) else [self[place] for place in places]
 
