@@ -303,11 +303,16 @@ class TrainingHandler:
             _check_plan(store_plan(contexts, plan, digest, header), self.limits)
 
     def exchange(
-        self, contexts: Sequence[Context], tasks: Sequence[tuple[Downlink, ClientState | None]], server_round: int
+        self,
+        contexts: Sequence[Context],
+        tasks: Sequence[tuple[Downlink, ClientState | None]],
+        server_round: int,
+        wire_dtype: str,
     ) -> Iterator[Sent]:
         """Yield the clients' replies to a server in this process, without messages, computing each when it is needed.
 
-        A client's task is its downlink, as read from a message, and its state.
+        A client's task is its downlink, as read from a message, and its state; `wire_dtype` is the precision in which
+        its vectors came, and of the reply's.
         """
         if not tasks:
             return
@@ -316,7 +321,7 @@ class TrainingHandler:
         for context, partition, rng, (downlink, state) in zip(contexts, partitions, generators, tasks, strict=True):
             before = None if state is None else ReceivedState(state)
             uplink, after, num_examples = solve(context, partition, downlink, before, rng)
-            answer = sent(uplink, num_examples)
+            answer = sent(uplink, num_examples, wire_dtype)
             if downlink.stamp is not None:
                 vectors = answer.vectors
                 digest = vectors_digest(vectors, uplink.elapsed) if vectors else uplink_digest(as_records(answer))
@@ -395,6 +400,8 @@ def names_of_objective(objective: Objective) -> tuple[Names, Names]:
 
 def schema_of(objective: Objective) -> float:
     """Return the number of an objective's names of columns and classes, which it keeps as long as it lives."""
+    if objective.feature_names is None and objective.class_names is None:
+        return 0.0
     key = id(objective)
     if key not in _schemas:
         finalize(objective, _schemas.pop, key, None)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
+from flwr_fco.kernels.columns import grades
 
 Names = tuple[str, ...] | None
 #: What a site says of its columns' standard deviations: see :func:`grades_of`.
@@ -152,10 +153,7 @@ def grades_of(deviations: Vector) -> NDArray[np.int64]:
     """
     if deviations.size > _MOST_COLUMNS or not deviations.any():
         return np.zeros(0, np.int64)
-    some = deviations > 0.0
-    # A deviation that has overflowed counts as a large one.
-    grades = np.rint(_GRADES * np.minimum(np.log2(np.where(some, deviations, 1.0)), 1023.0))
-    return np.where(some, grades + (grades >= 0.0), 0.0).astype(np.int64)
+    return grades(deviations, _GRADES)  # type: ignore[no-any-return]
 
 
 def grades_in(said: Any) -> Grades:

@@ -44,6 +44,7 @@ from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.regularizers import Zero
+from flwr_fco.torch.objective import seed_generators
 from flwr_fco.torch.optim import (
     CompositeOptimizer,
     DualAveraging,
@@ -52,7 +53,7 @@ from flwr_fco.torch.optim import (
     MirrorProx,
     ProximalSGD,
 )
-from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seed_generators, sign_groups
+from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, sign_groups
 from flwr_fco.wire.envelope import HANDSHAKE, PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import Work

@@ -17,7 +17,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.torch.regularizers import widest_dtype
-from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, matching, seed_generators, trainable
+from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, matching, trainable
 from flwr_fco.work import FirstOrder
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -196,6 +196,10 @@ class TorchObjective(Objective):
         self._losses.append(value)
         return value, out
 
+    def add_gradient(self, w: Vector, batch: TorchBatch | None, scale: float, out: Vector) -> None:
+        """Add scale times the gradient to `out` in place."""
+        out += scale * self.value_and_gradient(w, batch)[1]
+
     def take_training_loss(self) -> float | None:
         """Return the mean training-mode loss of the gradients computed since the last call; None if there were none."""
         losses, self._losses = self._losses, []
@@ -204,8 +208,11 @@ class TorchObjective(Objective):
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
         """Yield the row numbers that any other objective yields for this generator, with a seed from a child of it."""
         (child,) = rng.spawn(1)
-        for rows in super().batches(rng, work, per_step):
-            yield None if rows is None else TorchBatch(rows, int(child.integers(2**63)))
+        batches = super().batches(rng, work, per_step)
+        if work.batch_size is None:
+            return batches
+        # Iterating over batches runs no Python code here.
+        return map(TorchBatch, batches, map(int, iter(partial(child.integers, 2**63), None)))
 
     def buffers(self) -> dict[str, NDArray[Any]]:
         """Return copies of the arrays that are not optimised: running statistics, counters, frozen parameters."""
@@ -268,6 +275,20 @@ class TorchObjective(Objective):
 
     def _cuda_devices(self) -> list[int]:
         return sorted({p.device.index or 0 for p in self._parameters.values() if p.device.type == "cuda"})
+
+
+def seed_generators(seed: int, *, all_devices: bool = False) -> None:
+    """Seed PyTorch's generators, skipping unused devices, because seeding those costs more than a step.
+
+    Parameters
+    ----------
+    all_devices : bool, default False
+        Whether to include available devices that are not in use yet.
+    """
+    if torch.cuda.is_initialized() or torch.backends.mps.is_available() or (all_devices and torch.cuda.is_available()):  # type: ignore[no-untyped-call]
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def _check_takes_model_and_batch(name: str, function: Any, example: str) -> None:

@@ -141,20 +141,6 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
         tensor.copy_(torch.from_numpy(np.array(buffers[name])))
 
 
-def seed_generators(seed: int, *, all_devices: bool = False) -> None:
-    """Seed PyTorch's generators, skipping unused devices, because seeding those costs more than a step.
-
-    Parameters
-    ----------
-    all_devices : bool, default False
-        Whether to include available devices that are not in use yet.
-    """
-    if torch.cuda.is_initialized() or torch.backends.mps.is_available() or (all_devices and torch.cuda.is_available()):  # type: ignore[no-untyped-call]
-        torch.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
-
-
 def as_groups(params: Parameters) -> list[Group]:
     """Return the parameters as groups, because PyTorch supports names only from 2.6 on."""
     if isinstance(params, Tensor):

@@ -307,6 +307,13 @@ def received(
     return results
 
 
+def precision_of(downlink: Downlink) -> str:
+    """Return the dtype of a downlink's vectors."""
+    vectors: list[Any] = list(downlink.vectors.values())[:1]
+    held = [vector.values if isinstance(vector, SparseVector) else vector for vector in vectors]
+    return f"{held[0].dtype}" if held else "float64"
+
+
 def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink | None:
     """Return a downlink as read from a message; None if it would be rejected."""
     client_lr, elapsed, stamp = float(downlink.client_lr), float(downlink.elapsed), downlink.stamp
@@ -332,6 +339,8 @@ def _view(vector: Any, size: int) -> Any:
     if isinstance(vector, SparseVector):
         values = _view(vector.values, vector.values.size)
         return None if values is None or vector.size != size else type(vector)(vector.indices, values, size)
+    if vector.dtype == np.float32:
+        vector = vector.astype(np.float64)
     if vector.dtype != np.float64 or vector.shape != (size,) or not vector.flags.c_contiguous:
         return None
     if not math.isfinite(np.vdot(vector, vector)):

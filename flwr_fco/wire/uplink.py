@@ -11,17 +11,20 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.layout import Layout, Vector, euclidean_norm
 from flwr_fco.core.schema import Grades, grades_in
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import arrays_of, primal_increment, read_pass_through, read_vectors, vectors_of
 from flwr_fco.wire.envelope import OWN_METRICS, content_of
-from flwr_fco.wire.keys import ARRAYS, INDICES, METRICS, OWN_ARRAYS, PASS, UNITS
+from flwr_fco.wire.keys import ARRAYS, INDICES, METRICS, NONZEROS, OWN_ARRAYS, PASS, SCHEMA, UNITS
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
 from flwr_fco.wire.protocol import Uplink
 
+_FLOAT64 = np.dtype(np.float64)
+#: Precisions of vectors that need no records.
+_PRECISIONS = (_FLOAT64, np.dtype(np.float32))
 _NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
@@ -30,7 +33,7 @@ class Sent(NamedTuple):
 
     Parameters
     ----------
-    vectors : dict of str to ndarray of float64 or SparseVector
+    vectors : dict of str to ndarray of float64 or float32, or SparseVector
         Read-only; empty if the vectors have other types, which are then in the records.
     content : RecordDict or dict
         All other data; only the metrics if the vectors are held above.
@@ -64,17 +67,20 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
         if isinstance(record, ArrayRecord) and key not in OWN_ARRAYS
     )
     if wire_dtype == "auto":
-        wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(PASS)), "float64")
-    arrays = arrays_of(
-        {
-            name: vector if wire_dtype == "float64" else vector.astype(wire_dtype, copy=False)
-            for name, vector in uplink.vectors.items()
-        }
-    )
+        beside = (PASS, INDICES, NONZEROS)
+        wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(beside)), "float64")
+    arrays = arrays_of(_rounded(uplink.vectors, wire_dtype))
     if uplink.pass_through:
         arrays.update({PASS + name: array for name, array in uplink.pass_through.items()})
     metrics = _with_units(_reported(uplink, num_examples), uplink.units)
     return _flower.answer(message, {key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
+
+
+def _rounded(vectors: Mapping[str, Any], wire_dtype: str) -> Mapping[str, Any]:
+    """Return vectors in the wire's precision."""
+    if wire_dtype == "float64":
+        return vectors
+    return {name: vector.astype(wire_dtype, copy=False) for name, vector in vectors.items()}
 
 
 def _reported(uplink: Uplink, num_examples: int) -> dict[str, Any]:
@@ -190,28 +196,28 @@ def _uplink_of(
         metrics=others,
         pass_through=passed,
         norms=norms,
-        units=grades_in(metrics.get(UNITS)),
+        units=grades_in(metrics[UNITS]) if UNITS in metrics else (),
     )
 
 
-def sent(uplink: Uplink, num_examples: int) -> Sent:
-    """Return the answer of a client in this process, without a message."""
-    metrics = _reported(uplink, num_examples)
+def sent(uplink: Uplink, num_examples: int, wire_dtype: str) -> Sent:
+    """Return the answer of a client in this process, without a message; its vectors have the wire's precision."""
+    metrics, rounded = _reported(uplink, num_examples), _rounded(uplink.vectors, wire_dtype)
     vectors: dict[str, Any] = {}
-    for name, vector in uplink.vectors.items():
-        if isinstance(vector, np.ndarray) and vector.dtype == np.float64:
+    for name, vector in rounded.items():
+        if isinstance(vector, np.ndarray) and vector.dtype in _PRECISIONS:
             flags = vector.flags
             if flags.writeable or not flags.owndata:
                 # A local solver may use its arrays again.
                 vector = np.array(vector)
                 vector.flags.writeable = False
             vectors[name] = vector
-        elif isinstance(vector, SparseVector) and vector.values.dtype == np.float64:
+        elif isinstance(vector, SparseVector) and vector.values.dtype in _PRECISIONS:
             values, indices = vector.values.copy(), vector.indices.copy()
             values.flags.writeable = indices.flags.writeable = False
             vectors[name] = SparseVector(indices, values, vector.size)
         else:
-            return Sent({}, as_records(Sent(dict(uplink.vectors), metrics, "", uplink.units)))
+            return Sent({}, as_records(Sent(dict(rounded), metrics, "", uplink.units)))
     return Sent(vectors, metrics, "", uplink.units)
 
 
@@ -238,7 +244,7 @@ class SentReader:
         plain = vectors.keys() == shapes.keys()
         for name, vector in vectors.items() if plain else ():
             held = vector.values if type(vector) is SparseVector else vector
-            norm = math.sqrt(np.vdot(held, held))
+            norm = math.sqrt(np.vdot(held, held)) if held.dtype is _FLOAT64 else euclidean_norm(held)
             norms[name] = norm
             plain = plain and vector.shape == shapes[name] and math.isfinite(norm)
         if not plain:
@@ -294,5 +300,7 @@ def read_unmodified(
     metrics, examples = metrics_of(content, weighted_by_key)
     steps = _count(metrics, "local-steps") if "local-steps" in metrics else local_steps
     elapsed = _positive(metrics, "elapsed") if "elapsed" in metrics else client_lr * steps
+    own = OWN_METRICS | {SCHEMA, weighted_by_key}
+    others: Any = {name: value for name, value in metrics.items() if name not in own}
     norms = {"increment": norm}
-    return Uplink({"increment": increment}, elapsed, steps, examples=examples, pass_through=passed, norms=norms)
+    return Uplink({"increment": increment}, elapsed, steps, float("nan"), None, examples, others, passed, "", norms)

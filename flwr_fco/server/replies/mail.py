@@ -261,6 +261,8 @@ class Mail(Part):
             Sorted by partition id: the node, and its uplink with its weight in ``examples``.
         """
         assert self.grid is not None
+        if self.current.wire_dtype != "float64":
+            letters = self._rounded(letters, self.current.wire_dtype)
         strangers = {node.node_id for node, _ in letters} - self.nodes.informed
         with self.explained(self.grid, self.current):
             sent = self._without_messages(letters, strangers)
@@ -278,6 +280,15 @@ class Mail(Part):
             answered = [as_reply(message, answer) for message, answer in asked if answer is not None]
             rest = [message for message, answer in asked if answer is None]
             return self.collect([*answered, *send_and_receive(self.grid, rest, self.timeout)])
+
+    @staticmethod
+    def _rounded(letters: Sequence[Letter], wire_dtype: str) -> list[Letter]:
+        """Return letters whose vectors have the wire's precision."""
+        told = {id(each): each for _, each in letters}
+        for key, each in told.items():
+            vectors: Any = {name: vector.astype(wire_dtype) for name, vector in each.vectors.items()}
+            told[key] = each._replace(vectors=vectors)
+        return [(node, told[id(each)]) for node, each in letters]
 
     @contextmanager
     def explained(self, grid: Grid | None, current: Round) -> Iterator[None]:
@@ -309,7 +320,7 @@ class Mail(Part):
         if (
             exchange is None
             or type(self.language) is not OwnClients
-            or self.plan.wire_dtype != "float64"
+            or self.plan.wire_dtype == "float32"
             or options.train_metrics_aggr_fn is not average_metrics
             or self.pass_through_arrays
         ):
@@ -551,7 +562,7 @@ class Mail(Part):
             passed=self.pass_through_arrays,
             step_size=self.step_size() if self.own_loops else None,
         )
-        metrics = training_metrics(good, options.weighted_by_key, named(self._kind, "losses"))
+        metrics = training_metrics(good, named(self._kind, "losses"))
         objections = metric_objections(metrics, max_ratio_of(options), self.bounds, "metric ") | objections
         if objections:
             good = current.without(good, objections)
