@@ -106,9 +106,10 @@ class KeptObjectives:
 
     def find(self, key: Key) -> Objective | None:
         """Return the objective for a key, or None."""
-        if key in self._all:
+        kept = self._all.get(key)
+        if kept is not None:
             self._all.move_to_end(key)
-        return self._all.get(key)
+        return kept
 
     def keep(self, key: Key, objective: Objective, limit: int | None) -> None:
         """Store an objective and evict others until there are at most `limit`; None for no limit."""
@@ -336,6 +337,7 @@ class TrainingHandler:
         algorithm anew in a notebook has the same plan.
         """
         half, data, limits, layout = _half_of(plan.solver), self.data, self.limits, plan.layout
+        signature = layout.signature
         what, passes_through = f"a round of training ({plan.solver})", bool(layout.passed_through)
         checked: tuple[Any, ...] = ()
         # Otherwise nothing is counted.
@@ -347,7 +349,8 @@ class TrainingHandler:
         ) -> tuple[Uplink, Any, int]:
             nonlocal checked
             objective, numbers = data.objective(context, partition, what), downlink.numbers
-            check_layout(objective.layout, layout)
+            if objective.layout.signature != signature:
+                check_layout(objective.layout, layout)
             task = downlink.client_lr, downlink.elapsed, downlink.work, objective.num_examples
             if numbers or task != checked:
                 limits.check_downlink(downlink, task[-1])

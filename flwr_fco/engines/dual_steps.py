@@ -49,7 +49,8 @@ def dual_steps(client: LocalClient, start: Start) -> Moved:
     else:
         steps = sum(1 for _ in one_by_one(downlink, client.objective, dual, client.rng, shift))
     dual -= start.point
-    return Moved(dual, rate * steps, steps, trajectory=trajectory)
+    moved = Moved(dual, rate * steps, steps)
+    return moved if trajectory is None else moved._replace(trajectory=trajectory)
 
 
 def one_by_one(

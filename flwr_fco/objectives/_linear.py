@@ -213,8 +213,8 @@ class LinearModel(Objective):
     def _data(self) -> LinearData | None:
         if self._link is None:
             return None
-        parts = self.design, self._link, self._targets, self.intercept, self.l2, self._factor, self._num_outputs
-        return LinearData(*parts, weights=self._weights)
+        design, factor, outputs = self.design, self._factor, self._num_outputs
+        return LinearData(design, self._link, self._targets, self.intercept, self.l2, factor, outputs, self._weights)
 
     def value(self, w: Vector) -> float:
         """Return F_m(w), the mean over all examples plus the l2 term."""

@@ -21,7 +21,15 @@ from flwr_fco.wire.client_state import read_state, state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
 from flwr_fco.wire.keys import FCO, INDICES, NONZEROS, NUMBER, PASS, PLAN, POINTS, RESTORED
 from flwr_fco.wire.metrics import is_number
-from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors
+from flwr_fco.wire.protocol import (
+    ClientStamp,
+    ClientState,
+    DenseVectors,
+    Downlink,
+    Plan,
+    ReceivedNumbers,
+    ReceivedVectors,
+)
 from flwr_fco.work import work_from_header
 
 
@@ -285,7 +293,7 @@ def received(
     """
     plan, views, read, results = _plans.get(digest), dict[int, Any](), dict[int, Downlink](), []
     stored = _flower.held([context.state for context in contexts], FCO)
-    if plan is None or not all(isinstance(record, ConfigRecord) for record in stored):
+    if plan is None or {*map(type, stored)} != {ConfigRecord}:
         return None
     if _flower.held(stored, "plan").count(digest) < len(stored):
         return None
@@ -302,7 +310,7 @@ def received(
             state = None if stamp is None else read_state(context, stamp, plan.layout.size)
         except StateMissingError:
             return None
-        vectors, numbers = ReceivedVectors(copy.vectors), ReceivedNumbers(copy.numbers)
+        vectors, numbers = type(copy.vectors)(copy.vectors), ReceivedNumbers(copy.numbers)
         results.append((Downlink(plan, vectors, copy.client_lr, copy.elapsed, numbers, stamp, copy.work), state))
     return results
 
@@ -331,7 +339,9 @@ def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink 
                 return None
             views[id(vector)] = view
         vectors[name] = view
-    return Downlink(plan, vectors, client_lr, elapsed, numbers, stamp, downlink.work)
+    sparse = any(isinstance(view, SparseVector) for view in vectors.values())
+    held = ReceivedVectors(vectors) if sparse else DenseVectors(vectors)
+    return Downlink(plan, held, client_lr, elapsed, numbers, stamp, downlink.work)
 
 
 def _view(vector: Any, size: int) -> Any:

@@ -153,6 +153,12 @@ class ReceivedVectors(Received):
             raise ProtocolError(f"the server's vector {name!r} holds {bad} NaN or infinite values")
 
 
+class DenseVectors(Received):
+    """The vectors of a message in this process, which are dense and have been checked."""
+
+    what: ClassVar[str] = "vector"
+
+
 class ReceivedNumbers(Received):
     """The numbers of a message."""
 

@@ -627,13 +627,13 @@ class Mail(Part):
 
     def _possible(self, node: Node, uplink: Uplink, content: Any) -> Uplink:
         self.language.check(self, node, uplink, self._examples(uplink, content))
-        current = self.current
-        if type(self.algorithm).check is not Algorithm.check and current.problem is not None:
-            self.algorithm.check(current.problem, current.state, uplink)
+        problem = self.current.problem
+        if type(self.algorithm).check is not Algorithm.check and problem is not None:
+            self.algorithm.check(problem, self.current.state, uplink)
         if self._client_weights is not None:
             self.given_weight(node)
-        elif self._memories is not None:
-            self._memories.check_weight(node, uplink.examples)
+        elif problem is not None and problem.memories is not None:
+            problem.memories.check_weight(node, uplink.examples)
         return uplink
 
     def _examples(self, uplink: Uplink, content: Any) -> float | None:
