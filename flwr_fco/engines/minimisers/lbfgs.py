@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.minimisers.problem import LocalProblem
-from flwr_fco.engines.minimisers.result import Minimum, StoppingRule, backtrack
+from flwr_fco.engines.minimisers.problem import Curvature, Iterate, LocalProblem
+from flwr_fco.engines.minimisers.result import Minimum, StoppingRule, backtrack, descend
 
 #: Number of pairs that the preconditioned method stores.
 MEMORY = 30
@@ -25,46 +26,37 @@ def lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     """
     from scipy.optimize import minimize
 
+    by_energy, limit, iterations, reached = rule.work.rule == "energy", rule.work.max_iterations, 0, True
     best: tuple[float, Vector, Vector] | None = None
-    accepted: tuple[Vector, Vector] | None = None
 
     def evaluate(theta: Vector) -> tuple[float, Vector]:
-        nonlocal best, accepted
+        nonlocal best
         value, gradient = problem.evaluate(theta)
         norm = float(np.linalg.norm(gradient))
-        if best is None or norm < best[0]:
+        met = not by_energy and rule.reached(value, norm)
+        if met or best is None or norm < best[0]:
             best = norm, theta.copy(), gradient.copy()
-        if rule.work.rule != "energy" and rule.reached(value, norm):
-            accepted = theta.copy(), gradient.copy()
+        if met:
             raise _Reached
         return value, gradient
 
-    iterations = 0
-
-    def after_step(intermediate_result: object) -> None:
-        nonlocal iterations, accepted
+    def after_step(intermediate_result: Any) -> None:
+        nonlocal iterations, best
         iterations += 1
         # Uses SciPy's OptimizeResult, so that the energy is compared between steps, not between trial points.
-        value, theta = intermediate_result.fun, intermediate_result.x  # type: ignore[attr-defined]
-        if rule.work.rule == "energy" and rule.settled(float(value)):
-            accepted = theta.copy(), problem.evaluate(theta)[1]
+        if by_energy and rule.settled(float(intermediate_result.fun)):
+            theta = intermediate_result.x.copy()
+            best = 0.0, theta, problem.evaluate(theta)[1]
             raise _Reached
 
-    limit = rule.work.max_iterations
+    options = {"gtol": 0.0, "ftol": 0.0, "maxiter": limit, "maxfun": 20 * limit, "maxcor": 10}
     try:
-        minimize(
-            evaluate,
-            start.copy(),
-            jac=True,
-            method="L-BFGS-B",
-            callback=after_step,
-            options={"gtol": 0.0, "ftol": 0.0, "maxiter": limit, "maxfun": 20 * limit, "maxcor": 10},
-        )
+        minimize(evaluate, start.copy(), jac=True, method="L-BFGS-B", callback=after_step, options=options)
+        reached = best is not None and best[0] == 0.0
     except _Reached:
-        assert accepted is not None
-        return rule.minimum(problem, *accepted, iterations, True)
+        pass
     assert best is not None
-    return rule.minimum(problem, best[1], best[2], iterations, best[0] == 0.0)
+    return rule.minimum(problem, best[1], best[2], iterations, reached)
 
 
 def preconditioned_lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
@@ -77,41 +69,35 @@ def preconditioned_lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRul
     ----------
     Nocedal, Wright: Numerical optimization (2006), algorithms 7.4 and 7.5.
     """
-    theta = start.copy()
-    image = problem.image(theta)
-    value, gradient = problem.value_and_gradient(theta, image)
-    precondition = problem.preconditioner(image) or (lambda v: v)
     pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=MEMORY)
+    precondition: Curvature | None = None
     scale = 1.0
-    for iteration in range(rule.work.max_iterations):
-        if rule.reached(value, float(np.linalg.norm(gradient))):
-            return rule.minimum(problem, theta, gradient, iteration, True)
-        direction = -gradient
+
+    def step(at: Iterate, iteration: int) -> Iterate | None:
+        nonlocal precondition, scale
+        if precondition is None:
+            precondition = problem.preconditioner(at.image) or (lambda v: v)
+        direction = -at.gradient
         shares: list[float] = []
-        for step, change, inverse in reversed(pairs):
-            share = inverse * float(step @ direction)
+        for moved, change, inverse in reversed(pairs):
+            share = inverse * float(moved @ direction)
             direction -= share * change
             shares.append(share)
         direction = scale * precondition(direction)
-        for (step, change, inverse), share in zip(pairs, reversed(shares), strict=True):
-            direction += (share - inverse * float(change @ direction)) * step
-        slope = float(gradient @ direction)
-        moved = backtrack(problem, theta, image, value, direction, slope) if slope < 0.0 else None
-        if moved is None:
-            if not pairs:
-                return rule.minimum(problem, theta, gradient, iteration, False)
+        for (moved, change, inverse), share in zip(pairs, reversed(shares), strict=True):
+            direction += (share - inverse * float(change @ direction)) * moved
+        after = backtrack(problem, at, direction)
+        if after is None:
             # Pairs from distant points are misleading: restart with the preconditioner alone.
+            again = at if pairs else None
             pairs.clear()
             scale = 1.0
-            continue
-        step = moved[0] - theta
-        theta, image = moved
-        value, following = problem.value_and_gradient(theta, image)
-        change = following - gradient
-        gradient = following
-        curvature = float(step @ change)
-        if curvature > 1e-14 * float(np.linalg.norm(step) * np.linalg.norm(change)):
-            pairs.append((step, change, 1.0 / curvature))
+            return again
+        moved, change = after.point - at.point, after.gradient - at.gradient
+        curvature = float(moved @ change)
+        if curvature > 1e-14 * float(np.linalg.norm(moved) * np.linalg.norm(change)):
+            pairs.append((moved, change, 1.0 / curvature))
             scale = curvature / float(change @ precondition(change))
-    reached = rule.reached(value, float(np.linalg.norm(gradient)))
-    return rule.minimum(problem, theta, gradient, rule.work.max_iterations, reached)
+        return after
+
+    return descend(problem, start, rule, step)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -43,6 +43,16 @@ def once(objective: Objective, name: Hashable, make: Callable[[], _Derived]) -> 
         values[name] = make()
     value: _Derived = values[name]
     return value
+
+
+class Iterate(NamedTuple):
+    """A point of an engine, with its image, the value of F, its gradient and the gradient's norm."""
+
+    point: Vector
+    image: Image
+    value: float
+    gradient: Vector
+    norm: float
 
 
 class LocalProblem:
@@ -97,6 +107,12 @@ class LocalProblem:
     def image(self, theta: Vector) -> Image:
         """Return the margins of a point or a direction."""
         return _NO_MARGINS
+
+    def at(self, theta: Vector, image: Image | None = None) -> Iterate:
+        """Return a point with all that an engine needs of it."""
+        image = self.image(theta) if image is None else image
+        value, gradient = self.value_and_gradient(theta, image)
+        return Iterate(theta, image, value, gradient, float(np.linalg.norm(gradient)))
 
     def value(self, theta: Vector, image: Image) -> float:
         """Return F at a point."""
@@ -263,14 +279,9 @@ class LinearProblem(LocalProblem):
         double-precision gradient, corrects the errors of the conjugate gradients.
         """
         link, weight = self._data.link, self._weight
-        features: NDArray[Any] = self._doubles
-        chances: NDArray[Any]
-        if link == "identity":
-            chances = np.zeros(0)
-        else:
-            features = _in_precision(self.objective, self._features, np.float32)
-            chances = self._chances(image).astype(features.dtype)
-
+        single = link != "identity"
+        features = _in_precision(self.objective, self._features, np.float32) if single else self._doubles
+        chances = self._chances(image).astype(features.dtype) if single else np.zeros(0)
         bend = softmax_curvature if link == "softmax" else logistic_curvature
         outputs, size = self._data.num_outputs, self._rows
 
