@@ -151,33 +151,32 @@ def missing_reply(message: Message, error: PlanMissingError | StateMissingError)
     return reply(message, RecordDict({METRICS: record}))
 
 
+def _metric(content: RecordDict, name: str) -> Any:
+    metrics = content.get(METRICS)
+    return metrics.get(name) if isinstance(metrics, MetricRecord) else None
+
+
 def was_altered(content: RecordDict) -> bool:
     """Whether a client without its state reports that the server accepted other bytes than the client sent."""
-    metrics = content.get(METRICS)
-    return isinstance(metrics, MetricRecord) and metrics.get(_STATE_MISSING) == 2
+    return bool(_metric(content, _STATE_MISSING) == 2)
 
 
 def what_is_missing(content: RecordDict) -> Literal["plan", "state"] | None:
     """Return what a client lacked if it could not answer; None for an answer."""
-    metrics = content.get(METRICS)
-    if not isinstance(metrics, MetricRecord):
-        return None
-    return "plan" if _PLAN_MISSING in metrics else "state" if _STATE_MISSING in metrics else None
+    if _metric(content, _PLAN_MISSING) is not None:
+        return "plan"
+    return None if _metric(content, _STATE_MISSING) is None else "state"
 
 
 def partition_reply(context: Context) -> RecordDict:
     """Return a client's answer to the handshake."""
-    record = MetricRecord()
     partition = context.node_config.get(_PARTITION)
-    if partition is not None:
-        record[_PARTITION] = int(partition)
-    return RecordDict({METRICS: record})
+    return RecordDict({METRICS: MetricRecord({} if partition is None else {_PARTITION: int(partition)})})
 
 
 def partition_of(content: RecordDict) -> int | None:
     """Return the partition id in a handshake's answer, a whole number >= 0; None if missing or invalid."""
-    metrics = content.get(METRICS)
-    value = metrics.get(_PARTITION) if isinstance(metrics, MetricRecord) else None
+    value = _metric(content, _PARTITION)
     return value if isinstance(value, int) and value >= 0 else None
 
 
