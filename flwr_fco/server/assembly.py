@@ -14,7 +14,7 @@ from flwr_fco.server.certifying import Certifier
 from flwr_fco.server.clients.first_gradients import FirstGradients
 from flwr_fco.server.clients.kept_back import CappedMinimisations, KeptBack, OtherLosses
 from flwr_fco.server.clients.memory import ClientMemories
-from flwr_fco.server.clients.participation import Attendance, Everyone
+from flwr_fco.server.clients.participation import Everyone
 from flwr_fco.server.clients.remembering import Gossip, Remembering
 from flwr_fco.server.clients.unmodified import UnmodifiedClients, Untrained, check_unmodified
 from flwr_fco.server.inquiry import Inquiry
@@ -139,10 +139,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
         everybody, patience = isinstance(strategy, EveryoneOptions), options.participation.evict_after
         remembering = Remembering(memories, everyone=everybody, patience=patience)
     if isinstance(options.participation, choices.Everyone):
-        roster = Attendance() if remembering is None else remembering
-        everyone = parts["participation"] = Everyone(name, roster, options.participation)
-        if isinstance(roster, Attendance):
-            parts["attendance"] = roster
+        everyone = parts["participation"] = Everyone(name, remembering, options.participation)
     if remembering is not None:
         parts["memories"] = remembering
     if isinstance(strategy, TrackerOptions) and strategy.tracker_start == "gradient":

@@ -30,9 +30,8 @@ from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import Reply, Round
 from flwr_fco.server.replies.metrics import OTHERS, averaged
-from flwr_fco.server.rounds.keeping import Keeping
 from flwr_fco.server.rounds.output import Output, check_point, check_state, structure
-from flwr_fco.server.rounds.saving import Saved
+from flwr_fco.server.rounds.saving import Keeping, Saved
 from flwr_fco.wire.arrays import layout_of, primal_vector
 from flwr_fco.wire.metrics import CLIENTS, joined_metrics
 from flwr_fco.wire.protocol import Node, Plan, Uplink

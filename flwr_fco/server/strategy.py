@@ -218,17 +218,9 @@ class CompositeStrategy(CommonOptions, FedAvg):
         checked("resume", resume, str | os.PathLike | None)
         self._fco.begin(num_rounds, timeout, resumes=resume is not None)
         try:
+            configs = train_config, evaluate_config
             return run_rounds(
-                self._fco,
-                grid,
-                initial_arrays,
-                num_rounds,
-                timeout=timeout,
-                train_config=ConfigRecord() if train_config is None else train_config,
-                evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
-                evaluate_fn=evaluate_fn,
-                callbacks=callbacks,
-                resume=resume,
+                self._fco, grid, initial_arrays, num_rounds, timeout, *configs, evaluate_fn, callbacks, resume
             )
         finally:
             self._fco.running = False
