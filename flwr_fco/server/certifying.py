@@ -81,16 +81,9 @@ class _Asking:
     def __call__(self, request: Request) -> list[Answer]:
         """Return the answers of the clients that have answered all questions so far."""
         point, rows = self._w if request.point is None else request.point, self._inquiry.left_out
-        question = self._inquiry.question(request.kind, point, request.numbers)
-        before = len(rows)
-        answers = self._inquiry.ask(
-            self._grid,
-            question,
-            wanted=request.wanted,
-            shapes=request.shapes,
-            agreed=request.agreed,
-            check=request.check,
-        )
+        question, before = self._inquiry.question(request.kind, point, request.numbers), len(rows)
+        checks = {name: getattr(request, name) for name in ("wanted", "shapes", "agreed", "check")}
+        answers = self._inquiry.ask(self._grid, question, **checks)
         here = {answer.node_id for answer in answers} - self._left
         self._first = self._first or here
         if missing := self._first - here:
@@ -164,9 +157,8 @@ class Certifier(Part):
         if "density" in measured:
             support = (w != 0.0) & layout.regularized_mask()
             if self._support is not None:
-                either = int((support | self._support).sum())
-                both = int((support & self._support).sum())
-                numbers["support-stability"] = both / either if either else 1.0
+                both, either = (support & self._support).sum(), (support | self._support).sum()
+                numbers["support-stability"] = float(both / either) if either else 1.0
             self._support = support
         if "rank" in measured:
             rank = float(measured["rank"])
@@ -177,8 +169,8 @@ class Certifier(Part):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the structure of the last certificate."""
-        support = {} if self._support is None else {"support": self._support}
-        return support if self._rank is None else {**support, "rank": np.array(self._rank)}
+        known = {"support": self._support, "rank": self._rank}
+        return {name: np.array(value) for name, value in known.items() if value is not None}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._support = arrays.get("support")

@@ -1,9 +1,9 @@
-"""Questions to all clients: whom to ask, which answers are valid, and the options chosen from them."""
+"""Questions to all clients: whom to ask, which answers are valid, the options chosen from them; and round 0."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from logging import INFO
+from logging import INFO, WARNING
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +22,7 @@ from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
 from flwr_fco.mirror_maps.product import BoundProduct
+from flwr_fco.server.clients.remembering import Remembering
 from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions, max_ratio_of
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.replies import checks
@@ -124,10 +125,9 @@ class Inquiry(Part):
                 f"a question about {question.kind!r}: clients answer it with numbers to which no noise is added, which "
                 "a private run must not hear; work out on the server's own data what is asked, or leave out privacy"
             )
-        nodes = mail.nodes.sample(grid, mail.current.number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.num_needed)
         number, wanted = mail.current.number, tuple(wanted)
-        caller = f"question ({question.kind})"
-        current = Round(number, left_out=mail.left_out, kind="question", caller=caller)
+        nodes = mail.nodes.sample(grid, number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.num_needed)
+        current = Round(number, left_out=mail.left_out, kind="question", caller=f"question ({question.kind})")
         current.nodes = {node.node_id: node for node in nodes}
         content = question_records(question)
         contents = ((node.node_id, content.copy()) for node in nodes)
@@ -145,7 +145,7 @@ class Inquiry(Part):
         with mail.explained(grid, current):
             good = current.good(send_and_receive(grid, current.messages, mail.timeout), read)
         reasons = mail.schemas.compare(grid, {reply.node: reply.value.schema for reply in good})
-        good = current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
+        good = current.without_nodes(good, reasons)
         good = current.without(good, others_than_most([reply.value.numbers for reply in good], agreed))
         bounds = IncrementBounds(max_ratio_of(options), None)
         # Deviations in other units are no lie, but what a warning is about.
@@ -246,6 +246,57 @@ class Inquiry(Part):
     def describe(self) -> list[tuple[str, str]]:
         """Return a line for each chosen option."""
         return [(f"Chosen {name}", f"{self.chosen[name]:.4g} = {reason}") for name, reason in self.reasons.items()]
+
+
+class FirstGradients(Part):
+    """Runs round 0 before round 1: every client sends one gradient at the start point, from which trackers start.
+
+    Parameters
+    ----------
+    mail : Mail
+        The messages of the run.
+    remembering : Remembering or None
+        For clients that remember what they send.
+    """
+
+    def __init__(self, mail: Mail, remembering: Remembering | None) -> None:
+        self._mail, self._remembering = mail, remembering
+        self.forget()
+
+    def forget(self) -> None:
+        self._bytes: tuple[int, int] | None = None
+
+    def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Ask all clients for a gradient, unless that has been done."""
+        host.answered_start.clear()
+        if host.state.round > 0 or host.state.started:
+            return nodes
+        mail, everybody = self._mail, host.nodes.ordered
+        problem = mail.open(0, everybody, mail.config, host.problem._replace(round=0), host.state)
+        good = mail.exchange(mail.letters(everybody))
+        uplinks, self._bytes = mail.weighted(good), (mail.current.bytes_down, mail.bytes_up(good))
+        log(INFO, "Round 0: %s of %s nodes answered, %s bytes down, %s up", len(good), len(everybody), *self._bytes)
+        if not uplinks:
+            log(WARNING, "No client has sent a gradient that counts: trackers start at 0, if the round counts")
+            return nodes
+        if self._remembering is not None:
+            self._remembering.after_round(host, host.state, uplinks)
+        host.state = host.algorithm.aggregate(problem, host.state, host.replies(problem, host.state, uplinks))
+        host.answered_start.update(u.node.node_id for u in uplinks if u.node is not None)
+        log(INFO, "Trackers start from the gradients of %s clients", len(uplinks))
+        return nodes
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the traffic of round 0, if there was one."""
+        return {} if self._bytes is None else {"bytes": np.array(self._bytes)}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._bytes = tuple(arrays["bytes"].tolist()) if "bytes" in arrays else None
+
+    def metrics(self, host: Host) -> dict[str, float | int]:
+        """Return the traffic of round 0, in the first round that counts."""
+        names = ("bytes-down-round-0", "bytes-up-round-0")
+        return {} if self._bytes is None or host.state.round != 1 else dict(zip(names, self._bytes, strict=True))
 
 
 def _has_rule(kind: type[Algorithm], aggregation: object) -> bool:
@@ -356,19 +407,14 @@ def smoothness_for(mirror_map: MirrorMap, l2: float, l1: float) -> tuple[float, 
     >>> smoothness_for(PNorm(4.0), 9.0, 1.0)
     (3.0, '1.333')
     """
-    if isinstance(mirror_map, Euclidean):
-        return l2, "l2"
     if isinstance(mirror_map, PNorm):
         p = mirror_map.p
         return l1 ** (1.0 - 2.0 / p) * l2 ** (2.0 / p), f"{p / (p - 1.0):.4g}"
-    if isinstance(mirror_map, DiagonalMetric):
-        return l2 / float(mirror_map.weights.min()), "weighted l2"
     if isinstance(mirror_map, SimplexEntropy):
         return mirror_map.radius * l1, "l1"
-    if isinstance(mirror_map, BoundProduct):
-        modulus = min((_modulus(part.mirror_map) for part in mirror_map.parts), default=1.0)
-        if modulus > 0.0:
-            return l2 / modulus, "l2"
+    modulus = _modulus(mirror_map)
+    if modulus > 0.0:
+        return l2 / modulus, "weighted l2" if isinstance(mirror_map, DiagonalMetric) else "l2"
     raise ConfigurationError(
         f"no rate follows from theory for mirror_map={mirror_map!r}, which is not strongly convex everywhere; give "
         "client_lr by hand"
@@ -383,4 +429,6 @@ def _modulus(mirror_map: MirrorMap) -> float:
         return float(mirror_map.weights.min())
     if isinstance(mirror_map, SimplexEntropy):
         return 1.0 / mirror_map.radius
+    if isinstance(mirror_map, BoundProduct):
+        return min((_modulus(part.mirror_map) for part in mirror_map.parts), default=1.0)
     return 0.0

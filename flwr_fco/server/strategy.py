@@ -42,6 +42,11 @@ from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.work import FirstOrder, Work
 
 _EVALUATE_SAMPLE = 3
+#: Options that are Flower's, but for the fractions.
+_OF_FLOWER = (
+    *("min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "weighted_by_key", "arrayrecord_key"),
+    *("configrecord_key", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"),
+)
 #: Methods of the strategies of Flower's earlier interface.
 _EARLIER = ("initialize_parameters", "configure_fit", "aggregate_fit", "evaluate")
 
@@ -71,20 +76,10 @@ class CompositeStrategy(CommonOptions, FedAvg):
 
     def __post_init__(self) -> None:
         check_options(self)
+        fractions = self.fraction_train, self.fraction_evaluate
         # Flower warns about a fraction of 0.0, which is deliberate here, so it is set afterwards.
-        fractions = {"fraction_train": self.fraction_train, "fraction_evaluate": self.fraction_evaluate}
-        FedAvg.__init__(
-            self,
-            min_train_nodes=self.min_train_nodes,
-            min_evaluate_nodes=self.min_evaluate_nodes,
-            min_available_nodes=self.min_available_nodes,
-            weighted_by_key=self.weighted_by_key,
-            arrayrecord_key=self.arrayrecord_key,
-            configrecord_key=self.configrecord_key,
-            train_metrics_aggr_fn=self.train_metrics_aggr_fn,
-            evaluate_metrics_aggr_fn=self.evaluate_metrics_aggr_fn,
-        )
-        self.fraction_train, self.fraction_evaluate = fractions["fraction_train"], fractions["fraction_evaluate"]
+        FedAvg.__init__(self, **{name: getattr(self, name) for name in _OF_FLOWER})
+        self.fraction_train, self.fraction_evaluate = fractions
         self._fco = Run(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -275,10 +270,8 @@ class CompositeStrategy(CommonOptions, FedAvg):
             return []
         nodes = run.sample(grid, server_round, _EVALUATE_SAMPLE, self.fraction_evaluate, self.min_evaluate_nodes)
         log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
-        run.mail.current = current = Round(
-            server_round, left_out=run.left_out, kind="evaluate", caller="aggregate_evaluate"
-        )
-        current.nodes = {node.node_id: node for node in nodes}
+        about: dict[str, Any] = {"left_out": run.left_out, "kind": "evaluate", "caller": "aggregate_evaluate"}
+        run.mail.current = current = Round(server_round, {node.node_id: node for node in nodes}, **about)
         config = config_of_round(config, server_round)
         if not serves_unmodified(self):
             # Sites that only evaluate say what their columns are, too.

@@ -11,7 +11,7 @@ from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.server.parts import Host, Part
-from flwr_fco.server.replies.checks import LeftOut
+from flwr_fco.server.replies.checks import LeftOut, Round
 from flwr_fco.server.replies.metrics import others_than_most
 from flwr_fco.wire.protocol import Node, Uplink
 
@@ -49,7 +49,6 @@ class KeptBack(Part):
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
         """Report the blocks of which nothing came; the rest of these replies counts."""
-        current = host.current
         for uplink in uplinks:
             told, asked = uplink.metrics, host.algorithm.sums(uplink.vectors)
             for name in named(type(host.algorithm), "columns") if COLUMNS_LEFT in told else ():
@@ -60,9 +59,7 @@ class KeptBack(Part):
                     f"it keeps back a Hessian block of {asked[name]} columns, and allows {told[COLUMNS_LEFT]:.0f} now: "
                     f"its owner's limit is hessian_share={told.get(HESSIAN_SHARE, 0.0):.3g}; its gradient counts"
                 )
-                log(WARNING, "Round %s: %s: %s", current.number, uplink.node, reason)
-                node = Node(-1, None) if uplink.node is None else uplink.node
-                current.left_out.append(LeftOut(current.number, *node, reason))
+                _report(host.current, uplink, reason)
 
 
 class OtherLosses(Part):
@@ -76,9 +73,12 @@ class OtherLosses(Part):
         # The one exchange of an inference asks for nothing that never changes.
         if getattr(before, "population", 0.0) >= 0.0:
             return
-        current = host.current
         said = [dict(zip(TERMS, dense(uplink.vectors["terms"]).tolist(), strict=True)) for uplink in uplinks]
         for i, reason in others_than_most(said, FACTS_OF_LOSS).items():
-            text = f"{reason}: no duality gap bounds the objective; its sums count"
-            log(WARNING, "Round %s: %s: %s", current.number, uplinks[i].node, text)
-            current.left_out.append(LeftOut(current.number, *(uplinks[i].node or Node(-1, None)), text))
+            _report(host.current, uplinks[i], f"{reason}: no duality gap bounds the objective; its sums count")
+
+
+def _report(current: Round, uplink: Uplink, reason: str) -> None:
+    """Log what a client leaves undone, and add a row to the table of what was left out."""
+    log(WARNING, "Round %s: %s: %s", current.number, uplink.node, reason)
+    current.left_out.append(LeftOut(current.number, *(uplink.node or Node(-1, None)), reason))

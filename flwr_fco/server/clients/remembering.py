@@ -116,7 +116,7 @@ class Remembering(Part):
         Number of rounds in a row in which a client may be asked in vain.
     """
 
-    def __init__(self, memories: ClientMemories, *, everyone: bool, patience: int) -> None:
+    def __init__(self, memories: ClientMemories, everyone: bool, patience: int) -> None:
         self.memories, self.everyone, self.absences = memories, everyone, Absences(patience)
 
     def forget(self) -> None:

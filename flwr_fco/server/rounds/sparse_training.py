@@ -83,9 +83,8 @@ class SparseTraining:
             log(WARNING, text, num_rounds, layers, needed)
         elif self._rounds is not None and self._rounds > num_rounds:
             log(WARNING, "Density(rounds=%s): the run ends after %s, before it is reached", self._rounds, num_rounds)
-        statistics = [
-            entry.name for entry in self._run.plan.layout.passed_through if entry.name.endswith("running_var")
-        ]
+        passed = (entry.name for entry in self._run.plan.layout.passed_through)
+        statistics = [name for name in passed if name.endswith("running_var")]
         if statistics and serves_unmodified(strategy):
             text = (
                 "%s and others are statistics of clients that train all weights, not of the model that is cut: count "

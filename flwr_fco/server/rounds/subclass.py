@@ -116,9 +116,8 @@ def hooked_round(
     if returned is not None and _is_model(run, returned):
         return returned, metrics
     if returned is None or returned == arrays:
-        _restore(
-            run, before, f"{name}.aggregate_train returned {'None' if returned is None else 'the model of before'}"
-        )
+        what = "None" if returned is None else "the model of before"
+        _restore(run, before, f"{name}.aggregate_train returned {what}")
         return arrays, metrics
     take(run, returned, f"{name}.aggregate_train returned")
     return run.primal_arrays(), metrics
@@ -291,8 +290,7 @@ def _state_at(run: Run, point: Vector, shown: Vector) -> Any:
 
 def _field_of(state: Any, size: int) -> str | None:
     """Return the name of the field that holds the state's point; None if there is none."""
-    fields: dict[str, Any] = state._asdict()
-    return next((name for name in _POINTS if name in fields and np.shape(fields[name]) == (size,)), None)
+    return next((name for name in _POINTS if np.shape(getattr(state, name, 0.0)) == (size,)), None)
 
 
 def _restore(run: Run, before: Any, who: str) -> None:
