@@ -652,79 +652,63 @@ _NOT_IN_EVERY_METHOD = {
     "FedDualAvgOSP, FedDA and FeDualEx have; what clients remember (trackers, duals of their own) goes into later "
     "rounds without noise, and averages of models are no sums",
 }
-_STEPS, _EPOCHS = ("local_steps", "steps"), ("local_epochs", "epochs", "num_epochs")
-_SOME_OR_ALL = ("participation=Participation({name}={value!r})", "participation=Everyone({name}={value!r})")
-_TO_START = "give it to `start` or `simulate`: {name}="
 _BY_ROUND = (
     "what is the same in all rounds goes to `start`: {0}_config=ConfigRecord({{{{...}}}}); for the rest override "
     "`configure_{0}` and change `config` before super()'s"
 )
-_ALL_ASKED = "it asks every node in every round; leave it out"
-#: Names that an option object has as its own, names of Flower's earlier interface and of other libraries, which no
-#: comparison of letters finds, and those for which another one of ours is near but wrong: what to do. It is the first
-#: that a strategy takes, of: the name of an option, what to write for one, or a sentence for all strategies.
-_INSTEAD: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("lr", "eta", "learning_rate", "client_learning_rate"), ("client_lr",)),
-    "server_learning_rate": ("server_lr",),
-    **dict.fromkeys(("penalty", "regularisation"), ("regularizer",)),
-    **dict.fromkeys(("fraction_fit", "fraction_clients"), ("fraction_train",)),
-    "fraction_eval": ("fraction_evaluate",),
-    "min_fit_clients": ("min_train_nodes",),
-    **dict.fromkeys(("min_eval_clients", "min_evaluate_clients"), ("min_evaluate_nodes",)),
-    "min_available_clients": ("min_available_nodes",),
-    "fit_metrics_aggregation_fn": ("train_metrics_aggr_fn",),
-    "evaluate_metrics_aggregation_fn": ("evaluate_metrics_aggr_fn",),
-    "dp": ("privacy",),
-    **dict.fromkeys(_OF_PRIVACY[1:], ("privacy=GaussianDP(..., {name}={value!r})",)),
-    **dict.fromkeys(("max_examples", "max_ratio", "max_increment_norm"), ("bounds=Bounds({name}={value!r})",)),
-    "own_loops": ("bounds=Bounds({name}={value!r})",),
-    **dict.fromkeys(("window", "output_window"), ("output=Average(window={value!r})",)),
-    **dict.fromkeys(_STEPS, ("work=Steps({value!r}, batch_size={batch!r})",)),
-    **dict.fromkeys(_EPOCHS, ("work=Epochs({value!r}, batch_size={batch!r})",)),
-    **dict.fromkeys(("engine", "tolerance", "rule", "max_iterations"), ("work=Minimise({name}={value!r})",)),
-    **dict.fromkeys(("apply_to", "pass_through", "scope"), ("arrays=Arrays({name}={value!r})",)),
-    **dict.fromkeys(("node_timeout", "min_replies"), _SOME_OR_ALL),
-    **dict.fromkeys(("evict_after", "on_missing"), _SOME_OR_ALL[1:]),
-    "choose_nodes": (_SOME_OR_ALL[0], _ALL_ASKED),
-    "client_manager": (
-        "participation=Participation(choose_nodes=...), which chooses the nodes of a round",
-        _ALL_ASKED,
-    ),
-    "accept_failures": (
-        "participation=Participation(min_replies=...), the good replies that a round needs: the others are left out",
-        "participation=Everyone(min_replies=...), the clients that a run needs: one that keeps failing is given up",
-    ),
-    "proximal_mu": (
-        "penalty",
-        'client="unmodified" and give `start` train_config=ConfigRecord({{"proximal-mu": {value!r}}}); FedProx has it '
-        "as penalty=",
-        "FedProx has it as penalty=",
-    ),
-    **dict.fromkeys(("l1", "alpha", "lambda_", "lam", "l1_strength"), ("regularizer=L1({value!r})",)),
-    "batch_size": ("work=Epochs(1, batch_size={value!r})",),
-    "sparsity": ("reference=Reference(sparsity={value!r})", "output=Last(nonzeros={value!r})"),
-    "wire_dtype": ("wire=Wire(dtype={value!r})",),
-    "sparse_wire": ("wire=Wire(sparse={value!r})",),
-    "threshold_per_round": ("client=Unmodified(threshold_per_round={value!r})",),
-    "ledger_bytes": ("client_state=Ledger(max_bytes={value!r})",),
-    "restart_window": ("reference=Reference(window={value!r})",),
-    "restart_newest": ("reference=Reference(newest={value!r})",),
-    "trim": ("aggregation=Trimmed({value!r})",),
-    "client_weights": ("weighting={value!r}",),
-    "density_scope": ("density=Density(..., scope={value!r})",),
-    "density_rounds": ("density=Density(..., rounds={value!r})",),
-    **dict.fromkeys(
-        ("initial_parameters", "initial_arrays"), ("give the model to `start` or `simulate`: initial_arrays=",)
-    ),
-    **dict.fromkeys(("evaluate_fn", "eval_fn"), ("give it to `start` or `simulate`: evaluate_fn=",)),
-    **dict.fromkeys(("num_rounds", "callbacks", "train_config", "evaluate_config", "timeout"), (_TO_START,)),
-    "on_fit_config_fn": (_BY_ROUND.format("train"),),
-    "on_evaluate_config_fn": (_BY_ROUND.format("evaluate"),),
-    "inplace": ("it has no effect on a result; leave it out",),
-    "num_clients": (
-        "the grid knows its nodes: give num_nodes= to `simulate`, or min_available_nodes= to wait for them",
-    ),
+#: Names that say how much work a client does in a round.
+_PER_ROUND = ("local_steps", "steps", "local_epochs", "epochs", "num_epochs")
+#: The name of an option, what to write for one, or what to do else; and the names that mean it: of option objects, of
+#: Flower's earlier interface and of other libraries, as far as no comparison of letters finds them. Of several, the
+#: first counts that a strategy takes.
+_INSTEAD = {
+    "client_lr": "lr eta learning_rate client_learning_rate",
+    "server_lr": "server_learning_rate",
+    "regularizer": "penalty regularisation",
+    "fraction_train": "fraction_clients",
+    "min_train_nodes": "min_fit_clients",
+    "min_evaluate_nodes": "min_eval_clients",
+    "privacy": "dp",
+    "privacy=GaussianDP(..., {name}={value!r})": "noise_multiplier target_epsilon",
+    "bounds=Bounds({name}={value!r})": "max_examples max_ratio max_increment_norm own_loops",
+    "output=Average(window={value!r})": "window output_window",
+    "work=Steps({value!r}, batch_size={batch!r})": "local_steps steps",
+    "work=Epochs({value!r}, batch_size={batch!r})": "local_epochs epochs num_epochs",
+    "work=Epochs(1, batch_size={value!r})": "batch_size",
+    "work=Minimise({name}={value!r})": "engine tolerance rule max_iterations",
+    "arrays=Arrays({name}={value!r})": "apply_to pass_through scope",
+    "participation=Participation({name}={value!r})": "node_timeout min_replies choose_nodes",
+    "participation=Everyone({name}={value!r})": "node_timeout min_replies evict_after on_missing",
+    "participation=Participation(choose_nodes=...), which chooses the nodes of a round": "client_manager",
+    "it asks every node in every round; leave it out": "choose_nodes client_manager",
+    "participation=Participation(min_replies=...), the good replies that a round needs": "accept_failures",
+    "participation=Everyone(min_replies=...), the clients that a run needs": "accept_failures",
+    "penalty": "proximal_mu",
+    'client="unmodified" and give `start` train_config=ConfigRecord({{"proximal-mu": {value!r}}})': "proximal_mu",
+    "FedProx has it as penalty=": "proximal_mu",
+    "regularizer=L1({value!r})": "l1 alpha lambda_ lam l1_strength",
+    "reference=Reference(sparsity={value!r})": "sparsity",
+    "output=Last(nonzeros={value!r})": "sparsity",
+    "wire=Wire(dtype={value!r})": "wire_dtype",
+    "wire=Wire(sparse={value!r})": "sparse_wire",
+    "client=Unmodified(threshold_per_round={value!r})": "threshold_per_round",
+    "client_state=Ledger(max_bytes={value!r})": "ledger_bytes",
+    "reference=Reference(window={value!r})": "restart_window",
+    "reference=Reference(newest={value!r})": "restart_newest",
+    "aggregation=Trimmed({value!r})": "trim",
+    "weighting={value!r}": "client_weights",
+    "density=Density(..., scope={value!r})": "density_scope",
+    "density=Density(..., rounds={value!r})": "density_rounds",
+    "give the model to `start` or `simulate`: initial_arrays=": "initial_parameters initial_arrays",
+    "give it to `start` or `simulate`: evaluate_fn=": "evaluate_fn eval_fn",
+    "give it to `start` or `simulate`: {name}=": "num_rounds callbacks train_config evaluate_config timeout",
+    _BY_ROUND.format("train"): "on_fit_config_fn",
+    _BY_ROUND.format("evaluate"): "on_evaluate_config_fn",
+    "it has no effect on a result; leave it out": "inplace",
+    "the grid knows its nodes: give num_nodes= to `simulate`, or min_available_nodes= to wait for them": "num_clients",
 }
+#: What to write for an option of which strategies take different objects, by the class of its default.
+_TAKEN = {"FirstOrder": ("Steps", "Epochs"), **{name: (name,) for name in ("Minimise", "Participation", "Everyone")}}
 #: Values of options that some strategies have with their default only.
 _TRIED: Mapping[str, Any] = {
     "aggregation": Trimmed(0.1),
@@ -738,10 +722,9 @@ _TRIED: Mapping[str, Any] = {
 def _refuse_unless_taken(cls: type[CommonOptions], name: str, options: Mapping[str, Any]) -> None:
     """Reject an option that a strategy does not have; a user-defined `__init__` may accept others."""
     taken = signature(cls).parameters
-    if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
-        return
-    advice = _advice(cls, name, options, taken)
-    raise UnknownOptionError(f"{name}={options[name]!r}: {cls.__name__} has no such option{advice}")
+    if name not in taken and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken.values()):
+        advice = _advice(cls, name, options, taken)
+        raise UnknownOptionError(f"{name}={options[name]!r}: {cls.__name__} has no such option{advice}")
 
 
 def _advice(cls: type[CommonOptions], name: str, options: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
@@ -755,17 +738,19 @@ def _advice(cls: type[CommonOptions], name: str, options: Mapping[str, Any], tak
     if meant in _NOT_IN_EVERY_METHOD and meant not in taken:
         sparse = "; " + (_objection(cls, "regularizer") or "here write regularizer=L1(...)")
         return f". {_NOT_IN_EVERY_METHOD[meant]}{sparse if meant == 'density' else ''}"
-    batch = options.get("batch_size", 32)
-    counted = next((key for key in (*_STEPS, *_EPOCHS) if key in options), name) if name == "batch_size" else name
-    texts = [text.format(name=counted, value=options[counted], batch=batch) for text in _INSTEAD.get(counted, ())]
+    counted = next((key for key in _PER_ROUND if key in options), name) if name == "batch_size" else name
+    values = {"name": counted, "value": options[counted], "batch": options.get("batch_size", 32)}
+    texts = [text.format(**values) for text, names in _INSTEAD.items() if counted in names.split()]
     if share:
         left = f"{1 - value:.12g}" if 0 < value < 1 else "..., the share of the weights that stay, between 0 and 1"
         texts = [f"density={left}"]
     for text in texts:
-        option, written, _ = text.partition("=")
+        option, _, written = text.partition("=")
         if not option.isidentifier():
             return f"; {text}"
-        if option in taken and _takes(cls, text):
+        like = type(getattr(cls.__dataclass_fields__.get(option), "default", None)).__name__
+        kinds = _TAKEN.get(like, (written.partition("(")[0],))
+        if option in taken and written.partition("(")[0] in kinds:
             return f"; {_objection(cls, option) or f'write {text}'}" if written else f"; did you mean {option}?"
     near = get_close_matches(name, taken, n=1, cutoff=0.68)
     return f"; did you mean {near[0]}?" if near else f"; help({cls.__name__}) lists those it has"
@@ -784,16 +769,6 @@ def _objection(cls: type[CommonOptions], option: str) -> str:
         why = f"{error}".removeprefix(f"{option}={value!r}: ")
         return why.replace(f"={value!r} is a {type(value).__name__}; expected", "= takes")
     return ""
-
-
-def _takes(cls: type[CommonOptions], written: str) -> bool:
-    """Whether a strategy that has the option that is written out takes such an object."""
-    option, _, rest = written.partition("=")
-    field, kind = cls.__dataclass_fields__.get(option), rest.partition("(")[0]
-    if field is None or option not in ("work", "participation"):
-        return True
-    like = type(field.default).__name__
-    return kind in {"FirstOrder": ("Steps", "Epochs")}.get(like, (like,))
 
 
 #: The options that a strategy's docstring describes itself, before those that it inherits are added.
