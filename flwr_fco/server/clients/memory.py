@@ -184,6 +184,8 @@ class ClientMemories:
     ) -> None:
         self.names, self.weighting, self.may_be_sparse = names, weighting, may_be_sparse
         self.client_state = client_state
+        #: The user's weights of the clients, by partition.
+        self.client_weights = weighting if isinstance(weighting, Mapping) else None
         #: The most bytes of a ledger.
         self._limit = client_state.max_bytes if isinstance(client_state, Ledger) else _LIMITS[client_state]
         self.forget(0)
@@ -204,11 +206,6 @@ class ClientMemories:
         self._lost = False
 
     # --- members ----------------------------------------------------------------------------------------------
-
-    @property
-    def client_weights(self) -> Mapping[int, float] | None:
-        """The user's weights of the clients, by partition."""
-        return self.weighting if isinstance(self.weighting, Mapping) else None
 
     @property
     def ledger(self) -> bool:

@@ -126,7 +126,6 @@ class Remembering(Part):
     def start(self, size: int) -> None:
         """Begin without memories."""
         self.memories.forget(size)
-        self.absences.forget()
 
     def drop(self, host: Host, gone: AbstractSet[Key], reason: str) -> None:
         """Go on without some clients: all others begin anew.

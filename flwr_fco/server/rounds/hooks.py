@@ -82,6 +82,8 @@ class Hooks:
         if not isinstance(callbacks, Iterable):
             raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
         self._callbacks = (*first, *callbacks)
+        #: Whether any callback is an object, which gets all numbers of a round.
+        self.wants_numbers = any(map(self._is_object, self._callbacks))
         self._begin_round()
         for callback in self._callbacks:
             if isinstance(callback, type) or not (self._is_object(callback) or callable(callback)):
@@ -102,11 +104,6 @@ class Hooks:
     @staticmethod
     def _is_object(callback: Any) -> bool:
         return any(hasattr(callback, method) for method in _METHODS)
-
-    @property
-    def wants_numbers(self) -> bool:
-        """Whether any callback is an object, which gets all numbers of a round."""
-        return any(map(self._is_object, self._callbacks))
 
     def call(self, method: str, *arguments: Any) -> None:
         """Call a method on all callbacks that have it.
