@@ -10,23 +10,13 @@ from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton.exchange import CertifiedMethod
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.server import options as groups
 from flwr_fco.server.certifying import Certifier
-from flwr_fco.server.clients.kept_back import CappedMinimisations, KeptBack, OtherLosses
 from flwr_fco.server.clients.memory import ClientMemories
-from flwr_fco.server.clients.participation import Everyone
+from flwr_fco.server.clients.participation import CappedMinimisations, Everyone, KeptBack, OtherLosses
 from flwr_fco.server.clients.remembering import Gossip, Remembering
 from flwr_fco.server.clients.unmodified import UnmodifiedClients, Untrained, check_unmodified
 from flwr_fco.server.inquiry import FirstGradients, Inquiry
-from flwr_fco.server.options import (
-    ClientOptions,
-    CommonOptions,
-    EveryoneOptions,
-    GraphOptions,
-    MemoryOptions,
-    MinimiseOptions,
-    UnmodifiedOptions,
-    serves_unmodified,
-)
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.server.replies.private import PrivateMean
@@ -69,7 +59,7 @@ class Assembly(NamedTuple):
     untrained: Untrained | None
 
 
-def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assembly:
+def assemble(options: groups.CommonOptions, kind: type[Algorithm], host: Host) -> Assembly:
     """Return the parts that a strategy's options select.
 
     Parameters
@@ -95,18 +85,18 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     momentum = Momentum(beta, mean) if beta else None
     unmodified = untrained = graph = remembering = None
     strategy: object = options
-    if isinstance(strategy, ClientOptions):
+    if isinstance(strategy, groups.ClientOptions):
         check_unmodified(strategy)
-        if serves_unmodified(strategy):
+        if groups.serves_unmodified(strategy):
             mail.language = unmodified = UnmodifiedClients(strategy)
-            untrained = Untrained(unmodified) if isinstance(strategy, UnmodifiedOptions) else None
+            untrained = Untrained(unmodified) if isinstance(strategy, groups.UnmodifiedOptions) else None
             mail.nodes.asks = mail.asks = False
-    if isinstance(strategy, GraphOptions) and strategy.mixing is not None:
+    if isinstance(strategy, groups.GraphOptions) and strategy.mixing is not None:
         _check_weighting(name, options.weighting)
         graph = Graph(strategy.mixing)
-    _check_memory(name, isinstance(strategy, MemoryOptions), kind)
-    if isinstance(strategy, MemoryOptions):
-        remembering = Remembering(_memories(strategy, kind), isinstance(strategy, EveryoneOptions), patience)
+    _check_memory(name, isinstance(strategy, groups.MemoryOptions), kind)
+    if isinstance(strategy, groups.MemoryOptions):
+        remembering = Remembering(_memories(strategy, kind), isinstance(strategy, groups.EveryoneOptions), patience)
     waits = options.participation if isinstance(options.participation, choices.Everyone) else None
     everyone = None if waits is None else Everyone(name, remembering, waits)
     certifier = None if every is None else Certifier(inquiry, every)
@@ -120,7 +110,7 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
         "momentum": momentum,
         "unmodified": unmodified,
         "untrained": untrained,
-        "capped": CappedMinimisations() if isinstance(strategy, MinimiseOptions) else None,
+        "capped": CappedMinimisations() if isinstance(strategy, groups.MinimiseOptions) else None,
         "kept back": KeptBack() if named(kind, "columns") else None,
         "other losses": OtherLosses() if certifies else None,
         "certificate": certifier,
@@ -157,7 +147,7 @@ def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
     )
 
 
-def _mean(options: CommonOptions) -> Mean:
+def _mean(options: groups.CommonOptions) -> Mean:
     """Return the mean of increments, or the robust centre that stands for it."""
     normalize, rule = bool(getattr(options, "normalize_local_work", True)), options.aggregation
     return Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)
