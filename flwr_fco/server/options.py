@@ -41,7 +41,7 @@ from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.topology import Mixing
 from flwr_fco.wire.metrics import average_metrics
-from flwr_fco.work import Epochs, FirstOrder, Minimise, Work
+from flwr_fco.work import Epochs, FirstOrder, Minimise
 
 #: Value of an option that is chosen from the clients' reports about their losses.
 AUTO = "auto"
@@ -531,18 +531,6 @@ def check_local_points(options: CommonOptions) -> None:
         why += f"instead of {strategy.work!r}"
     if why:
         raise ConfigurationError(f'output="{strategy.output}" {why}')
-
-
-def work_of(options: CommonOptions) -> Work | None:
-    """Return a client's work in a round, as the groups of options say it; None if they do not.
-
-    Parameters
-    ----------
-    options : CommonOptions
-        The strategy, whose options these are.
-    """
-    work: Work | None = getattr(options, "work", None)
-    return work
 
 
 def serves_unmodified(options: object) -> bool:

@@ -25,7 +25,7 @@ from flwr_fco.server.assembly import assemble
 from flwr_fco.server.clients.nodes import listed
 from flwr_fco.server.inquiry import extrapolation
 from flwr_fco.server.method import algorithm_class, algorithm_of, check_choices
-from flwr_fco.server.options import AUTOMATIC, check_options, number_at, rates_of, scope_of, work_of
+from flwr_fco.server.options import AUTOMATIC, check_options, number_at, rates_of, scope_of
 from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import Reply, Round
@@ -203,7 +203,7 @@ class Run(Keeping):
     @property
     def work(self) -> Work | None:
         """A client's work in a round: the options' before a model is known; None if the algorithm says it then."""
-        return work_of(self.strategy) if self._setting is None else self._setting.work
+        return getattr(self.strategy, "work", None) if self._setting is None else self._setting.work
 
     @property
     def layout(self) -> Layout | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
@@ -29,22 +29,24 @@ Answer = tuple[bool, Mapping[str, Number]] | bool | None
 _METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_save_point", "on_run_end")
 
 
-def _wants_to_stop(callback: Any, answer: Any, expected: str) -> bool:
-    """Return whether an answer ends the run; other truthy values are rejected, as they would end it by accident."""
-    if hasattr(answer, "item"):
+def _read(callback: Any, answer: Any, *, adds: bool) -> tuple[bool, Mapping[str, Any]]:
+    """Return whether an answer ends the run, and the metrics that it adds, if a callback's may.
+
+    Other truthy values than True are rejected, as they would end the run by accident.
+    """
+    wants, more = answer if adds and isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
+    if hasattr(wants, "item"):
         # The result of a NumPy or PyTorch comparison; with more than one element there is no item.
         with suppress(TypeError, ValueError, RuntimeError):
-            answer = answer.item()
-    if answer is not None and not isinstance(answer, bool):
-        _refuse(callback, answer, expected)
-    return bool(answer)
-
-
-def _refuse(callback: Any, answer: Any, expected: str) -> NoReturn:
-    raise ConfigurationError(
-        f"callback {callback!r} returned a {type(answer).__name__}; expected {expected}: where it says True, the run "
-        "ends"
-    )
+            wants = wants.item()
+    says = wants is None or isinstance(wants, bool)
+    if not says or not isinstance(more, Mapping):
+        expected = "True, False or None" + (", or that and a mapping of numbers" if adds else "")
+        raise ConfigurationError(
+            f"callback {callback!r} returned a {type(answer if says else wants).__name__}; expected {expected}: where "
+            "it says True, the run ends"
+        )
+    return bool(wants), more
 
 
 class RoundHooks(Protocol):
@@ -142,20 +144,18 @@ class Hooks:
         """
         # A callback may fail: a resumed run continues after the callbacks that have seen the round.
         for callback in self._callbacks[self._ended :]:
+            stop = False
+            more: Mapping[str, Any] = {}
             if not self._is_object(callback):
-                wants: Any = callback(server_round, arrays, metrics)
-                self._stop = _wants_to_stop(callback, wants, "True, False or None") or self._stop
+                stop, _ = _read(callback, callback(server_round, arrays, metrics), adds=False)
             elif hasattr(callback, "on_round_end"):
                 answer = callback.on_round_end(server_round, arrays, {**numbers, **self._added})
-                wants, more = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
-                expected = "True, False or None, or that and a mapping of numbers"
-                self._stop = _wants_to_stop(callback, wants, expected) or self._stop
-                if not isinstance(more, Mapping):
-                    _refuse(callback, answer, expected)
-                # Includes NumPy numbers, such as a float32 model's norm: JSON and trackers accept only Python numbers.
-                for name, value in more.items():
-                    numpys = isinstance(value, np.generic | np.ndarray) and value.size == 1
-                    self._added[name] = value.item() if numpys else value
+                stop, more = _read(callback, answer, adds=True)
+            self._stop = stop or self._stop
+            # Includes NumPy numbers, such as a float32 model's norm: JSON and trackers accept only Python numbers.
+            for name, value in more.items():
+                numpys = isinstance(value, np.generic | np.ndarray) and value.size == 1
+                self._added[name] = value.item() if numpys else value
             self._ended += 1
         stop, added = self._stop, self._added
         self._begin_round()
