@@ -128,7 +128,14 @@ class OnGraph(Algorithm):
     #: Whether the relay keeps trackers.
     _tracking: ClassVar[bool] = False
 
+    #: The fields of the state that have a row for each node.
+    _of_nodes: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "trackers")
+
     normalize_local_work: bool = True
+
+    def restart(self, problem: Problem, state: Any, change: Change) -> Any:
+        """Return the state with a row for each node."""
+        return with_rows(state, _graph(problem).num_rows, *self._of_nodes)
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return 1/(tau L K), or 1/(tau^2 L K) with tracking, of theorems B.1 and B.2."""
@@ -148,11 +155,11 @@ def _graph(problem: Problem) -> Graph:
 
 
 def with_rows(state: _State, num_nodes: int, *names: str) -> _State:
-    """Return a state whose named fields have a row for each node: copies of the first row where rows are missing."""
-    if getattr(state, names[0]).shape[0] == num_nodes:
-        return state
-    rows = {name: np.repeat(getattr(state, name)[:1], num_nodes, axis=0) for name in names}
-    return state._replace(**rows)  # type: ignore[attr-defined,no-any-return]
+    """Return a state whose named fields have a row for each node: copies of their only row where rows are missing."""
+    known: Any = state
+    single = {name: rows for name in names if len(rows := getattr(state, name)) == 1 < num_nodes}
+    expanded: _State = known._replace(**{name: np.repeat(rows, num_nodes, axis=0) for name, rows in single.items()})
+    return expanded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,14 +180,7 @@ class DecentralizedDualAveraging(OnGraph):
         """Return the state before round 1: every dual = grad h(primal), trackers 0."""
         trackers = np.zeros((1 if self._tracking else 0, primal.size))
         state = GraphState(problem.h.gradient(primal)[None, :], np.zeros(1), trackers)
-        return self._expanded(state, _graph(problem).num_rows)
-
-    def _expanded(self, state: GraphState, num_nodes: int) -> GraphState:
-        """Return a state with a row for each node."""
-        if state.dual.shape[0] == num_nodes:
-            return state
-        trackers = np.zeros((num_nodes if self._tracking else 0, state.dual.shape[1]))
-        return with_rows(state._replace(trackers=trackers), num_nodes, "dual", "elapsed")
+        return with_rows(state, _graph(problem).num_rows, *self._of_nodes)
 
     def downlink(self, problem: Problem, state: GraphState, to: To | None) -> Downlink:
         """Return a node's own mixture, and its tracker."""
@@ -197,24 +197,18 @@ class DecentralizedDualAveraging(OnGraph):
             return self._started(problem, state, replies)
         graph, server_lr = _graph(problem), problem.server_lr
         rows, mixing = graph.rows_of(replies)
-        state = self._expanded(state, mixing.shape[0])
-        increments, moves, elapsed = graph.increments(
-            replies, rows, normalize=self.normalize_local_work, moves=self._tracking
-        )
+        state, normalize = with_rows(state, mixing.shape[0], *self._of_nodes), self.normalize_local_work
+        increments, moves, elapsed = graph.increments(replies, rows, normalize=normalize, moves=self._tracking)
         # In place: these two matrices are our own.
         if server_lr != 1.0:
             increments *= server_lr
         increments += state.dual
-        following = state._replace(
-            dual=mixing @ increments,
-            elapsed=mixing @ (state.elapsed + server_lr * elapsed),
-            round=state.round + 1,
-        )
+        dual, time, trackers = mixing @ increments, mixing @ (state.elapsed + server_lr * elapsed), state.trackers
         if self._tracking:
             moves -= mixing @ moves
-            moves += state.trackers
-            following = following._replace(trackers=moves)
-        return following
+            moves += trackers
+            trackers = moves
+        return state._replace(dual=dual, elapsed=time, trackers=trackers, round=state.round + 1)
 
     def retrieve(self, problem: Problem, state: GraphState) -> Vector:
         """Return the primal point of the mean dual of the connected nodes."""
@@ -227,11 +221,10 @@ class DecentralizedDualAveraging(OnGraph):
 
     def restart(self, problem: Problem, state: GraphState, change: Change) -> GraphState:
         """Return the state with a row for each node; nodes that have left hand on their trackers."""
-        graph = _graph(problem)
-        state = self._expanded(state, graph.num_rows)
+        state = super().restart(problem, state, change)
         if not (change.left and self._tracking):
             return state
-        return state._replace(trackers=graph.handed_on(state.trackers, change.left))
+        return state._replace(trackers=_graph(problem).handed_on(state.trackers, change.left))
 
     def _started(self, problem: Problem, state: GraphState, replies: Replies) -> GraphState:
         state = state._replace(started=1)
@@ -239,7 +232,7 @@ class DecentralizedDualAveraging(OnGraph):
             return state
         rows, mixing = _graph(problem).rows_of(replies)
         answers = [uplink._replace(elapsed=1.0) for uplink in replies]
-        gradients = _graph(problem).increments(answers, rows, normalize=False).increments
+        gradients = _graph(problem).increments(answers, rows, normalize=False)[0]
         return state._replace(trackers=mixing @ gradients - gradients)
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
@@ -340,26 +333,16 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
     ('dual steps', 'rows')
     """
 
+    _emptied: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "trackers")
+
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1, with the position in the stages if there are any."""
         state = super().init(problem, primal)
         return StagedGraphState(*state, 0, 0, primal, self._no_points(primal.size)) if self.stages else state
 
-    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
-        """Return the state after the round, or the first state of the next stage if a stage ends."""
-        return self._counted(problem, state, super().aggregate(problem, state, replies))
-
     def _centre(self, problem: Problem, state: Any) -> Vector:
         mean: Vector = _graph(problem).here(self.node_points(problem, state)).mean(axis=0)
         return mean
-
-    def _emptied(self, state: StagedGraphState) -> StagedGraphState:
-        zeros = np.zeros_like(state.dual)
-        return state._replace(dual=zeros, elapsed=np.zeros_like(state.elapsed), trackers=zeros)
-
-    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
-        """Return the metrics of DFedDA-GT, and the stage if there are stages."""
-        return {**super().metrics(problem, state), **({"stage": int(state.stage)} if self.stages else {})}
 
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the trackers and, if there are stages, about them."""
@@ -389,6 +372,7 @@ class DecentralizedMirrorDescent(OnGraph):
     engine: ClassVar[str | None] = MirrorDescent.engine
     begin = staticmethod(MirrorDescent.begin)
     local_step = staticmethod(MirrorDescent.local_step)
+    _of_nodes: ClassVar[tuple[str, ...]] = ("primal",)
 
     client_prox: bool = True
     server_prox: bool = True
@@ -413,10 +397,8 @@ class DecentralizedMirrorDescent(OnGraph):
         weights = server_lr * (mixing @ elapsed)
         primal = state.primal.copy()
         for row in rows:
-            if self.server_prox:
-                primal[row] = problem.retrieve(duals[row], float(weights[row]))
-            else:
-                primal[row] = h.conjugate_gradient(duals[row])
+            dual, weight = duals[row], float(weights[row])
+            primal[row] = problem.retrieve(dual, weight) if self.server_prox else h.conjugate_gradient(dual)
         return PrimalGraphState(primal, state.round + 1)
 
     def retrieve(self, problem: Problem, state: PrimalGraphState) -> Vector:
@@ -427,10 +409,6 @@ class DecentralizedMirrorDescent(OnGraph):
     def node_points(self, problem: Problem, state: PrimalGraphState) -> Matrix:
         """Return the primal points of all nodes, shape (M, d), in the order of their rows."""
         return np.array(state.primal)
-
-    def restart(self, problem: Problem, state: PrimalGraphState, change: Change) -> PrimalGraphState:
-        """Return the state with a row for each node."""
-        return with_rows(state, _graph(problem).num_rows, "primal")
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return whether psi acts in the local steps."""

@@ -51,6 +51,7 @@ import numpy as np
 
 from flwr_fco.algorithms.contract import (
     Algorithm,
+    Batch,
     Change,
     Client,
     Downlink,
@@ -166,24 +167,15 @@ class FastDualAveraging(Algorithm):
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
         """Take the steps of the plan's variant."""
         _check(downlink)
-        plan, numbers, options = downlink.plan, downlink.numbers, downlink.plan.options
-        convexity, anchor_weight, smoothness = (
-            float(options[name]) for name in ("convexity", "anchor-weight", "smoothness")
-        )
-        anchor = downlink.vectors.get("anchor")
-        model = LowerModel(
-            plan.h,
-            plan.psi,
-            numbers["strength"],
-            numbers["radius"],
-            convexity,
-            anchor_weight,
-            smoothness if options["constrained"] else None,
-            anchor,
-            None if anchor is None else plan.h.gradient(anchor),
-        )
+        vectors, options = downlink.vectors, downlink.plan.options
+        gradients, points = vectors["gradients"].copy(), vectors["points"].copy()
+        batches = list(client.objective.batches(client.rng, downlink.first_order))
         steps = _bao if options["variant"] == "bao" else _liang
-        return steps(downlink, client, model)
+        steps(client, downlink, LowerModel.of(downlink, options), gradients, points, batches)
+        sent = {"increment": gradients - vectors["gradients"]}
+        if options["variant"] == "liang" or not options["constrained"]:
+            sent["point-increment"] = points - vectors["points"]
+        return sent, Moved(sent["increment"], float(len(batches)), len(batches))
 
     # --- stages (MC-FedDA) and the ball (C-FedDA) -----------------------------------------------------------------
 
@@ -192,19 +184,8 @@ class FastDualAveraging(Algorithm):
         return ModelStage(0, 0.0)
 
     def _model(self, problem: Problem, state: FastState, row: int) -> LowerModel:
-        """Return the model around a node's anchor, in this stage."""
-        stage, anchor = self.stage_at(state.stage), state.anchor[row]
-        return LowerModel(
-            problem.h,
-            problem.psi,
-            stage.strength,
-            stage.radius,
-            self.convexity,
-            problem.numbers["anchor_weight"] if self.variant == "bao" else 0.0,
-            problem.numbers["smoothness"] if self._constrained else None,
-            anchor,
-            problem.h.gradient(anchor) if self.variant == "bao" or self._constrained else None,
-        )
+        """Return the model around a node's anchor, in this stage, as the node has it."""
+        return LowerModel.of(self._told(problem, state, row), self.options(problem.numbers))
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -221,17 +202,14 @@ class FastDualAveraging(Algorithm):
 
     def downlink(self, problem: Problem, state: FastState, to: To | None) -> Downlink:
         """Return a node's sums and points, and the position in the stage."""
-        row = 0 if problem.graph is None or to is None else problem.graph.rows[to.key]
+        return self._told(problem, state, 0 if problem.graph is None or to is None else problem.graph.rows[to.key])
+
+    def _told(self, problem: Problem, state: FastState, row: int) -> Downlink:
         vectors = {"gradients": state.gradients[row], "points": state.points[row], "primal": state.primal[row]}
         if (self.variant == "bao" or self._constrained) and state.anchor[row].any():
             vectors["anchor"] = state.anchor[row]
-        stage = self.stage_at(state.stage)
-        numbers = {
-            "steps": state.steps,
-            "rounds": float(state.stage_round),
-            "radius": stage.radius,
-            "strength": stage.strength,
-        }
+        stage, numbers = self.stage_at(state.stage), {"steps": state.steps, "rounds": float(state.stage_round)}
+        numbers |= {"radius": stage.radius, "strength": stage.strength}
         return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: FastState) -> dict[str, tuple[int, ...]]:
@@ -248,14 +226,8 @@ class FastDualAveraging(Algorithm):
         stage = self.stage_at(state.stage)
         if stage.rounds and following.stage_round >= stage.rounds:
             duals = np.array([problem.h.gradient(point) for point in following.primal])
-            following = following._replace(
-                gradients=np.zeros_like(duals),
-                points=duals,
-                anchor=following.primal,
-                steps=0.0,
-                stage=state.stage + 1,
-                stage_round=0,
-            )
+            following = following._replace(gradients=np.zeros_like(duals), points=duals, anchor=following.primal)
+            following = following._replace(steps=0.0, stage=state.stage + 1, stage_round=0)
         return following
 
     def _bao(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
@@ -375,54 +347,41 @@ def _check(downlink: Downlink) -> None:
     for name in ("steps", "rounds", "radius", "strength"):
         if numbers[name] < 0:
             raise ProtocolError(f"the server's {name} is {numbers[name]!r}; expected a number >= 0")
-    values: dict[str, float] = {}
     for name in ("convexity", "anchor-weight", "smoothness"):
-        value = options[name]
-        if isinstance(value, str) or value < 0:
-            raise ProtocolError(f"the plan's {name} is {value!r}; expected a number >= 0")
-        values[name] = value
-    needed = ["smoothness" if constrained else "convexity"]
-    if variant == "bao":
-        needed = ["convexity", "anchor-weight"]
-    if not any(values[name] > 0 for name in needed):
+        if isinstance(options[name], str) or options[name] < 0:  # type: ignore[operator]
+            raise ProtocolError(f"the plan's {name} is {options[name]!r}; expected a number >= 0")
+    liang = ["smoothness" if constrained else "convexity"]
+    needed = liang if variant == "liang" else ["convexity", "anchor-weight"]
+    if not any(options[name] for name in needed):
         raise ProtocolError(f"the plan's {' and '.join(needed)} are 0; expected a number > 0")
 
 
-def _bao(downlink: Downlink, client: Client, model: LowerModel) -> tuple[dict[str, Vector], Moved]:
-    plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
-    options = plan.options
-    gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
-    batches = list(client.objective.batches(client.rng, downlink.first_order))
+def _bao(
+    client: Client, downlink: Downlink, model: LowerModel, gradients: Vector, points: Vector, batches: Sequence[Batch]
+) -> None:
+    plan, numbers, primal = downlink.plan, downlink.numbers, downlink.vectors["primal"]
+    constrained = plan.options["constrained"]
     # C-FedDA's model uses the weights at the end of the round in every step.
     end = numbers["steps"] + len(batches)
     for k, batch in enumerate(timed(batches), start=1):
         client.objective.add_gradient(primal, batch, 1.0, gradients)
-        steps = end if options["constrained"] else numbers["steps"] + k
-        count = numbers["rounds"] + 1.0 if options["constrained"] else steps
-        primal = model.bao_point(gradients, points, steps, count)
-        if not options["constrained"] and (options["last-point"] or k < len(batches)):
+        steps = end if constrained else numbers["steps"] + k
+        primal = model.bao_point(gradients, points, steps, numbers["rounds"] + 1.0 if constrained else steps)
+        if not constrained and (plan.options["last-point"] or k < len(batches)):
             points += plan.h.gradient(primal)
-    sent = {"increment": gradients - vectors["gradients"]}
-    if not options["constrained"]:
-        sent["point-increment"] = points - vectors["points"]
-    return sent, Moved(sent["increment"], float(len(batches)), len(batches))
 
 
-def _liang(downlink: Downlink, client: Client, model: LowerModel) -> tuple[dict[str, Vector], Moved]:
-    plan, vectors = downlink.plan, downlink.vectors
-    gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
-    batches = list(client.objective.batches(client.rng, downlink.first_order))
-    first = int(downlink.numbers["steps"]) + 1
+def _liang(
+    client: Client, downlink: Downlink, model: LowerModel, gradients: Vector, points: Vector, batches: Sequence[Batch]
+) -> None:
+    primal, first = downlink.vectors["primal"], int(downlink.numbers["steps"]) + 1
     for step, batch in enumerate(timed(batches), start=first):
         a, before, after = liang_weights(step)
         gradients *= before / after
         client.objective.add_gradient(primal, batch, -a / after, gradients)
-        if step == first + len(batches) - 1:
-            break
-        primal = model.liang_point(gradients, points, step)
-        points = accumulated(points, plan.h.gradient(primal), step)
-    sent = {"increment": gradients - vectors["gradients"], "point-increment": points - vectors["points"]}
-    return sent, Moved(sent["increment"], float(len(batches)), len(batches))
+        if step < first + len(batches) - 1:
+            primal = model.liang_point(gradients, points, step)
+            points[:] = accumulated(points, model.h.gradient(primal), step)
 
 
 class LowerModel(NamedTuple):
@@ -455,6 +414,14 @@ class LowerModel(NamedTuple):
     smoothness: float | None
     anchor: Vector | None
     anchor_dual: Vector | None
+
+    @classmethod
+    def of(cls, told: Downlink, options: Mapping[str, Any]) -> LowerModel:
+        """Return the model of a message, and of the plan's options."""
+        h, anchor = told.plan.h, told.vectors.get("anchor")
+        factors = told.numbers["strength"], told.numbers["radius"], options["convexity"], options["anchor-weight"]
+        smoothness = options["smoothness"] if options["constrained"] else None
+        return cls(h, told.plan.psi, *factors, smoothness, anchor, None if anchor is None else h.gradient(anchor))
 
     def bao_point(self, gradients: Vector, points: Vector, steps: float, count: float) -> Vector:
         """Return prox_{psi/b}(-a/b), a = g/steps - mu/2 x/count - gamma x_0/steps, b = mu/2 + gamma/steps.

@@ -80,11 +80,9 @@ class MirrorDescent(PrimalAveraging):
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
         increment, elapsed = replies.mean()
-        dual = problem.h.gradient(state.primal) + problem.server_lr * increment
-        if self.server_prox:
-            primal = problem.retrieve(dual, problem.server_lr * elapsed)
-        else:
-            primal = problem.h.conjugate_gradient(dual)
+        h, weight = problem.h, problem.server_lr * elapsed
+        dual = h.gradient(state.primal) + problem.server_lr * increment
+        primal = problem.retrieve(dual, weight) if self.server_prox else h.conjugate_gradient(dual)
         return PrimalState(primal, state.round + 1)
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:

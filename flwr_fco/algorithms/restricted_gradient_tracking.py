@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -287,6 +287,9 @@ class Staged(Algorithm):
     output: str | Last | Average = "last"
     reference: Reference = field(default=Reference())
 
+    #: What a stage begins without: its duals and trackers.
+    _emptied: ClassVar[tuple[str, ...]] = ()
+
     def setting(self, given: Setting, state: Any) -> Setting:
         """Return the map around the reference of the state's stage, within its ball, and the stage's work and rates."""
         number = self._number(state)
@@ -321,12 +324,9 @@ class Staged(Algorithm):
         """Return what a round contributes to the mean of its stage."""
         return self.retrieve(problem, state)
 
-    def _emptied(self, state: Any) -> Any:
-        """Return a state with all duals and trackers at 0."""
-        raise NotImplementedError
-
-    def _counted(self, problem: Problem, state: Any, following: Any) -> Any:
-        """Return the state after a round, or the first state of the next stage if a stage ends."""
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the state after the round, or the first state of the next stage if a stage ends."""
+        following: Any = super().aggregate(problem, state, replies)  # type: ignore[safe-super]
         if problem.round == 0 or self._number(state) + 1 >= len(self.stages):
             return following
         point = self._centre(problem, following if self.reference.newest else state)
@@ -342,12 +342,15 @@ class Staged(Algorithm):
         points, rounds = state.stage_points, state.stage_round
         mean = points / rounds if self._restart_rounds is None else points[-rounds:].mean(axis=0)
         reference = mean if self.reference.sparsity is None else largest_entries(mean, self.reference.sparsity)
-        return self._emptied(state)._replace(
-            stage=state.stage + 1,
-            stage_round=0,
-            reference=reference,
-            stage_points=self._no_points(reference.size),
-        )
+        before = {name: getattr(state, name) for name in self._emptied}
+        nothing = {name: np.zeros_like(own) if isinstance(own, np.ndarray) else 0 * own for name, own in before.items()}
+        room, number = self._no_points(reference.size), state.stage + 1
+        return state._replace(**nothing, stage=number, stage_round=0, reference=reference, stage_points=room)
+
+    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
+        """Return the metrics of the method without stages, and the stage if there are stages."""
+        stage = {"stage": int(state.stage)} if hasattr(state, "stage") else {}
+        return {**super().metrics(problem, state), **stage}
 
     def _stage_lines(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the stages and the restriction."""
@@ -371,21 +374,11 @@ class MultistepGradientTracking(Staged, RestrictedGradientTracking):
     ('dual steps', ('own',), 'sums')
     """
 
+    _emptied: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "control", "derivable")
+
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1: a first stage around the start point."""
         return MultistepState(*super().init(problem, primal), 0, 0, primal, self._no_points(primal.size))
-
-    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
-        """Return the state of ReFedDA-GT, or the first state of the next stage if a stage ends."""
-        return self._counted(problem, state, super().aggregate(problem, state, replies))
-
-    def _emptied(self, state: MultistepState) -> MultistepState:
-        zeros = np.zeros(state.dual.size)
-        return state._replace(dual=zeros, elapsed=0.0, control=zeros, derivable=0)
-
-    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
-        """Return the metrics of FedDA-GT and the stage."""
-        return {**super().metrics(problem, state), "stage": int(state.stage)}
 
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the stages, the restriction and the trackers."""

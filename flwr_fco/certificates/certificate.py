@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.certificates.dual import (
     as_row,
+    best_scaling,
     conjugate_at,
     convex_bound,
     corners,
@@ -38,7 +40,6 @@ from flwr_fco.certificates.dual import (
     largest_scaling,
     mixed_bound,
     mixed_coordinates,
-    only_norms,
     surround,
     why_none,
 )
@@ -203,30 +204,31 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
         corrections["centre"] = _mean(answers, "slope")
     elif free:
         corrections = yield from _balance(max(2, outputs), told)
-    numbers = {"stage": float(SLOPES), **corrections}
-    check = told.slopes(corrections.get("centre", 0.0))
-    answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape}, check=check)
-    dual = -_mean_vector(answers, "gradient")
+    linear, quadratic, slopes = yield from _slopes(told, w, corrections)
+    dual = -slopes
     if free:
         # 0 up to rounding, because of the correction of the slopes.
         dual[w.size - outputs :] = 0.0
     count = w.size - outputs if facts["intercept"] else w.size
-    limit = largest_scaling(psi, dual, l2)
-    if limit == 0.0:
+    if largest_scaling(psi, dual, l2) == 0.0:
         return (yield from _residual(psi, w, objective, "psi does not act in some directions"))
-    linear, quadratic = _mean(answers, "linear"), _mean(answers, "quadratic")
-    if link == "identity" and only_norms(psi, l2):
-        # The conjugates are a parabola in the scaling: take its vertex, or the end of the feasible interval.
-        vertex = -linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0
-        scaling = min(max(vertex, -limit), limit)
-    else:
-        scaling = min(1.0, limit)
+    scaling = best_scaling(psi, -dual, linear, quadratic, l2, squares=link == "identity", most=1.0)
     conjugates = scaling * linear + scaling**2 * quadratic
     if link in ("logistic", "softmax"):
         numbers = {"stage": float(ENTROPY), "scaling": scaling, **corrections}
-        answers = yield Request("duality", numbers, ("entropy",), check=told.entropy(scaling))
+        answers = yield Request("duality", numbers, ("entropy",), check=partial(told.entropy, scaling=scaling))
         conjugates = _mean(answers, "entropy")
     return _gap(objective, -(conjugates + conjugate_at(psi, scaling * dual, l2, count)))
+
+
+def _slopes(
+    told: Told, w: Vector, corrections: Mapping[str, float]
+) -> Generator[Request, Sequence[Answer], tuple[float, float, Vector]]:
+    """Return the linear and the quadratic part of the pooled conjugate, and the gradient, at corrected slopes."""
+    check = partial(told.slopes, centre=corrections.get("centre", 0.0))
+    numbers, wanted = {"stage": float(SLOPES), **corrections}, ("linear", "quadratic")
+    answers = yield Request("duality", numbers, wanted, {"gradient": w.shape}, check=check)
+    return _mean(answers, "linear"), _mean(answers, "quadratic"), _mean_vector(answers, "gradient")
 
 
 def _gap(objective: float, lower: float) -> Certificate:
@@ -243,17 +245,14 @@ def _gap(objective: float, lower: float) -> Certificate:
 def _convex(
     psi: BoundRegularizer, w: Vector, objective: float, l2: float, outputs: int, free: bool, told: Told
 ) -> Asking:
-    numbers, check = {"stage": float(SLOPES)}, told.slopes(0.0)
-    answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape}, check=check)
-    slopes = _mean_vector(answers, "gradient")
-    conjugates = _mean(answers, "linear"), _mean(answers, "quadratic")
+    linear, quadratic, slopes = yield from _slopes(told, w, {})
     references = None
     if free:
         shape = max(2, outputs), w.size + 1
         numbers = {"stage": float(BALANCE)}
         answers = yield Request("duality", numbers, (), {"references": shape}, check=told.references)
         references = _mean_vector(answers, "references")
-    lower, _ = convex_bound(psi, slopes, conjugates, l2, outputs, references)
+    lower, _ = convex_bound(psi, slopes, (linear, quadratic), l2, outputs, references)
     if lower == -math.inf:
         return (yield from _residual(psi, w, objective, "the loss has no minimum in the intercept"))
     return _gap(objective, lower)
@@ -263,9 +262,7 @@ def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.in
     """Return the gap from further gradients, about the optimum in the coordinates that psi leaves alone."""
     at_zero = 0.0
     if link in CONVEX:
-        numbers, check = {"stage": float(SLOPES)}, told.slopes(0.0)
-        answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape}, check=check)
-        at_zero = _mean(answers, "quadratic")
+        _, at_zero, _ = yield from _slopes(told, w, {})
     own = around = yield from _row(w, told)
     point, rows = w, np.zeros((0, own.size))
     for tries in range(_TRIES):
@@ -297,7 +294,8 @@ def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.in
 
 def _row(point: Vector, told: Told) -> Generator[Request, Sequence[Answer], Vector]:
     """Return the pooled gradient at a point with its conjugate and loss."""
-    answers = yield Request("gradient", {}, ("loss",), {"gradient": point.shape}, point, check=told.tangent(point))
+    check = partial(told.tangent, point=point)
+    answers = yield Request("gradient", {}, ("loss",), {"gradient": point.shape}, point, check=check)
     return as_row(_mean_vector(answers, "gradient"), point, _mean(answers, "loss"))
 
 

@@ -218,6 +218,11 @@ class RateOptions:
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
+class StepOptions(RateOptions, WorkOptions):
+    """Options of a strategy whose clients take gradient steps, at a rate of theirs and one of the server."""
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
 class MemoryOptions:
     """Options of a strategy whose clients remember vectors between rounds.
 

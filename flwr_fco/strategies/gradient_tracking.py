@@ -24,7 +24,7 @@ from flwr_fco.algorithms.restricted_gradient_tracking import (
     restricted_map,
 )
 from flwr_fco.core.validation import checked_stages
-from flwr_fco.server.options import GraphOptions, MemoryOptions, RateOptions, TrackerOptions, WorkOptions
+from flwr_fco.server.options import GraphOptions, MemoryOptions, StepOptions, TrackerOptions
 from flwr_fco.server.strategy import CompositeStrategy
 
 
@@ -32,8 +32,7 @@ from flwr_fco.server.strategy import CompositeStrategy
 class FedDAGT(
     TrackerOptions,
     MemoryOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=GradientTracking,
     limit=Exact(),
@@ -93,8 +92,7 @@ class Scaffold(
 @dataclass(repr=False, eq=False, kw_only=True)
 class ReFedDAGT(
     MemoryOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=RestrictedGradientTracking,
     limit=Exact(),
@@ -177,8 +175,7 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
 @dataclass(repr=False, eq=False, kw_only=True)
 class DFedDA(
     GraphOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=DecentralizedDualAveraging,
     limit=Biased("near the solution"),
@@ -207,8 +204,7 @@ class DFedDA(
 class DFedDAGT(
     TrackerOptions,
     GraphOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=DecentralizedGradientTracking,
     limit=Exact("the solution, on any connected graph"),
@@ -230,16 +226,7 @@ class DFedDAGT(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class DScaffold(
-    GraphOptions,
-    RateOptions,
-    WorkOptions,
-    CompositeStrategy,
-    algorithm=DecentralizedGradientTracking,
-    limit=Exact("the solution, on any connected graph"),
-    source="[2], on a graph",
-    traffic="2 / 1",
-):
+class DScaffold(DFedDAGT):
     """SCAFFOLD on a graph: :class:`DFedDAGT` with trackers that start at 0, in the Euclidean geometry by default.
 
     psi and other mirror maps are extensions: SCAFFOLD has none.
@@ -255,18 +242,11 @@ class DScaffold(
     'uniform'
     """
 
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
+
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class DReFedDAGT(
-    GraphOptions,
-    RateOptions,
-    WorkOptions,
-    CompositeStrategy,
-    algorithm=DecentralizedRestricted,
-    limit=Exact("the solution, on any connected graph"),
-    source="[2], on a graph",
-    traffic="2 / 1",
-):
+class DReFedDAGT(DFedDAGT, algorithm=DecentralizedRestricted):
     """ReFedDA-GT on a graph: :class:`DFedDAGT` around a reference point, within a ball of the map's norm.
 
     With `stages` it is Multistep ReFedDA-GT on a graph, as in the authors' public code: a new stage begins at the
@@ -296,6 +276,7 @@ class DReFedDAGT(
     3
     """
 
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
     radius_squared: float | None = None
     stages: Sequence[Stage] | None = None
     reference: Reference = field(default=Reference())
@@ -309,8 +290,7 @@ class DReFedDAGT(
 @dataclass(repr=False, eq=False, kw_only=True)
 class DFedMid(
     GraphOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=DecentralizedMirrorDescent,
     limit=DoubledStrength("as printed in the paper, near the solution for twice the penalty"),

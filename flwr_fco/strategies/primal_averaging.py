@@ -16,14 +16,13 @@ from flwr_fco.algorithms.contract.limits import (
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import GradientSteps, SubgradientSteps
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
-from flwr_fco.server.options import PrivacyOptions, RateOptions, WorkOptions, check_local_points
+from flwr_fco.server.options import PrivacyOptions, StepOptions, check_local_points
 from flwr_fco.server.strategy import CompositeStrategy
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class LocalSGD(
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=GradientSteps,
     limit=Biased(problem="smooth"),
@@ -48,8 +47,7 @@ class LocalSGD(
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedAvgSubgradient(
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=SubgradientSteps,
     limit=Subgradient(),
@@ -80,8 +78,7 @@ class FedAvgSubgradient(
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedMid(
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=MirrorDescent,
     limit=DoubledStrength(),
@@ -139,8 +136,7 @@ class FedMidOSP(FedMid, limit=Biased("near the solution; not as sparse"), source
 @dataclass(repr=False, eq=False, kw_only=True)
 class FeDualEx(
     PrivacyOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=DualExtrapolation,
     limit=ExtrapolationBias(),
@@ -180,8 +176,7 @@ class FeDualEx(
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedMiP(
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=MirrorProx,
     limit=NearDoubledStrength(),

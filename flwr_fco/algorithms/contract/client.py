@@ -358,31 +358,32 @@ def register(half: type[ClientHalf]) -> None:
     ConfigurationError
         If another class has this name, or the class lacks what its engine or its memory needs.
     """
+    who = f"{half.__module__}.{half.__name__}"
     missing = [
         name for name in _NEEDED.get(half.engine, ("begin",)) if getattr(half, name) is vars(ClientHalf)[name].__func__
     ]
     if missing:
         raise ConfigurationError(
-            f"{half.__module__}.{half.__name__}: the engine {half.engine!r} needs "
+            f"{who}: the engine {half.engine!r} needs "
             f"{' and '.join(missing)} of its method; flwr_fco.algorithms.ClientHalf says what they return"
         )
     changed = [part for part in ("fresh", "remember") if getattr(half, part) is not vars(ClientHalf)[part].__func__]
     if len(changed) != (2 if half.memory else 0):
         raise ConfigurationError(
-            f"{half.__module__}.{half.__name__}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a "
+            f"{who}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a "
             "method whose clients remember vectors names them in `memory` and has both `fresh` and `remember`"
         )
     held = half.holds.values() if isinstance(half.holds, Mapping) else [None]
     if any(kind not in ("derivatives", "columns", "losses") for kind in held):
         raise ConfigurationError(
-            f"{half.__module__}.{half.__name__}: holds={half.holds!r}; expected 'derivatives', 'columns' or "
+            f"{who}: holds={half.holds!r}; expected 'derivatives', 'columns' or "
             "'losses' of each name, and no name of an increment"
         )
     first = _HALVES.get(half.name)
     # A cell or a file that is run again defines the same class again.
     if first is not None and (first.__module__, first.__qualname__) != (half.__module__, half.__qualname__):
         raise ConfigurationError(
-            f"{half.__module__}.{half.__name__}: a method called {half.name!r} exists already, {first.__module__}."
+            f"{who}: a method called {half.name!r} exists already, {first.__module__}."
             f"{first.__name__}; give yours another name"
         )
     _HALVES[half.name] = half

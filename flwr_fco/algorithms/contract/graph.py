@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +17,6 @@ from flwr_fco.topology import TOPOLOGIES, Mixing, Topology, effective_mixing, fr
 from flwr_fco.wire.protocol import Node, Uplink
 
 Matrix = NDArray[np.float64]
-
-
-class Increments(NamedTuple):
-    """The answers of a graph's nodes, as rows.
-
-    Parameters
-    ----------
-    increments : ndarray of float64, shape (M, d)
-        Scaled to equal work; zeros for missing nodes.
-    moves : ndarray of float64, shape (M, d)
-        Increment / elapsed of each node, before scaling.
-    elapsed : ndarray of float64, shape (M,)
-        Sum of step sizes of each node.
-    """
-
-    increments: Matrix
-    moves: Matrix
-    elapsed: Vector
 
 
 class Graph:
@@ -191,8 +173,10 @@ class Graph:
 
     def increments(
         self, uplinks: Sequence[Uplink], rows: Sequence[int], *, normalize: bool, moves: bool = False
-    ) -> Increments:
-        """Return the nodes' answers as rows.
+    ) -> tuple[Matrix, Matrix, Vector]:
+        """Return the nodes' increments as rows, scaled to equal work, increment / elapsed before scaling, and elapsed.
+
+        Missing nodes have zeros.
 
         Parameters
         ----------
@@ -220,7 +204,7 @@ class Graph:
         if normalize and not equal:
             increments *= mean / times
             elapsed[list(rows)] = mean
-        return Increments(increments, moved, elapsed)
+        return increments, moved, elapsed
 
     # --- saving and description --------------------------------------------------------------------------------
 

@@ -64,9 +64,9 @@ from flwr_fco.algorithms.contract import (
 )
 from flwr_fco.algorithms.newton import exchange, mixing
 from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, progress
-from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, AcceleratedState
+from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty, minimise_model, whole_groups, working_set
-from flwr_fco.algorithms.newton.terms import TERMS, Evaluated, largest_square, terms_at
+from flwr_fco.algorithms.newton.terms import Evaluated, largest_square, terms_at
 from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, dense
@@ -249,7 +249,7 @@ class ProximalNewton(CertifiedMethod):
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
         if not state.hessian:
-            told = self._steps.downlink(problem, _accelerated(state), to)
+            told = self._steps.downlink(problem, state, to)
             return told._replace(numbers={**told.numbers, "hessian": 0.0})
         on = _set_of(state).astype(np.int32)
         size, values = state.trial.size, state.trial[on]
@@ -275,17 +275,14 @@ class ProximalNewton(CertifiedMethod):
     def shapes(self, problem: Problem, state: NewtonState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
         if not state.hessian:
-            return self._steps.shapes(problem, _accelerated(state))
-        d, k = state.trial.size, _set_of(state).size
-        shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "block": (k * (k + 1) // 2,), "terms": (len(TERMS),)}
-        if state.population < 0.0:
-            shapes |= {"square": (1,), **exchange.first_shapes(state)}
-        return shapes | mixing.corner_shapes(state)
+            return self._steps.shapes(problem, state)
+        k, once = _set_of(state).size, {"square": (1,)} if state.population < 0.0 else {}
+        return super().shapes(problem, state) | {"block": (k * (k + 1) // 2,)} | once | mixing.corner_shapes(state)
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
         if not state.hessian:
-            self._steps.check(problem, _accelerated(state), uplink)
+            self._steps.check(problem, state, uplink)
             return
         vectors = exchange.checked(state, uplink, self.tolerance)
         if state.asking:
@@ -299,16 +296,15 @@ class ProximalNewton(CertifiedMethod):
     def aggregate(self, problem: Problem, state: NewtonState, replies: Replies) -> NewtonState:
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""
         if not state.hessian:
-            after = self._steps.aggregate(problem, _accelerated(state), replies)
-            return state._replace(**after._asdict())
+            after: NewtonState = self._steps.aggregate(problem, state, replies)
+            return after
         state, block = _with_limits(state, replies)
-        who, first = exchange.population_of(replies), state.population < 0.0
-        if not first and who != state.population:
-            exchange.warn_of_change()
+        first, told = state.population < 0.0, exchange.opened(state, problem.psi, replies)
+        if told is None:
             return _begun_anew(state)
-        known = exchange.evaluated(problem.psi, state.trial, replies)
+        state, known = told
         if first:
-            state = exchange.with_first(state, known, replies)._replace(square=float(replies.sum("square")[0]))
+            state = state._replace(square=float(replies.sum("square")[0]))
         state = mixing.with_corners(state, problem.psi, replies)
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
@@ -464,7 +460,7 @@ class ProximalNewton(CertifiedMethod):
         If clients limit it, also to how many columns; if no blocks are asked for, what gradient steps say.
         """
         limit = {} if state.columns_left >= UNKNOWN else {COLUMNS_LEFT: int(state.columns_left)}
-        own = {"step": state.step} if state.hessian else self._steps.metrics(problem, _accelerated(state))
+        own = {"step": state.step} if state.hessian else self._steps.metrics(problem, state)
         return {**progress(state), "working-set": _set_of(state).size, **own, **limit}
 
     def finished(self, problem: Problem, state: Any) -> str:
@@ -507,11 +503,6 @@ def _set_of(state: NewtonState) -> NDArray[np.int64]:
     return np.flatnonzero(state.mask)
 
 
-def _accelerated(state: NewtonState) -> AcceleratedState:
-    """Return what the gradient steps know of a state."""
-    return AcceleratedState(*(getattr(state, name) for name in AcceleratedState._fields))
-
-
 def _places(vectors: Any, name: str) -> Any:
     """Return a vector with its places, on a client or in this process."""
     return vectors.as_sent(name) if isinstance(vectors, ReceivedVectors) else vectors[name]
@@ -544,17 +535,10 @@ def unpacked(triangle: Vector) -> Matrix:
 
 def _begun_anew(state: NewtonState) -> NewtonState:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
-    limited = state.columns_left < UNKNOWN
-    return exchange.begun_anew(
-        state,
-        mask=np.zeros(state.mask.size) if limited else np.maximum(state.mask, state.point != 0.0),
-        proved=np.zeros(state.point.size),
-        asking=0.0,
-        tries=0.0,
-        slope=0.0,
-        step=1.0,
-        curvature=0.0,
-    )
+    mask = np.zeros(state.mask.size) if state.columns_left < UNKNOWN else np.maximum(state.mask, state.point != 0.0)
+    nothing = dict.fromkeys(("asking", "tries", "slope", "curvature"), 0.0)
+    anew: NewtonState = exchange.begun_anew(state, mask=mask, proved=np.zeros(mask.size), step=1.0, **nothing)
+    return anew
 
 
 def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Vector, Vector, Matrix]:
@@ -570,24 +554,23 @@ def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Ve
         shares = known.shares(targets)
         x[size - outputs :] = np.log(shares) - np.log(shares).mean()
         return x, np.resize(shares, size) * state.columns - targets, np.zeros((0, 0))
+    if known.link in CONVEX and known.link != "poisson":
+        return x, known.gradient.copy(), block
+    factor, bend = 1.0, 1.0
     if known.link == "logistic":
-        share = float(known.shares(targets)[0])
-        x[-1], bend = math.log(share / (1.0 - share)), 4.0 * share * (1.0 - share)
-        ridge = (1.0 - bend) * known.facts["l2"] * (on < size - 1)
-        return x, share * state.columns - targets, bend * block + np.diag(ridge)
-    if known.link == "poisson":
-        ratio = float(targets[-1] / state.columns[-1])
-        if not ratio > _NO_EVENTS:
+        level = float(known.shares(targets)[0])
+        x[-1], bend = math.log(level / (1.0 - level)), 4.0 * level * (1.0 - level)
+    elif known.link == "poisson":
+        level = bend = float(targets[-1] / state.columns[-1])
+        if not level > _NO_EVENTS:
             raise ConfigurationError(
-                f"the clients have {max(0.0, ratio):.1g} times the events that the offsets alone expect, exp(offset): "
+                f"the clients have {max(0.0, level):.1g} times the events that the offsets alone expect, exp(offset): "
                 "none, or too few beside rounding. Without any, and without a regularized intercept "
                 "(arrays=Arrays(apply_to=...)), the loss has no minimum. Otherwise subtract a constant from all "
                 "offsets, which the intercept takes up"
             )
-        x[-1] = math.log(ratio)
-        ridge = (1.0 - ratio) * known.facts["l2"] * (on < size - 1)
-        return x, ratio * state.columns - targets, ratio * block + np.diag(ridge)
-    if known.link in CONVEX:
-        return x, known.gradient.copy(), block
-    x[-1] = targets[-1]
-    return x, known.facts["factor"] * (targets[-1] * state.columns - targets), block
+        x[-1] = math.log(level)
+    else:
+        x[-1], level, factor = targets[-1], targets[-1], known.facts["factor"]
+    ridge = (1.0 - bend) * known.facts["l2"] * (on < size - 1)
+    return x, factor * (level * state.columns - targets), bend * block + np.diag(ridge)

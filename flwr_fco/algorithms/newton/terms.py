@@ -43,13 +43,11 @@ import numpy as np
 
 from flwr_fco.certificates.dual import (
     as_row,
-    conjugate_at,
     convex_bound,
     free_intercept,
-    largest_scaling,
     mixed_bound,
     mixed_coordinates,
-    only_norms,
+    scaled_bound,
     why_none,
 )
 from flwr_fco.core.layout import Layout, Vector
@@ -276,15 +274,17 @@ class Evaluated(NamedTuple):
             )
         return np.asarray(shares)
 
-    def lower_bound(
+    def dual(
         self,
         psi: BoundRegularizer,
         columns: Vector,
         targets: Vector,
         references: Vector | None = None,
         rows: Vector | None = None,
-    ) -> float:
-        """Return a number that no value of the pooled objective is below.
+    ) -> tuple[float, Vector]:
+        """Return a number that no value of the pooled objective is below, and the dual point that it is the value of.
+
+        That is a gradient A'u/n, shape (d,).
 
         Parameters
         ----------
@@ -298,17 +298,6 @@ class Evaluated(NamedTuple):
             Further dual points, for what psi leaves alone (:mod:`flwr_fco.certificates.dual`). Without them there is no
             bound there: minus infinity.
         """
-        return self.dual(psi, columns, targets, references, rows)[0]
-
-    def dual(
-        self,
-        psi: BoundRegularizer,
-        columns: Vector,
-        targets: Vector,
-        references: Vector | None = None,
-        rows: Vector | None = None,
-    ) -> tuple[float, Vector]:
-        """Return :meth:`lower_bound`, and the gradient A'u/n of the dual point that it is the value of, shape (d,)."""
         outputs, l2, factor = self.outputs, self.facts["l2"], self.facts["factor"]
         count = self.w.size - outputs if self.facts["intercept"] else self.w.size
         slopes = self.gradient.copy()
@@ -319,7 +308,7 @@ class Evaluated(NamedTuple):
                 return -math.inf, np.zeros(self.w.size)
             own, squares = as_row(slopes, self.w, self.loss), self.link == "identity"
             return mixed_bound(psi, own, rows.reshape(-1, own.size), mixed, -self.least, squares)
-        linear, quadratic, cap, constant_part = self.linear, self.quadratic, 1.0, 0.0
+        linear, quadratic, total = self.linear, self.quadratic, 1.0
         if self.link in CONVEX:
             free = references is not None and references.size and self.has_free_intercept(psi)
             others = references.reshape(-1, self.w.size + 1) if references is not None and free else None
@@ -336,16 +325,10 @@ class Evaluated(NamedTuple):
                 # np.resize would take longer than a client's gradient: it joins as many arrays as there are features.
                 each = np.tile(constant, -(-columns.size // outputs))[: columns.size]
                 slopes += ratio * (each * columns - targets)
-                cap, constant_part = 1.0 / (1.0 + ratio), ratio * _entropy(constant)
+                linear, total = linear + ratio * _entropy(constant), 1.0 + ratio
             slopes[count:] = 0.0
-        limit = largest_scaling(psi, -slopes, l2)
-        if self.link == "identity" and only_norms(psi, l2):
-            vertex = -linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0
-            scaling = min(max(vertex, -limit), limit)
-        else:
-            scaling = min(cap, limit)
-        conjugates = scaling * (linear + constant_part) + scaling**2 * quadratic
-        return -conjugates - conjugate_at(psi, -scaling * slopes, l2, count), scaling * slopes
+        squares = self.link == "identity"
+        return scaled_bound(psi, slopes, (linear, quadratic, 0.0), l2, count, total=total, squares=squares)
 
     def zeros(
         self, psi: BoundRegularizer, objective: float, lower: float, slopes: Vector, columns: Vector, square: float

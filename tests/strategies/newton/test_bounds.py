@@ -19,7 +19,7 @@ def _bound(objective, psi, w):
     bound = psi.bind(objective.layout)
     # At a point that is not 0 both constants are told.
     constants = constant_terms(objective, np.ones(objective.layout.size))
-    return _known(objective, bound, w).lower_bound(bound, constants["columns"], constants["targets"])
+    return _known(objective, bound, w).dual(bound, constants["columns"], constants["targets"])[0]
 
 
 def _off_centre(seed, classes=2):
