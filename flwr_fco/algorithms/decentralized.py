@@ -52,21 +52,9 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Change,
-    Downlink,
-    Implied,
-    LossFacts,
-    Memory,
-    Option,
-    Problem,
-    Replies,
-    Start,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract import Algorithm, Downlink, Implied, Memory, Option, Replies, Start, Vector
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
+from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, To
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.restricted_gradient_tracking import Staged

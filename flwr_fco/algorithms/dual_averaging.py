@@ -31,19 +31,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    Start,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Option, Problem, Replies, Start, To, Vector
+from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Average, Last, Unmodified, Wire
 from flwr_fco.mirror_maps import Euclidean
 

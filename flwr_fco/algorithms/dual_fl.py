@@ -33,21 +33,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from flwr_fco.algorithms.contract import (
-    Change,
-    Downlink,
-    Implied,
-    LossFacts,
-    Memory,
-    Minimise,
-    Problem,
-    Replies,
-    Setting,
-    Start,
-    Vector,
-    Work,
-    zeros_like,
-)
+from flwr_fco.algorithms.contract import Downlink, Implied, Memory, Minimise, Replies, Start, Vector, Work, zeros_like
+from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.errors import ConfigurationError
 

@@ -49,22 +49,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Batch,
-    Change,
-    Client,
-    Downlink,
-    LossFacts,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract import Algorithm, Batch, Client, Downlink, Memory, Moved, Option, Replies, Vector
 from flwr_fco.algorithms.contract.graph import Matrix
+from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, To
 from flwr_fco.algorithms.decentralized import with_rows
 from flwr_fco.core.computing import timed
 from flwr_fco.errors import ProtocolError
@@ -300,42 +287,25 @@ class FastDualAveraging(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class ConstrainedFastDualAveraging(FastDualAveraging):
-    """C-FedDA: only the server's points enter the model, and an l1 ball may bound them.
+    """C-FedDA: only the server's points enter the model, and an l1 ball may bound them. In stages it is MC-FedDA.
 
     Parameters
     ----------
     radius : float, optional
         Of the l1 ball around the start point; no ball by default.
+    stages : sequence of ModelStage
+        Length and numbers of each stage, which is around the previous stage's point.
     """
 
     _constrained: ClassVar[bool] = True
 
     radius: float | None = None
-
-    def stage_at(self, stage: int) -> ModelStage:
-        """Return the only stage, which has the ball and no end."""
-        return ModelStage(0, self.radius or 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StagedFastDualAveraging(ConstrainedFastDualAveraging):
-    """MC-FedDA: C-FedDA in stages, each around the previous stage's point.
-
-    Parameters
-    ----------
-    stages : sequence of ModelStage
-        Length and numbers of each stage.
-    """
-
-    stages: Sequence[ModelStage]
+    stages: Sequence[ModelStage] = ()
 
     def stage_at(self, stage: int) -> ModelStage:
         """Return the settings of a stage; the last stage never ends."""
-        if not self.stages:
-            return super().stage_at(stage)
-        if stage >= len(self.stages) - 1:
-            return self.stages[-1]._replace(rounds=0)
-        return self.stages[stage]
+        stages = self.stages or (ModelStage(0, self.radius or 0.0),)
+        return stages[stage] if stage < len(stages) - 1 else stages[-1]._replace(rounds=0)
 
 
 def _check(downlink: Downlink) -> None:

@@ -17,19 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flwr_fco.algorithms.contract import (
-    ORIGIN,
-    Client,
-    Downlink,
-    Implied,
-    Memory,
-    Moved,
-    Problem,
-    Replies,
-    Start,
-    Vector,
-    zeros_like,
-)
+from flwr_fco.algorithms.contract import Downlink, Implied, Problem, Replies, Vector
+from flwr_fco.algorithms.contract.client import ORIGIN, Client, Memory, Moved, Start, zeros_like
 from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, rescaled
 from flwr_fco.regularizers.base import BoundRegularizer
 

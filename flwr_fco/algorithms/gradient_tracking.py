@@ -49,24 +49,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Change,
-    Client,
-    Downlink,
-    Implied,
-    LossFacts,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    Start,
-    To,
-    Vector,
-    zeros_like,
-)
+from flwr_fco.algorithms.contract import Change, Downlink, LossFacts, Option, Problem, Replies, To, Vector
+from flwr_fco.algorithms.contract.algorithm import Algorithm, Implied
 from flwr_fco.algorithms.contract.choices import Everyone, Participation, Wire
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Start, zeros_like
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 
@@ -262,15 +248,8 @@ class GradientTracking(Algorithm):
             control = state.control * (state.population or population)
             replies.changes(control)
             control /= population
-        return state._replace(
-            dual=dual,
-            elapsed=state.elapsed + advance,
-            round=state.round + 1,
-            control=control,
-            population=population,
-            advance=advance,
-            derivable=int(derivable),
-        )
+        state = state._replace(dual=dual, elapsed=state.elapsed + advance, round=state.round + 1, advance=advance)
+        return state._replace(control=control, population=population, derivable=int(derivable))
 
     def _derivable(self, state: TrackingState, replies: Replies, population: float) -> bool:
         """Whether the new control is the mean of the moves, so that clients can derive it from the duals."""
@@ -315,18 +294,15 @@ class GradientTracking(Algorithm):
         memories = problem.memories
         if memories is None or not (memories.ledger and problem.asked):
             return {}
-        squares: list[float] = []
-        total = None
+        squares, total = list[float](), float(state.control @ state.control)
         for node in problem.asked:
             memory: Any = memories.memory(node.key)["own"]
+            control, rest = state.control, 0.0
             if isinstance(memory, SparseVector):
-                total = float(state.control @ state.control) if total is None else total
-                control = state.control[memory.indices]
-                tracker = control - memory.values
-                squares.append(max(0.0, total - float(control @ control)) + float(tracker @ tracker))
-                continue
-            tracker = state.control - memory
-            squares.append(float(tracker @ tracker))
+                control, memory = control[memory.indices], memory.values
+                rest = max(0.0, total - float(control @ control))
+            tracker = control - memory
+            squares.append(rest + float(tracker @ tracker))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))}
 
 

@@ -27,22 +27,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Batch,
-    Change,
-    Client,
-    Downlink,
-    Memory,
-    Option,
-    Problem,
-    Replies,
-    Start,
-    Step,
-    To,
-    Vector,
-    Work,
-)
+from flwr_fco.algorithms.contract import Algorithm, Batch, Change, Downlink, Option, Problem, Replies, To, Vector, Work
+from flwr_fco.algorithms.contract.client import Client, Memory, Start, Step
 
 
 class PrimalState(NamedTuple):

@@ -68,20 +68,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Batch,
-    Client,
-    Downlink,
-    LossFacts,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    Vector,
-)
+from flwr_fco.algorithms.contract import Algorithm, Batch, Downlink, LossFacts, Option, Problem, Replies, Vector
 from flwr_fco.algorithms.contract.choices import Average, Last
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import PrimalState

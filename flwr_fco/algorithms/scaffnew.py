@@ -24,24 +24,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Batch,
-    Client,
-    Downlink,
-    FirstOrder,
-    Implied,
-    LossFacts,
-    Memory,
-    Option,
-    Problem,
-    Replies,
-    Setting,
-    Start,
-    Step,
-    Vector,
-    Work,
-    zeros_like,
-)
+from flwr_fco.algorithms.contract import Batch, Downlink, FirstOrder, Implied, Option, Replies, Vector, Work
+from flwr_fco.algorithms.contract.client import Client, Memory, Start, Step, zeros_like
+from flwr_fco.algorithms.contract.problem import LossFacts, Problem, Setting
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.core.validation import CHANCE, checked

@@ -13,7 +13,6 @@ from flwr_fco.algorithms.fast_dual_averaging import (
     ConstrainedFastDualAveraging,
     FastDualAveraging,
     ModelStage,
-    StagedFastDualAveraging,
 )
 from flwr_fco.core.validation import POSITIVE, checked_stages
 from flwr_fco.errors import ConfigurationError
@@ -217,7 +216,7 @@ class CFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging, limit=Vanishing(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class MCFedDA(FastFedDA, algorithm=StagedFastDualAveraging, limit=Vanishing(), traffic="3 / 1; Liang's 3 / 2"):
+class MCFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging, limit=Vanishing(), traffic="3 / 1; Liang's 3 / 2"):
     """MC-FedDA: C-FedDA in stages, each around the previous stage's point, with a smaller ball and a weaker psi.
 
     Parameters

@@ -49,19 +49,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import (
-    COLUMNS_LEFT,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    To,
-    Uplink,
-    Vector,
-)
+from flwr_fco.algorithms.contract import COLUMNS_LEFT, Client, Memory, Moved, Problem, Replies, To, Vector
 from flwr_fco.algorithms.newton import exchange, mixing
 from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, progress
 from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient
@@ -73,7 +61,7 @@ from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.keys import POINTS
-from flwr_fco.wire.protocol import ReceivedVectors
+from flwr_fco.wire.protocol import Downlink, Option, ReceivedVectors, Uplink
 from flwr_fco.wire.questions import CONVEX
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.

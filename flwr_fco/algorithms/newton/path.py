@@ -27,20 +27,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import (
-    COLUMNS_LEFT,
-    Algorithm,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    To,
-    Uplink,
-    Vector,
-)
+from flwr_fco.algorithms.contract import COLUMNS_LEFT, Algorithm, Client, Memory, Moved, Problem, Replies, To, Vector
 from flwr_fco.algorithms.contract.choices import Strengths
 from flwr_fco.algorithms.newton.dealing import check_what_leaves, chosen, errors_of, folds_of, halves_of
 from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, finished, population_of, progress
@@ -57,7 +44,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L2Squared
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.wire.keys import FOLDS, HALVES, POINTS
-from flwr_fco.wire.protocol import ReceivedVectors
+from flwr_fco.wire.protocol import Downlink, Option, ReceivedVectors, Uplink
 from flwr_fco.wire.questions import CONVEX, LINKS
 
 Matrix = NDArray[np.float64]
