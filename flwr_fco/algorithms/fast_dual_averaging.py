@@ -201,10 +201,8 @@ class FastDualAveraging(Algorithm):
 
     def shapes(self, problem: Problem, state: FastState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the sums' increments."""
-        shapes = super().shapes(problem, state)
-        if self.variant == "liang" or not self._constrained:
-            shapes["point-increment"] = shapes["increment"]
-        return shapes
+        size, both = (problem.layout.size,), self.variant == "liang" or not self._constrained
+        return {"increment": size, "point-increment": size} if both else {"increment": size}
 
     def aggregate(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
         """Return the mixed sums, the resulting points, and the next stage if one ends."""

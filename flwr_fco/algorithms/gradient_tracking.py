@@ -271,10 +271,8 @@ class GradientTracking(Algorithm):
 
     def shapes(self, problem: Problem, state: TrackingState) -> dict[str, tuple[int, ...]]:
         """Return the shape of the increment and, if it is not a function of the increment, of the variate's change."""
-        shapes = super().shapes(problem, state)
-        if self.variate == "gradient" and problem.round > 0:
-            shapes["variate-increment"] = shapes["increment"]
-        return shapes
+        size, twice = (problem.layout.size,), self.variate == "gradient" and problem.round > 0
+        return {"increment": size, "variate-increment": size} if twice else {"increment": size}
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return the variates' source, and whether clients keep the last broadcast."""

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from flwr_fco.algorithms.contract import Batch, Client, Downlink, Option, Problem, Replies, Start, Step, Vector
@@ -56,7 +55,7 @@ class MirrorDescent(PrimalAveraging):
 
     name: ClassVar[str] = "mirror_descent"
     engine: ClassVar[str | None] = "proximal steps"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    refuses: ClassVar[Mapping[str, str]] = {}
 
     client_prox: bool = True
     server_prox: bool = True

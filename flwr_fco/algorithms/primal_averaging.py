@@ -22,7 +22,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -64,7 +63,7 @@ class PrimalAveraging(Algorithm):
     """
 
     engine: ClassVar[str | None] = "primal steps"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({"mirror_map": "averages primal points"})
+    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "averages primal points"}
 
     @staticmethod
     def begin(downlink: Downlink, memory: Memory) -> Start:
@@ -78,10 +77,8 @@ class PrimalAveraging(Algorithm):
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the model and the numbers that the clients need."""
-        work = self.work_of_round(problem, state)
-        return Downlink(
-            problem.plan, {"primal": state.primal}, problem.client_lr, 0.0, self.numbers(problem, state), work=work
-        )
+        numbers, work = self.numbers(problem, state), self.work_of_round(problem, state)
+        return Downlink(problem.plan, {"primal": state.primal}, problem.client_lr, 0.0, numbers, work=work)
 
     def numbers(self, problem: Problem, state: Any) -> dict[str, float]:
         """Return the numbers sent to the clients in this round.
@@ -139,12 +136,10 @@ class GradientSteps(PrimalAveraging):
 
     name: ClassVar[str] = "gradient_steps"
     engine: ClassVar[str | None] = "gradient steps"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **PrimalAveraging.refuses,
-            "regularizer": "its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)",
-        }
-    )
+    refuses: ClassVar[Mapping[str, str]] = {
+        **PrimalAveraging.refuses,
+        "regularizer": "its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)",
+    }
 
     @staticmethod
     def local_step(client: Client, downlink: Downlink, start: Start) -> Step:

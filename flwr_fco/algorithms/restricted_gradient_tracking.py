@@ -86,41 +86,6 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
     return PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RestrictedGradientTracking(GradientTracking):
-    """Gradient tracking around the start point, within a ball of the map's norm.
-
-    Parameters
-    ----------
-    radius_squared : float, optional
-        Q.
-
-    References
-    ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
-
-    Examples
-    --------
-    >>> RestrictedGradientTracking.engine, RestrictedGradientTracking.memory, RestrictedGradientTracking.reads
-    ('dual steps', ('own',), 'sums')
-    """
-
-    tracker_start: str = "zero"
-    radius_squared: float | None = None
-
-    def setting(self, given: Setting, state: Any) -> Setting:
-        """Return the mirror map around the start point, within the ball."""
-        return given._replace(mirror_map=restricted_map(given.mirror_map, given.start, self.radius_squared))
-
-    def points(self, problem: Problem, before: Any, after: Any, replies: Replies) -> Iterable[Vector]:
-        """Return the primal at the beginning of the round."""
-        return (self.retrieve(problem, before),)
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the lines about the restriction and the trackers."""
-        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().describe(state)]
-
-
 def _ball_text(radius_squared: float | None) -> str:
     return "anywhere" if radius_squared is None else f"within sqrt({radius_squared:g}) of it"
 
@@ -212,6 +177,7 @@ def theorem_stages(
     for name, value in dict(locals()).items():
         if not 0.0 < value < math.inf or (name == "failure" and value > 1.0) or (name == "dimension" and value < 2):
             raise ConfigurationError(f"{name}={value!r}; expected a positive number (failure <= 1, dimension >= 2)")
+    constants: dict[str, Any] = {"smoothness": smoothness, "noise": noise, "dimension": dimension, "failure": failure}
     log_d = math.log(dimension)
     rounds = math.ceil(64 * sparsity * smoothness / convexity * log_d)
     stages = []
@@ -220,17 +186,7 @@ def theorem_stages(
         tail = 2.0 * math.log(2 * n * dimension / failure) / (rounds * num_clients)
         steps = math.ceil(scale * (log_d**4 + tail))
         radius = radius_squared / 2 ** (n - 1)
-        rate = theorem_rate(
-            "gt-C.1",
-            smoothness=smoothness,
-            distance=radius,
-            rounds=rounds,
-            steps=steps,
-            clients=num_clients,
-            noise=noise,
-            dimension=dimension,
-            failure=failure,
-        )
+        rate = theorem_rate("gt-C.1", distance=radius, rounds=rounds, steps=steps, clients=num_clients, **constants)
         stages.append(Stage(rounds, steps, rate, 1.0, radius))
     return stages
 
@@ -361,7 +317,37 @@ class Staged(Algorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultistepGradientTracking(Staged, RestrictedGradientTracking):
+class RestrictedGradientTracking(Staged, GradientTracking):
+    """Gradient tracking around the start point, within a ball of the map's norm.
+
+    Parameters
+    ----------
+    radius_squared : float, optional
+        Q.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
+
+    Examples
+    --------
+    >>> RestrictedGradientTracking.engine, RestrictedGradientTracking.memory, RestrictedGradientTracking.reads
+    ('dual steps', ('own',), 'sums')
+    """
+
+    tracker_start: str = "zero"
+
+    def points(self, problem: Problem, before: Any, after: Any, replies: Replies) -> Iterable[Vector]:
+        """Return the primal at the beginning of the round."""
+        return (self.retrieve(problem, before),)
+
+    def describe(self, state: Any) -> list[tuple[str, str]]:
+        """Return the lines about the restriction and the trackers."""
+        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().describe(state)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultistepGradientTracking(RestrictedGradientTracking):
     """Stages of restricted gradient tracking, each from the sparsified mean of the previous one.
 
     References
@@ -404,9 +390,7 @@ def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int
     """
     radius = radius_squared
     for n in range(number + 1):
-        radius_here = stages[n].radius_squared if n < len(stages) else None
-        if radius_here is not None:
-            radius = radius_here
-        elif n > 0 and radius is not None:
-            radius /= 2.0
+        halved = radius / 2.0 if n > 0 and radius is not None else radius
+        own = stages[n].radius_squared if n < len(stages) else None
+        radius = halved if own is None else own
     return radius

@@ -63,7 +63,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 import numpy as np
@@ -75,7 +74,7 @@ from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import PrimalState
 
-_NO_RULE = MappingProxyType({"server_lr": "its clients' increments are no gradients at one point"})
+_NO_RULE = {"server_lr": "its clients' increments are no gradients at one point"}
 
 
 def _theory(self: Algorithm, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
@@ -162,10 +161,8 @@ class MirrorProx(MirrorDescent):
                 halves.append(half - start)
 
         moved = client.take_steps(start, step, in_pairs=True)
-        sent = {"increment": moved.increment}
-        if plan.options["trajectory"]:
-            sent["trajectory"] = np.array(halves)
-        return sent, moved
+        points = {"trajectory": np.array(halves)} if plan.options["trajectory"] else {}
+        return {"increment": moved.increment, **points}, moved
 
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
@@ -183,10 +180,8 @@ class MirrorProx(MirrorDescent):
 
     def shapes(self, problem: Problem, state: PrimalState) -> dict[str, tuple[int, ...]]:
         """Return the shape of the increment and, if they are averaged, of all half steps."""
-        shapes = super().shapes(problem, state)
-        if self.output == "ergodic":
-            shapes["trajectory"] = (problem.plan.steps, problem.layout.size)
-        return shapes
+        points = {"trajectory": (problem.plan.steps, problem.layout.size)} if self.output == "ergodic" else {}
+        return super().shapes(problem, state) | points
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return whether all half steps are sent."""

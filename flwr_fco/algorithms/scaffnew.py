@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -105,12 +104,10 @@ class ShiftedSteps(PrimalAveraging):
     name: ClassVar[str] = "scaffnew"
     memory: ClassVar[tuple[str, ...]] = ("shift", "local")
     reads: ClassVar[Any] = "everyone"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **PrimalAveraging.refuses,
-            "regularizer": "its proximal map is that of 'all clients agree', the mean",
-        }
-    )
+    refuses: ClassVar[Mapping[str, str]] = {
+        **PrimalAveraging.refuses,
+        "regularizer": "its proximal map is that of 'all clients agree', the mean",
+    }
 
     probability: float
     coin: str

@@ -30,19 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.certificates.dual import (
-    as_row,
-    best_scaling,
-    conjugate_at,
-    convex_bound,
-    corners,
-    free_intercept,
-    largest_scaling,
-    mixed_bound,
-    mixed_coordinates,
-    surround,
-    why_none,
-)
+from flwr_fco.certificates import dual
 from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import NoAnswerError
@@ -187,15 +175,15 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     if not answers:
         raise NoAnswerError(_NOBODY)
     objective = _mean(answers, "loss") + psi.value(w)
-    reason = why_none([answer.numbers for answer in answers], psi, w)
+    reason = dual.why_none([answer.numbers for answer in answers], psi, w)
     if reason:
         return (yield from _residual(psi, w, objective, reason))
     facts = answers[0].numbers
     link, l2 = LINKS[int(facts["link"])], facts["l2"]
     corrections: dict[str, float] = {}
     outputs = int(facts["outputs"])
-    free = free_intercept(facts, psi, w)
-    on = mixed_coordinates(psi, outputs if facts["intercept"] else 0)
+    free = dual.free_intercept(facts, psi, w)
+    on = dual.mixed_coordinates(psi, outputs if facts["intercept"] else 0)
     if on.size and l2 == 0.0:
         return (yield from _mixed(psi, w, objective, on, link, told))
     if link in CONVEX:
@@ -205,20 +193,19 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     elif free:
         corrections = yield from _balance(max(2, outputs), told)
     linear, quadratic, slopes = yield from _slopes(told, w, corrections)
-    dual = -slopes
     if free:
         # 0 up to rounding, because of the correction of the slopes.
-        dual[w.size - outputs :] = 0.0
+        slopes[w.size - outputs :] = 0.0
     count = w.size - outputs if facts["intercept"] else w.size
-    if largest_scaling(psi, dual, l2) == 0.0:
+    if dual.largest_scaling(psi, -slopes, l2) == 0.0:
         return (yield from _residual(psi, w, objective, "psi does not act in some directions"))
-    scaling = best_scaling(psi, -dual, linear, quadratic, l2, squares=link == "identity", most=1.0)
+    scaling = dual.best_scaling(psi, slopes, linear, quadratic, l2, squares=link == "identity", most=1.0)
     conjugates = scaling * linear + scaling**2 * quadratic
     if link in ("logistic", "softmax"):
         numbers = {"stage": float(ENTROPY), "scaling": scaling, **corrections}
         answers = yield Request("duality", numbers, ("entropy",), check=partial(told.entropy, scaling=scaling))
         conjugates = _mean(answers, "entropy")
-    return _gap(objective, -(conjugates + conjugate_at(psi, scaling * dual, l2, count)))
+    return _gap(objective, -(conjugates + dual.conjugate_at(psi, -scaling * slopes, l2, count)))
 
 
 def _slopes(
@@ -252,7 +239,7 @@ def _convex(
         numbers = {"stage": float(BALANCE)}
         answers = yield Request("duality", numbers, (), {"references": shape}, check=told.references)
         references = _mean_vector(answers, "references")
-    lower, _ = convex_bound(psi, slopes, (linear, quadratic), l2, outputs, references)
+    lower, _ = dual.convex_bound(psi, slopes, (linear, quadratic), l2, outputs, references)
     if lower == -math.inf:
         return (yield from _residual(psi, w, objective, "the loss has no minimum in the intercept"))
     return _gap(objective, lower)
@@ -272,14 +259,14 @@ def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.in
             moved[j] += _STEP * max(1.0, abs(float(point[j])))
             changed = yield from _row(moved, told)
             bend[place] = (changed[on] - around[on]) / (moved[j] - point[j])
-        found = corners(point[on], around[on], bend, around[-1] + at_zero, tries)
+        found = dual.corners(point[on], around[on], bend, around[-1] + at_zero, tries)
         each = []
         for values in found.values:
             corner = point.copy()
             corner[on] = values
             each.append((yield from _row(corner, told)))
         rows = np.array(each)
-        if surround(rows[:, on]):
+        if dual.surround(rows[:, on]):
             break
         point = point.copy()
         point[on] = found.values.mean(axis=0)
@@ -288,7 +275,7 @@ def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.in
         return (
             yield from _residual(psi, w, objective, "the optimum in the coefficients that psi leaves alone is too far")
         )
-    lower, _ = mixed_bound(psi, own, rows, on, at_zero, link == "identity")
+    lower, _ = dual.mixed_bound(psi, own, rows, on, at_zero, link == "identity")
     return _gap(objective, lower)
 
 
@@ -296,7 +283,7 @@ def _row(point: Vector, told: Told) -> Generator[Request, Sequence[Answer], Vect
     """Return the pooled gradient at a point with its conjugate and loss."""
     check = partial(told.tangent, point=point)
     answers = yield Request("gradient", {}, ("loss",), {"gradient": point.shape}, point, check=check)
-    return as_row(_mean_vector(answers, "gradient"), point, _mean(answers, "loss"))
+    return dual.as_row(_mean_vector(answers, "gradient"), point, _mean(answers, "loss"))
 
 
 def _residual(psi: BoundRegularizer, w: Vector, objective: float, reason: str) -> Asking:

@@ -9,22 +9,11 @@ from typing import Literal
 from flwr_fco.algorithms.contract.choices import Average, Last
 from flwr_fco.algorithms.contract.limits import Biased, ShiftedBy, ToZero, Vanishing
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.fast_dual_averaging import (
-    ConstrainedFastDualAveraging,
-    FastDualAveraging,
-    ModelStage,
-)
+from flwr_fco.algorithms.fast_dual_averaging import ConstrainedFastDualAveraging, FastDualAveraging, ModelStage
 from flwr_fco.core.validation import POSITIVE, checked_stages
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.options import (
-    GraphOptions,
-    MomentumOptions,
-    PrivacyOptions,
-    StepOptions,
-    UnmodifiedOptions,
-    WorkOptions,
-    check_local_points,
-)
+from flwr_fco.server import options
+from flwr_fco.server.options import GraphOptions, MomentumOptions, PrivacyOptions, StepOptions, UnmodifiedOptions
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.topology import Mixing
 
@@ -69,7 +58,7 @@ class FedDualAvg(
 
     def __check__(self) -> None:
         super().__check__()
-        check_local_points(self)
+        options.check_local_points(self)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -119,7 +108,7 @@ class FedDA(FedDualAvg, limit=Biased("as `FedDualAvg`, which it is"), source="[2
 @dataclass(repr=False, eq=False, kw_only=True)
 class FastFedDA(
     GraphOptions,
-    WorkOptions,
+    options.WorkOptions,
     CompositeStrategy,
     algorithm=FastDualAveraging,
     limit=ShiftedBy(

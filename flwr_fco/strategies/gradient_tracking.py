@@ -8,14 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from flwr_fco.algorithms import decentralized
 from flwr_fco.algorithms.contract.choices import Reference
 from flwr_fco.algorithms.contract.limits import Biased, DoubledStrength, Exact
-from flwr_fco.algorithms.decentralized import (
-    DecentralizedDualAveraging,
-    DecentralizedGradientTracking,
-    DecentralizedMirrorDescent,
-    DecentralizedRestricted,
-)
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.algorithms.restricted_gradient_tracking import (
     MultistepGradientTracking,
@@ -177,7 +172,7 @@ class DFedDA(
     GraphOptions,
     StepOptions,
     CompositeStrategy,
-    algorithm=DecentralizedDualAveraging,
+    algorithm=decentralized.DecentralizedDualAveraging,
     limit=Biased("near the solution"),
     source="[2], on a graph",
 ):
@@ -206,7 +201,7 @@ class DFedDAGT(
     GraphOptions,
     StepOptions,
     CompositeStrategy,
-    algorithm=DecentralizedGradientTracking,
+    algorithm=decentralized.DecentralizedGradientTracking,
     limit=Exact("the solution, on any connected graph"),
     source="[2], on a graph",
     traffic="2 / 1",
@@ -246,7 +241,7 @@ class DScaffold(DFedDAGT):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class DReFedDAGT(DFedDAGT, algorithm=DecentralizedRestricted):
+class DReFedDAGT(DFedDAGT, algorithm=decentralized.DecentralizedRestricted):
     """ReFedDA-GT on a graph: :class:`DFedDAGT` around a reference point, within a ball of the map's norm.
 
     With `stages` it is Multistep ReFedDA-GT on a graph, as in the authors' public code: a new stage begins at the
@@ -292,7 +287,7 @@ class DFedMid(
     GraphOptions,
     StepOptions,
     CompositeStrategy,
-    algorithm=DecentralizedMirrorDescent,
+    algorithm=decentralized.DecentralizedMirrorDescent,
     limit=DoubledStrength("as printed in the paper, near the solution for twice the penalty"),
     source="[2], on a graph",
     sends="w_K - w_0",

@@ -13,15 +13,8 @@ from flwr_fco.algorithms.fed_dyn import DynamicRegularization
 from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.scaffnew import ShiftedSteps
 from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, POSITIVE
-from flwr_fco.server.options import (
-    AUTO,
-    AUTOMATIC,
-    ClientOptions,
-    EveryoneOptions,
-    MemoryOptions,
-    MinimiseOptions,
-    Rate,
-)
+from flwr_fco.server import options
+from flwr_fco.server.options import ClientOptions, EveryoneOptions, MemoryOptions, MinimiseOptions, Rate
 from flwr_fco.server.strategy import CompositeStrategy
 
 
@@ -203,9 +196,9 @@ class DualFL(
         if self.nu is None:
             self.nu = self.alpha or 0.01
         if self.rho is None:
-            known = self.smoothness is not None and self.nu != AUTO
+            known = self.smoothness is not None and self.nu != options.AUTO
             self.rho = float(self.nu) / (float(self.smoothness or 0.0) + self.alpha) if known else 0.0
-        next_momentum(1.0, AUTOMATIC["rho"] if self.rho == AUTO else float(self.rho))
+        next_momentum(1.0, options.AUTOMATIC["rho"] if self.rho == options.AUTO else float(self.rho))
 
 
 @dataclass(repr=False, eq=False, kw_only=True)

@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flwr_fco.algorithms.contract import limits
 from flwr_fco.algorithms.contract.choices import Average, Last
-from flwr_fco.algorithms.contract.limits import (
-    Biased,
-    DoubledStrength,
-    ExtrapolationBias,
-    NearDoubledStrength,
-    Subgradient,
-)
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import GradientSteps, SubgradientSteps
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
@@ -25,7 +19,7 @@ class LocalSGD(
     StepOptions,
     CompositeStrategy,
     algorithm=GradientSteps,
-    limit=Biased(problem="smooth"),
+    limit=limits.Biased(problem="smooth"),
     source="McMahan and others 2017",
     sends="w_K - w_0",
 ):
@@ -50,7 +44,7 @@ class FedAvgSubgradient(
     StepOptions,
     CompositeStrategy,
     algorithm=SubgradientSteps,
-    limit=Subgradient(),
+    limit=limits.Subgradient(),
     source="[1], 'FedAvg'",
     sends="w_K - w_0",
 ):
@@ -81,7 +75,7 @@ class FedMid(
     StepOptions,
     CompositeStrategy,
     algorithm=MirrorDescent,
-    limit=DoubledStrength(),
+    limit=limits.DoubledStrength(),
     source="[1], algorithm 2",
     sends="w_K - w_0",
 ):
@@ -111,7 +105,7 @@ class FedMid(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedMidOSP(FedMid, limit=Biased("near the solution; not as sparse"), source="[1], algorithm 4"):
+class FedMidOSP(FedMid, limit=limits.Biased("near the solution; not as sparse"), source="[1], algorithm 4"):
     """Federated mirror descent, only server proximal, algorithm 4: psi acts only in the server's step.
 
     Parameters
@@ -139,7 +133,7 @@ class FeDualEx(
     StepOptions,
     CompositeStrategy,
     algorithm=DualExtrapolation,
-    limit=ExtrapolationBias(),
+    limit=limits.ExtrapolationBias(),
     source="[3], algorithm 1",
 ):
     """Federated dual extrapolation, algorithm 1: composite saddle points with exact sparsity, low rank or feasibility.
@@ -179,7 +173,7 @@ class FedMiP(
     StepOptions,
     CompositeStrategy,
     algorithm=MirrorProx,
-    limit=NearDoubledStrength(),
+    limit=limits.NearDoubledStrength(),
     source="[3], algorithm 2",
     sends="z_K - z_0",
 ):

@@ -335,13 +335,9 @@ class ClientHalf:
 
 #: What clients read of a method's class.
 _OF_A_CLIENT = frozenset(name for name in vars(ClientHalf) if name[0] != "_" and name != "name")
-#: What a method must say for its engine; for all others, where they begin.
-_NEEDED = {
-    None: ("local",),
-    "primal steps": ("begin", "local_step"),
-    "proximal steps": ("begin", "local_step"),
-    "gradient steps": ("begin", "local_step"),
-}
+#: Engines for which a method says what a step is, besides where steps begin.
+_OWN_STEPS = ("primal steps", "proximal steps", "gradient steps")
+_PARTS = {name: getattr(ClientHalf, name) for name in ("local", "begin", "local_step", "fresh", "remember")}
 _HALVES: dict[str, type[ClientHalf]] = {}
 
 
@@ -359,15 +355,15 @@ def register(half: type[ClientHalf]) -> None:
         If another class has this name, or the class lacks what its engine or its memory needs.
     """
     who = f"{half.__module__}.{half.__name__}"
-    missing = [
-        name for name in _NEEDED.get(half.engine, ("begin",)) if getattr(half, name) is vars(ClientHalf)[name].__func__
-    ]
+    own = {name for name, part in _PARTS.items() if getattr(half, name) is not part}
+    needed = ["local"] if half.engine is None else ["begin", "local_step"][: 1 + (half.engine in _OWN_STEPS)]
+    missing = [name for name in needed if name not in own]
     if missing:
         raise ConfigurationError(
             f"{who}: the engine {half.engine!r} needs "
             f"{' and '.join(missing)} of its method; flwr_fco.algorithms.ClientHalf says what they return"
         )
-    changed = [part for part in ("fresh", "remember") if getattr(half, part) is not vars(ClientHalf)[part].__func__]
+    changed = [name for name in ("fresh", "remember") if name in own]
     if len(changed) != (2 if half.memory else 0):
         raise ConfigurationError(
             f"{who}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a "

@@ -273,13 +273,11 @@ def contradicts(objective: float, lower: float, tolerance: float) -> bool:
     """
     below = objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - tolerance
     if below:
-        log(
-            WARNING,
+        text = (
             "The objective, %.9g, is below what an earlier exchange has bounded it by, %.9g: a client's answers "
-            "contradict each other. All that is known of the objective is dropped, and asked for again",
-            objective,
-            lower,
+            "contradict each other. All that is known of the objective is dropped, and asked for again"
         )
+        log(WARNING, text, objective, lower)
     return below
 
 
@@ -316,8 +314,7 @@ def heard(
     objective, lower = known.loss + psi.value(state.trial), state.lower
     if not known.reason and after.facts[0] >= 0.0:
         # The clients' losses are of one kind.
-        found = known.dual(psi, after.columns, after.targets, after.references, after.rows)[0]
-        lower = max(lower, found)
+        lower = max(lower, known.dual(psi, after)[0])
     return None if contradicts(min(objective, state.objective), lower, tolerance) else (after, known, objective, lower)
 
 

@@ -306,15 +306,9 @@ class ProximalNewton(CertifiedMethod):
         if exchange.contradicts(objective, lower, self.tolerance):
             return _begun_anew(state)
         before = state
-        state = state._replace(
-            point=state.trial,
-            objective=objective,
-            lower=lower,
-            proved=proved,
-            residual=exchange.residual_of(problem.psi, state.trial, known.gradient),
-            step=1.0,
-            round=state.round + 1,
-        )
+        residual = exchange.residual_of(problem.psi, state.trial, known.gradient)
+        state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
+        state = state._replace(step=1.0, round=state.round + 1)
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
         state = state._replace(stalled=float(not first and distance(state) > _LESS * distance(before)))
         if state.stalled and before.step < 1.0 and objective >= before.objective - rounding:
@@ -327,9 +321,8 @@ class ProximalNewton(CertifiedMethod):
         """Return the largest lower bound so far, and what is proved zero."""
         if known.reason or state.facts[0] < 0.0:
             return state.lower, state.proved
-        psi, columns = problem.psi, state.columns
-        lower, slopes = known.dual(psi, columns, state.targets, state.references, state.rows)
-        proved = known.zeros(psi, objective, lower, slopes, columns, state.square)
+        lower, slopes = known.dual(problem.psi, state)
+        proved = known.zeros(problem.psi, objective, lower, slopes, state.columns, state.square)
         return max(state.lower, lower), np.maximum(state.proved, proved)
 
     def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:
@@ -387,25 +380,13 @@ class ProximalNewton(CertifiedMethod):
         if _TURNS * left >= needed and state.mask.any() and not stuck:
             return state
         follows = "the run ends" if self.on_refusal == "stop" else "accelerated gradient steps go on"
-        log(
-            WARNING,
+        text = (
             "A client allows %d columns of a Hessian block, and %d coordinates of the model are needed: no block is "
-            "asked for after round %d, and %s (on_refusal=%r)",
-            left,
-            needed,
-            problem.round,
-            follows,
-            self.on_refusal,
+            "asked for after round %d, and %s (on_refusal=%r)"
         )
-        return state._replace(
-            mask=np.zeros(state.mask.size),
-            hessian=0.0,
-            previous=state.trial,
-            step=1.0,
-            largest=-1.0,
-            asking=0.0,
-            stalled=0.0,
-        )
+        log(WARNING, text, left, needed, problem.round, follows, self.on_refusal)
+        nothing: dict[str, Any] = dict.fromkeys(("hessian", "asking", "stalled"), 0.0)
+        return state._replace(mask=np.zeros(state.mask.size), previous=state.trial, step=1.0, largest=-1.0, **nothing)
 
     def _with_curvature(self, penalty: Penalty, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
         """Return the state, unless the classes are separable along coefficients that psi leaves alone.

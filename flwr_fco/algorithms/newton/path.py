@@ -180,19 +180,11 @@ class NewtonPath(CertifiedMethod):
         problems, d = (strengths + 1) * folds, primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._of_strength(problem, _HUGE), start)
-        points, trials, masks = np.zeros((3, problems, d))
-        of_folds: dict[str, Any] = {name: np.repeat(getattr(own, name)[None], folds, axis=0) for name in _OF_A_FOLD}
-        state = PathState(
-            np.full(strengths, -1.0),
-            np.full(problems, WAITING),
-            points,
-            trials,
-            masks,
-            np.zeros((problems, len(_NUMBERS))),
-            populations=np.full(folds, -1.0),
-            held_out=np.full((3, strengths), -1.0),
-            **of_folds,
-        )
+        known: dict[str, Any] = {name: np.repeat(getattr(own, name)[None], folds, axis=0) for name in _OF_A_FOLD}
+        known |= dict(zip(("points", "trials", "masks"), np.zeros((3, problems, d)), strict=True))
+        known |= {"numbers": np.zeros((problems, len(_NUMBERS))), "populations": np.full(folds, -1.0)}
+        known |= {"strengths": np.full(strengths, -1.0), "held_out": np.full((3, strengths), -1.0)}
+        state = PathState(status=np.full(problems, WAITING), **known)
         for fold in range(folds):
             _keep(state, fold, own, OPEN)
         return state
@@ -490,18 +482,11 @@ def _row(state: PathState, row: int) -> NewtonState:
     """Return a problem's state."""
     fold = row % len(state.populations)
     # What gradient steps know, and what is proved zero, is said of one model and not of a path's.
-    numbers = dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True)) | {"asking": float(_asks(state))}
-    unused: dict[str, Any] = dict.fromkeys(("previous", "asked", "gradient", "proved"), np.zeros(state.points.shape[1]))
-    return NewtonState(
-        state.points[row],
-        state.trials[row],
-        state.masks[row],
-        population=float(state.populations[fold]),
-        round=state.round,
-        **{name: getattr(state, name)[fold] for name in _OF_A_FOLD},
-        **unused,
-        **numbers,
-    )
+    known: dict[str, Any] = dict.fromkeys(("previous", "asked", "gradient", "proved"), np.zeros(state.points.shape[1]))
+    known |= {name: getattr(state, name)[fold] for name in _OF_A_FOLD} | {"round": state.round}
+    known |= dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True)) | {"asking": float(_asks(state))}
+    point, trial, mask, who = state.points[row], state.trials[row], state.masks[row], float(state.populations[fold])
+    return NewtonState(point, trial, mask, population=who, **known)
 
 
 def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:

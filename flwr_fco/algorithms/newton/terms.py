@@ -41,15 +41,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.certificates.dual import (
-    as_row,
-    convex_bound,
-    free_intercept,
-    mixed_bound,
-    mixed_coordinates,
-    scaled_bound,
-    why_none,
-)
+from flwr_fco.certificates import dual
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.errors import ConfigurationError
@@ -225,7 +217,7 @@ class Evaluated(NamedTuple):
             math.fsum(weight * own[name] for weight, own in zip(weights, told, strict=True)) for name in TERMS[:3]
         )
         facts = {name: told[0][name] for name in FACTS_OF_LOSS}
-        return cls(w, gradient, loss, linear, quadratic, facts, why_none(told, psi, w))
+        return cls(w, gradient, loss, linear, quadratic, facts, dual.why_none(told, psi, w))
 
     @property
     def link(self) -> str:
@@ -254,7 +246,7 @@ class Evaluated(NamedTuple):
 
     def has_free_intercept(self, psi: BoundRegularizer) -> bool:
         """Whether there is an intercept on which psi does not act."""
-        return self.outputs > 0 and free_intercept(self.facts, psi, self.w)
+        return self.outputs > 0 and dual.free_intercept(self.facts, psi, self.w)
 
     def shares(self, targets: Vector) -> Vector:
         """Return the share of each class, the intercepts' entries of A'y/n; of two classes the second one's.
@@ -274,14 +266,7 @@ class Evaluated(NamedTuple):
             )
         return np.asarray(shares)
 
-    def dual(
-        self,
-        psi: BoundRegularizer,
-        columns: Vector,
-        targets: Vector,
-        references: Vector | None = None,
-        rows: Vector | None = None,
-    ) -> tuple[float, Vector]:
+    def dual(self, psi: BoundRegularizer, once: Any) -> tuple[float, Vector]:
         """Return a number that no value of the pooled objective is below, and the dual point that it is the value of.
 
         That is a gradient A'u/n, shape (d,).
@@ -290,45 +275,41 @@ class Evaluated(NamedTuple):
         ----------
         psi : BoundRegularizer
             The regularizer, for which :attr:`reason` is empty.
-        columns, targets : ndarray of float64, shape (d,)
-            Weighted means of :func:`constant_terms`.
-        references : ndarray of float64, shape (:func:`reference_size`,), optional
-            Weighted mean of those of :func:`first_terms`.
-        rows : ndarray of float64, shape (k (d + 2),), optional
-            Further dual points, for what psi leaves alone (:mod:`flwr_fco.certificates.dual`). Without them there is no
-            bound there: minus infinity.
+        once
+            A state, with the weighted means of :func:`constant_terms`, `columns` and `targets`; `references`, that of
+            :func:`first_terms`, if any; and `rows`, further dual points for what psi leaves alone
+            (:mod:`flwr_fco.certificates.dual`): without them there is no bound there, minus infinity.
         """
-        outputs, l2, factor = self.outputs, self.facts["l2"], self.facts["factor"]
+        outputs, l2, squares = self.outputs, self.facts["l2"], self.link == "identity"
         count = self.w.size - outputs if self.facts["intercept"] else self.w.size
         slopes = self.gradient.copy()
         slopes[:count] -= l2 * self.w[:count]
-        mixed = mixed_coordinates(psi, self.w.size - count)
+        mixed = dual.mixed_coordinates(psi, self.w.size - count)
         if l2 == 0.0 and mixed.size:
-            if rows is None or not rows.any():
+            if not once.rows.any():
                 return -math.inf, np.zeros(self.w.size)
-            own, squares = as_row(slopes, self.w, self.loss), self.link == "identity"
-            return mixed_bound(psi, own, rows.reshape(-1, own.size), mixed, -self.least, squares)
+            own = dual.as_row(slopes, self.w, self.loss)
+            return dual.mixed_bound(psi, own, once.rows.reshape(-1, own.size), mixed, -self.least, squares)
         linear, quadratic, total = self.linear, self.quadratic, 1.0
         if self.link in CONVEX:
-            free = references is not None and references.size and self.has_free_intercept(psi)
-            others = references.reshape(-1, self.w.size + 1) if references is not None and free else None
-            return convex_bound(psi, slopes, (linear, quadratic), l2, self.w.size - count, others)
+            free = once.references.size and self.has_free_intercept(psi)
+            others = once.references.reshape(-1, self.w.size + 1) if free else None
+            return dual.convex_bound(psi, slopes, (linear, quadratic), l2, self.w.size - count, others)
         if self.has_free_intercept(psi):
             mean = slopes[count:].copy()
-            if self.link == "identity":
-                slopes -= mean[0] * columns
-                linear -= float(mean[0] * targets[count])
-                quadratic = max(0.0, quadratic - float(mean[0]) ** 2 / (2.0 * factor))
+            if squares:
+                slopes -= mean[0] * once.columns
+                linear -= float(mean[0] * once.targets[count])
+                quadratic = max(0.0, quadratic - float(mean[0]) ** 2 / (2.0 * self.facts["factor"]))
             else:
-                shares = self.shares(targets)
+                shares = self.shares(once.targets)
                 ratio, constant = _mixture(mean, shares)
                 # np.resize would take longer than a client's gradient: it joins as many arrays as there are features.
-                each = np.tile(constant, -(-columns.size // outputs))[: columns.size]
-                slopes += ratio * (each * columns - targets)
+                each = np.tile(constant, -(-slopes.size // outputs))[: slopes.size]
+                slopes += ratio * (each * once.columns - once.targets)
                 linear, total = linear + ratio * _entropy(constant), 1.0 + ratio
             slopes[count:] = 0.0
-        squares = self.link == "identity"
-        return scaled_bound(psi, slopes, (linear, quadratic, 0.0), l2, count, total=total, squares=squares)
+        return dual.scaled_bound(psi, slopes, (linear, quadratic, 0.0), l2, count, total=total, squares=squares)
 
     def zeros(
         self, psi: BoundRegularizer, objective: float, lower: float, slopes: Vector, columns: Vector, square: float
