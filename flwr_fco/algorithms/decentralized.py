@@ -160,8 +160,7 @@ class DecentralizedDualAveraging(OnGraph):
     ('dual steps', 'rows')
     """
 
-    name: ClassVar[str] = "decentralized_dual_averaging"
-    sparse: ClassVar[bool] = True
+    name, sparse = "decentralized_dual_averaging", True
     begin = staticmethod(DualAveraging.begin)
 
     def init(self, problem: Problem, primal: Vector) -> GraphState:
@@ -254,8 +253,7 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     ('dual steps', 'rows')
     """
 
-    name: ClassVar[str] = "tracked_dual_averaging"
-    sparse: ClassVar[bool] = False
+    name, sparse = "tracked_dual_averaging", False
     _tracking: ClassVar[bool] = True
 
     tracker_start: str = "zero"
@@ -356,8 +354,7 @@ class DecentralizedMirrorDescent(OnGraph):
     ('proximal steps', 'rows')
     """
 
-    name: ClassVar[str] = "decentralized_mirror_descent"
-    engine: ClassVar[str | None] = MirrorDescent.engine
+    name, engine = "decentralized_mirror_descent", MirrorDescent.engine
     begin = staticmethod(MirrorDescent.begin)
     local_step = staticmethod(MirrorDescent.local_step)
     _of_nodes: ClassVar[tuple[str, ...]] = ("primal",)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,8 +86,7 @@ class DualAveraging(Algorithm):
     ('dual steps', (), 'mean')
     """
 
-    name: ClassVar[str] = "dual_averaging"
-    sparse: ClassVar[bool] = True
+    name, sparse = "dual_averaging", True
 
     client_prox: bool = True
     output: str | Last | Average = "last"

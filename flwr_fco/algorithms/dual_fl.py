@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from flwr_fco.algorithms.contract import Downlink, Implied, Memory, Minimise, Replies, Start, Vector, Work, zeros_like
 from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting
@@ -194,10 +194,7 @@ class DualAcceleration(PrimalAveraging):
     ('minimise', ('control', 'anchor', 'local'), 'everyone')
     """
 
-    name: ClassVar[str] = "dual_fl"
-    engine: ClassVar[str | None] = "minimise"
-    memory: ClassVar[tuple[str, ...]] = ("control", "anchor", "local")
-    reads: ClassVar[Any] = "everyone"
+    name, engine, memory, reads = "dual_fl", "minimise", ("control", "anchor", "local"), "everyone"
     refuses: ClassVar[Mapping[str, str]] = {
         **PrimalAveraging.refuses,
         "regularizer": "the clients' minimisations are all that it is made of, and they know nothing of psi",

@@ -138,9 +138,7 @@ class FastDualAveraging(Algorithm):
     (None, (), 'sums')
     """
 
-    name: ClassVar[str] = "fast_dual_averaging"
-    engine: ClassVar[str | None] = None
-    reads: ClassVar[Any] = "sums"
+    name, engine, reads = "fast_dual_averaging", None, "sums"
     #: Whether only the server's points enter the model (C-FedDA).
     _constrained: ClassVar[bool] = False
 

@@ -61,8 +61,7 @@ class DynamicRegularization(MeanOfMemories):
     {'penalty': 0.5}
     """
 
-    name: ClassVar[str] = "fed_dyn"
-    memory: ClassVar[tuple[str, ...]] = ("own", "local")
+    name, memory = "fed_dyn", ("own", "local")
     refuses: ClassVar[Mapping[str, str]] = {
         **MeanOfMemories.refuses,
         "regularizer": "its fixed points are zeros of the clients' mean gradient",

@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -122,11 +122,7 @@ class GradientTracking(Algorithm):
     ('dual steps', ('own',), 'sums')
     """
 
-    name: ClassVar[str] = "gradient_tracking"
-    memory: ClassVar[tuple[str, ...]] = ("own",)
-    reads: ClassVar[Any] = "sums"
-    common: ClassVar[str | None] = "control"
-    sparse: ClassVar[bool] = True
+    name, memory, reads, common, sparse = "gradient_tracking", ("own",), "sums", "control", True
 
     variate: str = "average"
     tracker_start: str = "gradient"
@@ -240,7 +236,9 @@ class GradientTracking(Algorithm):
         mean, elapsed = replies.mean()
         population = replies.population
         advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
-        derivable = self._derivable(state, replies, population)
+        same = population == state.population or not state.control.any()
+        # Then the new control is the mean of the moves, and clients can derive it from the duals.
+        derivable = self.variate == "average" and replies.everybody and replies.comparable and same
         if derivable:
             # Computed as the clients will derive it, so that the ledger matches their memories to the bit.
             control = (state.dual - dual) / advance
@@ -250,12 +248,6 @@ class GradientTracking(Algorithm):
             control /= population
         state = state._replace(dual=dual, elapsed=state.elapsed + advance, round=state.round + 1, advance=advance)
         return state._replace(control=control, population=population, derivable=int(derivable))
-
-    def _derivable(self, state: TrackingState, replies: Replies, population: float) -> bool:
-        """Whether the new control is the mean of the moves, so that clients can derive it from the duals."""
-        if self.variate != "average" or not replies.everybody:
-            return False
-        return replies.comparable and (population == state.population or not state.control.any())
 
     def retrieve(self, problem: Problem, state: TrackingState) -> Vector:
         """Return retrieve(dual, elapsed), the primal point."""

@@ -134,8 +134,7 @@ class GradientSteps(PrimalAveraging):
     ('gradient steps', (), 'mean')
     """
 
-    name: ClassVar[str] = "gradient_steps"
-    engine: ClassVar[str | None] = "gradient steps"
+    name, engine = "gradient_steps", "gradient steps"
     refuses: ClassVar[Mapping[str, str]] = {
         **PrimalAveraging.refuses,
         "regularizer": "its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)",
@@ -240,8 +239,7 @@ class MeanOfMemories(PrimalAveraging):
     array([1., 2.])
     """
 
-    engine: ClassVar[str | None] = "minimise"
-    reads: ClassVar[Any] = "sums"
+    engine, reads = "minimise", "sums"
 
     @abstractmethod
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flwr_fco.algorithms.contract import Downlink, Memory, Problem, Replies, Start
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
@@ -46,9 +46,7 @@ class ProximalPoint(PrimalAveraging):
     {'penalty': 0.5}
     """
 
-    name: ClassVar[str] = "local_minimization"
-    engine: ClassVar[str | None] = "minimise"
-    reads: ClassVar[Any] = "sums"
+    name, engine, reads = "local_minimization", "minimise", "sums"
     refuses: ClassVar[Mapping[str, str]] = {
         **PrimalAveraging.refuses,
         "regularizer": "its clients' minimisations are smooth",

@@ -103,9 +103,7 @@ class DualExtrapolation(DualAveraging):
     ('extragradient', (), 'mean')
     """
 
-    name: ClassVar[str] = "dual_extrapolation"
-    engine: ClassVar[str | None] = "extragradient"
-    sparse: ClassVar[bool] = False
+    name, engine, sparse = "dual_extrapolation", "extragradient", False
     refuses: ClassVar[Mapping[str, str]] = _NO_RULE
     theory = _theory
 
@@ -136,8 +134,7 @@ class MirrorProx(MirrorDescent):
     (None, (), 'mean')
     """
 
-    name: ClassVar[str] = "mirror_prox"
-    engine: ClassVar[str | None] = None
+    name, engine = "mirror_prox", None
     refuses: ClassVar[Mapping[str, str]] = _NO_RULE
     theory = _theory
 

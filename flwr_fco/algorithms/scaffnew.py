@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -101,9 +101,7 @@ class ShiftedSteps(PrimalAveraging):
     ('primal steps', ('shift', 'local'), 'everyone')
     """
 
-    name: ClassVar[str] = "scaffnew"
-    memory: ClassVar[tuple[str, ...]] = ("shift", "local")
-    reads: ClassVar[Any] = "everyone"
+    name, memory, reads = "scaffnew", ("shift", "local"), "everyone"
     refuses: ClassVar[Mapping[str, str]] = {
         **PrimalAveraging.refuses,
         "regularizer": "its proximal map is that of 'all clients agree', the mean",

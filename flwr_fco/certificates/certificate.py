@@ -183,20 +183,28 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     corrections: dict[str, float] = {}
     outputs = int(facts["outputs"])
     free = dual.free_intercept(facts, psi, w)
-    on = dual.mixed_coordinates(psi, outputs if facts["intercept"] else 0)
+    count = w.size - outputs if facts["intercept"] else w.size
+    on = dual.mixed_coordinates(psi, w.size - count)
     if on.size and l2 == 0.0:
         return (yield from _mixed(psi, w, objective, on, link, told))
-    if link in CONVEX:
-        return (yield from _convex(psi, w, objective, l2, outputs if facts["intercept"] else 0, free, told))
     if free and link == "identity":
         corrections["centre"] = _mean(answers, "slope")
-    elif free:
+    elif free and link not in CONVEX:
         corrections = yield from _balance(max(2, outputs), told)
     linear, quadratic, slopes = yield from _slopes(told, w, corrections)
+    if link in CONVEX:
+        references = None
+        if free:
+            numbers, shapes = {"stage": float(BALANCE)}, {"references": (max(2, outputs), w.size + 1)}
+            answers = yield Request("duality", numbers, (), shapes, check=told.references)
+            references = _mean_vector(answers, "references")
+        lower, _ = dual.convex_bound(psi, slopes, (linear, quadratic), l2, w.size - count, references)
+        if lower == -math.inf:
+            return (yield from _residual(psi, w, objective, "the loss has no minimum in the intercept"))
+        return _gap(objective, lower)
     if free:
         # 0 up to rounding, because of the correction of the slopes.
         slopes[w.size - outputs :] = 0.0
-    count = w.size - outputs if facts["intercept"] else w.size
     if dual.largest_scaling(psi, -slopes, l2) == 0.0:
         return (yield from _residual(psi, w, objective, "psi does not act in some directions"))
     scaling = dual.best_scaling(psi, slopes, linear, quadratic, l2, squares=link == "identity", most=1.0)
@@ -227,22 +235,6 @@ def _gap(objective: float, lower: float) -> Certificate:
             "answers contradict each other"
         )
     return Certificate("duality-gap", max(gap, 0.0), objective)
-
-
-def _convex(
-    psi: BoundRegularizer, w: Vector, objective: float, l2: float, outputs: int, free: bool, told: Told
-) -> Asking:
-    linear, quadratic, slopes = yield from _slopes(told, w, {})
-    references = None
-    if free:
-        shape = max(2, outputs), w.size + 1
-        numbers = {"stage": float(BALANCE)}
-        answers = yield Request("duality", numbers, (), {"references": shape}, check=told.references)
-        references = _mean_vector(answers, "references")
-    lower, _ = dual.convex_bound(psi, slopes, (linear, quadratic), l2, outputs, references)
-    if lower == -math.inf:
-        return (yield from _residual(psi, w, objective, "the loss has no minimum in the intercept"))
-    return _gap(objective, lower)
 
 
 def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.int64], link: str, told: Told) -> Asking:

@@ -259,13 +259,6 @@ def checked(state: Any, uplink: Uplink, tolerance: float) -> dict[str, Vector]:
     return vectors
 
 
-def facts_of(replies: Replies) -> Vector:
-    """Return what the clients' losses agree on; -1 each if they do not, and then nothing bounds the objective."""
-    facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
-    agreed = all(np.array_equal(own, facts[0]) for own in facts)
-    return np.array(facts[0], dtype=np.float64) if agreed else np.full(len(FACTS_OF_LOSS), -1.0)
-
-
 def contradicts(objective: float, lower: float, tolerance: float) -> bool:
     """Whether an objective is below a lower bound of it, and warn: somebody's answers do not fit together.
 
@@ -296,8 +289,11 @@ def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Ev
     columns = replies.sum("columns")
     targets = replies.sum("targets") if state.trial.any() else known.targets_at_zero(columns)
     references = replies.sum("references") if state.references.size else state.references
-    known_once = {"columns": columns, "targets": targets, "references": references}
-    return state._replace(facts=facts_of(replies), population=who, **known_once), known
+    facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
+    # Of losses that do not agree nothing bounds the objective.
+    agreed = np.array(facts[0]) if all(np.array_equal(own, facts[0]) for own in facts) else np.full(len(facts[0]), -1.0)
+    known_once = {"columns": columns, "targets": targets, "references": references, "facts": agreed}
+    return state._replace(population=who, **known_once), known
 
 
 def heard(
@@ -362,8 +358,7 @@ class CertifiedMethod(Algorithm):
         Duality gap at which the run ends.
     """
 
-    engine: ClassVar[str | None] = None
-    reads: ClassVar[Any] = "everyone"
+    engine, reads = None, "everyone"
     holds: ClassVar[Mapping[str, Any]] = {"gradient": "derivatives"}
 
     tolerance: float = 1e-8

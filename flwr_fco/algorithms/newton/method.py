@@ -170,7 +170,7 @@ class NewtonState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalNewton(CertifiedMethod):
+class ProximalNewton(AcceleratedGradient):
     """Proximal Newton steps on a working set, from sums of the clients' gradients and Hessian blocks.
 
     Parameters
@@ -237,7 +237,7 @@ class ProximalNewton(CertifiedMethod):
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
         if not state.hessian:
-            told = self._steps.downlink(problem, state, to)
+            told = super().downlink(problem, state, to)
             return told._replace(numbers={**told.numbers, "hessian": 0.0})
         on = _set_of(state).astype(np.int32)
         size, values = state.trial.size, state.trial[on]
@@ -249,28 +249,28 @@ class ProximalNewton(CertifiedMethod):
             free = mixing.mixed(problem.psi)
             count = state.corners.size // free.size
             places = np.add.outer(size * (1 + np.arange(count)), free).reshape(-1)
-            vectors = {
-                name: NonZeros(
-                    np.append(own.indices, places).astype(np.int32),
-                    np.append(own.values, state.corners),
-                    (1 + count) * size,
-                )
-                for name, own in vectors.items()
-            }
+            for name, own in vectors.items():
+                everywhere = np.append(own.indices, places).astype(np.int32)
+                vectors[name] = NonZeros(everywhere, np.append(own.values, state.corners), (1 + count) * size)
             numbers[POINTS] = 1.0 + count
         return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: NewtonState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
         if not state.hessian:
-            return self._steps.shapes(problem, state)
+            return super().shapes(problem, state)
         k, once = _set_of(state).size, {"square": (1,)} if state.population < 0.0 else {}
-        return super().shapes(problem, state) | {"block": (k * (k + 1) // 2,)} | once | mixing.corner_shapes(state)
+        return (
+            CertifiedMethod.shapes(self, problem, state)
+            | {"block": (k * (k + 1) // 2,)}
+            | once
+            | mixing.corner_shapes(state)
+        )
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
         if not state.hessian:
-            self._steps.check(problem, state, uplink)
+            super().check(problem, state, uplink)
             return
         vectors = exchange.checked(state, uplink, self.tolerance)
         if state.asking:
@@ -281,11 +281,10 @@ class ProximalNewton(CertifiedMethod):
             block, on, terms = unpacked(vectors["block"]), _set_of(state), vectors["terms"]
             exchange.check_block(block, on, terms, state.trial.size if self.bounded else None, square)
 
-    def aggregate(self, problem: Problem, state: NewtonState, replies: Replies) -> NewtonState:
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""
         if not state.hessian:
-            after: NewtonState = self._steps.aggregate(problem, state, replies)
-            return after
+            return super().aggregate(problem, state, replies)
         state, block = _with_limits(state, replies)
         first, told = state.population < 0.0, exchange.opened(state, problem.psi, replies)
         if told is None:
@@ -302,7 +301,11 @@ class ProximalNewton(CertifiedMethod):
         if not first and objective > state.objective + rounding:
             # An ascent is refused, however short the step.
             return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
-        lower, proved = self._bounded(problem, state, known, objective)
+        lower, proved = state.lower, state.proved
+        if not known.reason and state.facts[0] >= 0.0:
+            found, slopes = known.dual(problem.psi, state)
+            zeros = known.zeros(problem.psi, objective, found, slopes, state.columns, state.square)
+            lower, proved = max(lower, found), np.maximum(proved, zeros)
         if exchange.contradicts(objective, lower, self.tolerance):
             return _begun_anew(state)
         before = state
@@ -315,15 +318,6 @@ class ProximalNewton(CertifiedMethod):
             # Nor does any shorter one: the next search would end as this one did.
             return state._replace(trial=state.point)
         return self._next_step(problem, state, known, block, first)
-
-    @staticmethod
-    def _bounded(problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> tuple[float, Vector]:
-        """Return the largest lower bound so far, and what is proved zero."""
-        if known.reason or state.facts[0] < 0.0:
-            return state.lower, state.proved
-        lower, slopes = known.dual(problem.psi, state)
-        proved = known.zeros(problem.psi, objective, lower, slopes, state.columns, state.square)
-        return max(state.lower, lower), np.maximum(state.proved, proved)
 
     def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:
         """Return the state with a trial point nearer to the best one.
@@ -429,7 +423,7 @@ class ProximalNewton(CertifiedMethod):
         If clients limit it, also to how many columns; if no blocks are asked for, what gradient steps say.
         """
         limit = {} if state.columns_left >= UNKNOWN else {COLUMNS_LEFT: int(state.columns_left)}
-        own = {"step": state.step} if state.hessian else self._steps.metrics(problem, state)
+        own = {"step": state.step} if state.hessian else super().metrics(problem, state)
         return {**progress(state), "working-set": _set_of(state).size, **own, **limit}
 
     def finished(self, problem: Problem, state: Any) -> str:
@@ -446,11 +440,6 @@ class ProximalNewton(CertifiedMethod):
             told = "" if state.hessian else ": none is asked for any more"
             lines.append(("Hessian block", f"{state.columns_left:.0f} columns at most, as clients allow{told}"))
         return lines
-
-    @property
-    def _steps(self) -> AcceleratedGradient:
-        """The method of a run without blocks."""
-        return AcceleratedGradient(tolerance=self.tolerance)
 
 
 def answer(

@@ -149,24 +149,20 @@ def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
     return {name: SparseVector(on, vector[on], size) for name, vector in vectors.items()}
 
 
-def first_terms(objective: Objective, w: Vector) -> dict[str, Any]:
-    """Return :func:`constant_terms`, and the references that intercepts need, in one vector."""
-    found: dict[str, Any] = short(objective, constant_terms(objective, w))
-    if num_references(objective.layout):
-        rows = references(objective).reshape(-1)
-        nothing = SparseVector(np.zeros(0, np.int32), np.zeros(0), rows.size)
-        found["references"] = rows if rows.any() else nothing
-    return found
-
-
 def terms_at(objective: Objective, w: Vector, gradient: Vector, first: bool) -> dict[str, Any]:
-    """Return what a client sends of its loss at a point: gradient and terms; at first also what never changes."""
-    sent = short(objective, {"gradient": gradient}) | (first_terms(objective, w) if first else {})
+    """Return what a client says of its loss at a point; in the first round also what never changes.
+
+    That are :func:`constant_terms` and, of a loss whose intercept's gap needs them, references.
+    """
+    sent = short(objective, {"gradient": gradient, **(constant_terms(objective, w) if first else {})})
+    if first and num_references(objective.layout):
+        rows = references(objective).reshape(-1)
+        sent["references"] = rows if rows.any() else SparseVector(np.zeros(0, np.int32), np.zeros(0), rows.size)
     return sent | {"terms": evaluation_terms(objective, w)}
 
 
 def reference_size(layout: Layout) -> int:
-    """Return the length of the references in :func:`first_terms`; 0 if there are none."""
+    """Return the length of the references in :func:`terms_at`; 0 if there are none."""
     return num_references(layout) * (layout.size + 1)
 
 
@@ -277,7 +273,7 @@ class Evaluated(NamedTuple):
             The regularizer, for which :attr:`reason` is empty.
         once
             A state, with the weighted means of :func:`constant_terms`, `columns` and `targets`; `references`, that of
-            :func:`first_terms`, if any; and `rows`, further dual points for what psi leaves alone
+            :func:`terms_at`, if any; and `rows`, further dual points for what psi leaves alone
             (:mod:`flwr_fco.certificates.dual`): without them there is no bound there, minus infinity.
         """
         outputs, l2, squares = self.outputs, self.facts["l2"], self.link == "identity"
