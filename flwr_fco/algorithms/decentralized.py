@@ -145,8 +145,9 @@ def _graph(problem: Problem) -> Graph:
 def with_rows(state: _State, num_nodes: int, *names: str) -> _State:
     """Return a state whose named fields have a row for each node: copies of their only row where rows are missing."""
     known: Any = state
-    single = {name: rows for name in names if len(rows := getattr(state, name)) == 1 < num_nodes}
-    expanded: _State = known._replace(**{name: np.repeat(rows, num_nodes, axis=0) for name, rows in single.items()})
+    single = {name: only for name in names if len(only := getattr(state, name)) == 1 < num_nodes}
+    rows: Any = {name: np.repeat(only, num_nodes, axis=0) for name, only in single.items()}
+    expanded: _State = known._replace(**rows) if rows else state
     return expanded
 
 
@@ -228,10 +229,9 @@ class DecentralizedDualAveraging(OnGraph):
 
     def metrics(self, problem: Problem, state: GraphState) -> dict[str, float | int]:
         """Return the nodes' disagreement and, with tracking, the root mean square norm of their trackers."""
-        metrics = super().metrics(problem, state)
-        if self._tracking and state.trackers.shape[0]:
-            metrics["tracker-norm"] = root_mean_square_norm(_graph(problem).here(state.trackers))
-        return metrics
+        trackers = _graph(problem).here(state.trackers) if self._tracking else ()
+        length = {"tracker-norm": root_mean_square_norm(trackers)} if len(trackers) else {}
+        return {**super().metrics(problem, state), **length}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,9 +55,7 @@ from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, To
 from flwr_fco.algorithms.decentralized import with_rows
 from flwr_fco.core.computing import timed
 from flwr_fco.errors import ProtocolError
-from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.regularizers import L1Ball
-from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.topology import consensus_error
 
 
@@ -131,6 +129,10 @@ class FastDualAveraging(Algorithm):
         mu.
     last_point : bool
         Bao only: whether a client's last local point enters the model.
+    radius : float, optional
+        C-FedDA: of the l1 ball around the start point; no ball by default.
+    stages : sequence of ModelStage
+        MC-FedDA: length and numbers of each stage, which is around the previous stage's point.
 
     Examples
     --------
@@ -145,6 +147,8 @@ class FastDualAveraging(Algorithm):
     variant: str
     convexity: float
     last_point: bool
+    radius: float | None = None
+    stages: Sequence[ModelStage] = ()
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -155,8 +159,9 @@ class FastDualAveraging(Algorithm):
         vectors, options = downlink.vectors, downlink.plan.options
         gradients, points = vectors["gradients"].copy(), vectors["points"].copy()
         batches = list(client.objective.batches(client.rng, downlink.first_order))
-        steps = _bao if options["variant"] == "bao" else _liang
-        steps(client, downlink, LowerModel.of(downlink, options), gradients, points, batches)
+        model = LowerModel(downlink, options)
+        steps = model.bao_steps if options["variant"] == "bao" else model.liang_steps
+        steps(client, gradients, points, batches)
         sent = {"increment": gradients - vectors["gradients"]}
         if options["variant"] == "liang" or not options["constrained"]:
             sent["point-increment"] = points - vectors["points"]
@@ -165,12 +170,13 @@ class FastDualAveraging(Algorithm):
     # --- stages (MC-FedDA) and the ball (C-FedDA) -----------------------------------------------------------------
 
     def stage_at(self, stage: int) -> ModelStage:
-        """Return the settings of a stage; Fast-FedDA has one stage, without a ball or an end."""
-        return ModelStage(0, 0.0)
+        """Return the settings of a stage; the last stage never ends. Fast-FedDA has one stage, without a ball."""
+        stages = self.stages or (ModelStage(0, self.radius or 0.0),)
+        return stages[stage] if stage < len(stages) - 1 else stages[-1]._replace(rounds=0)
 
     def _model(self, problem: Problem, state: FastState, row: int) -> LowerModel:
         """Return the model around a node's anchor, in this stage, as the node has it."""
-        return LowerModel.of(self._told(problem, state, row), self.options(problem.numbers))
+        return LowerModel(self._told(problem, state, row), self.options(problem.numbers))
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -283,25 +289,9 @@ class FastDualAveraging(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class ConstrainedFastDualAveraging(FastDualAveraging):
-    """C-FedDA: only the server's points enter the model, and an l1 ball may bound them. In stages it is MC-FedDA.
-
-    Parameters
-    ----------
-    radius : float, optional
-        Of the l1 ball around the start point; no ball by default.
-    stages : sequence of ModelStage
-        Length and numbers of each stage, which is around the previous stage's point.
-    """
+    """C-FedDA: only the server's points enter the model, and an l1 ball may bound them. In stages it is MC-FedDA."""
 
     _constrained: ClassVar[bool] = True
-
-    radius: float | None = None
-    stages: Sequence[ModelStage] = ()
-
-    def stage_at(self, stage: int) -> ModelStage:
-        """Return the settings of a stage; the last stage never ends."""
-        stages = self.stages or (ModelStage(0, self.radius or 0.0),)
-        return stages[stage] if stage < len(stages) - 1 else stages[-1]._replace(rounds=0)
 
 
 def _check(downlink: Downlink) -> None:
@@ -322,72 +312,46 @@ def _check(downlink: Downlink) -> None:
         raise ProtocolError(f"the plan's {' and '.join(needed)} are 0; expected a number > 0")
 
 
-def _bao(
-    client: Client, downlink: Downlink, model: LowerModel, gradients: Vector, points: Vector, batches: Sequence[Batch]
-) -> None:
-    plan, numbers, primal = downlink.plan, downlink.numbers, downlink.vectors["primal"]
-    constrained = plan.options["constrained"]
-    # C-FedDA's model uses the weights at the end of the round in every step.
-    end = numbers["steps"] + len(batches)
-    for k, batch in enumerate(timed(batches), start=1):
-        client.objective.add_gradient(primal, batch, 1.0, gradients)
-        steps = end if constrained else numbers["steps"] + k
-        primal = model.bao_point(gradients, points, steps, numbers["rounds"] + 1.0 if constrained else steps)
-        if not constrained and (plan.options["last-point"] or k < len(batches)):
-            points += plan.h.gradient(primal)
-
-
-def _liang(
-    client: Client, downlink: Downlink, model: LowerModel, gradients: Vector, points: Vector, batches: Sequence[Batch]
-) -> None:
-    primal, first = downlink.vectors["primal"], int(downlink.numbers["steps"]) + 1
-    for step, batch in enumerate(timed(batches), start=first):
-        a, before, after = liang_weights(step)
-        gradients *= before / after
-        client.objective.add_gradient(primal, batch, -a / after, gradients)
-        if step < first + len(batches) - 1:
-            primal = model.liang_point(gradients, points, step)
-            points[:] = accumulated(points, model.h.gradient(primal), step)
-
-
-class LowerModel(NamedTuple):
-    """The constants of a round's lower model, whose minimisers are the points.
+class LowerModel:
+    """A round's lower model, whose minimisers are the points.
 
     Parameters
     ----------
-    h : MirrorMap
-        The mirror map on the flat vector.
-    strength : float
-        Factor of psi in this stage.
-    radius : float
-        Radius of the l1 ball around the anchor; 0 for no ball.
-    convexity : float
-        mu.
-    anchor_weight : float
-        Bao's gamma.
-    smoothness : float or None
-        Liang's L; None for Fast-FedDA, which uses mu instead and has no anchor.
-    anchor, anchor_dual : ndarray of float64, shape (d,), or None
-        x_0 (Liang's r) and its grad h; None stands for zeros.
+    told : Downlink
+        A node's message, with the anchor x_0 (Liang's r); without one, which stands for zeros, no ball is around it.
+    options : mapping of str to value
+        Of the plan: mu, Bao's gamma, and Liang's L, which Fast-FedDA does not use: it takes mu, and has no anchor.
     """
 
-    h: MirrorMap
-    psi: BoundRegularizer
-    strength: float
-    radius: float
-    convexity: float
-    anchor_weight: float
-    smoothness: float | None
-    anchor: Vector | None
-    anchor_dual: Vector | None
+    def __init__(self, told: Downlink, options: Mapping[str, Any]) -> None:
+        self.told, self.h, self.constrained = told, told.plan.h, options["constrained"]
+        self.convexity, self.anchor_weight = options["convexity"], options["anchor-weight"]
+        self.smoothness: float | None = options["smoothness"] if self.constrained else None
+        self.anchor = told.vectors.get("anchor")
+        self.anchor_dual = None if self.anchor is None else self.h.gradient(self.anchor)
 
-    @classmethod
-    def of(cls, told: Downlink, options: Mapping[str, Any]) -> LowerModel:
-        """Return the model of a message, and of the plan's options."""
-        h, anchor = told.plan.h, told.vectors.get("anchor")
-        factors = told.numbers["strength"], told.numbers["radius"], options["convexity"], options["anchor-weight"]
-        smoothness = options["smoothness"] if options["constrained"] else None
-        return cls(h, told.plan.psi, *factors, smoothness, anchor, None if anchor is None else h.gradient(anchor))
+    def bao_steps(self, client: Client, gradients: Vector, points: Vector, batches: Sequence[Batch]) -> None:
+        """Take a client's steps in Bao's variant, in place."""
+        numbers, primal = self.told.numbers, self.told.vectors["primal"]
+        # C-FedDA's model uses the weights at the end of the round in every step.
+        end = numbers["steps"] + len(batches)
+        for k, batch in enumerate(timed(batches), start=1):
+            client.objective.add_gradient(primal, batch, 1.0, gradients)
+            steps = end if self.constrained else numbers["steps"] + k
+            primal = self.bao_point(gradients, points, steps, numbers["rounds"] + 1.0 if self.constrained else steps)
+            if not self.constrained and (client.plan.options["last-point"] or k < len(batches)):
+                points += self.h.gradient(primal)
+
+    def liang_steps(self, client: Client, gradients: Vector, points: Vector, batches: Sequence[Batch]) -> None:
+        """Take a client's steps in Liang's variant, in place."""
+        primal, first = self.told.vectors["primal"], int(self.told.numbers["steps"]) + 1
+        for step, batch in enumerate(timed(batches), start=first):
+            a, before, after = liang_weights(step)
+            gradients *= before / after
+            client.objective.add_gradient(primal, batch, -a / after, gradients)
+            if step < first + len(batches) - 1:
+                primal = self.liang_point(gradients, points, step)
+                points[:] = accumulated(points, self.h.gradient(primal), step)
 
     def bao_point(self, gradients: Vector, points: Vector, steps: float, count: float) -> Vector:
         """Return prox_{psi/b}(-a/b), a = g/steps - mu/2 x/count - gamma x_0/steps, b = mu/2 + gamma/steps.
@@ -432,11 +396,12 @@ class LowerModel(NamedTuple):
 
     def _minimiser(self, dual: Vector, t: float) -> Vector:
         """Return retrieve(dual, t strength), then moved into the ball; not the exact minimiser of the sum."""
-        point = self.h.retrieve(dual, t * self.strength, self.psi)
-        if self.radius <= 0.0:
+        numbers = self.told.numbers
+        point = self.h.retrieve(dual, t * numbers["strength"], self.told.plan.psi)
+        if numbers["radius"] <= 0.0:
             return point
         center = 0.0 if self.anchor is None else self.anchor
-        return np.asarray(center + L1Ball(self.radius).prox(point - center, 1.0))
+        return np.asarray(center + L1Ball(numbers["radius"]).prox(point - center, 1.0))
 
 
 def liang_weights(step: int) -> tuple[float, float, float]:

@@ -53,7 +53,7 @@ class MirrorDescent(PrimalAveraging):
     ('proximal steps', (), 'mean')
     """
 
-    name = "mirror_descent"
+    name: ClassVar[str] = "mirror_descent"
     engine: ClassVar[str | None] = "proximal steps"
     refuses: ClassVar[Mapping[str, str]] = {}
 

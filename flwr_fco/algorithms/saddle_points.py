@@ -63,7 +63,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -103,8 +102,7 @@ class DualExtrapolation(DualAveraging):
     ('extragradient', (), 'mean')
     """
 
-    name, engine, sparse = "dual_extrapolation", "extragradient", False
-    refuses: ClassVar[Mapping[str, str]] = _NO_RULE
+    name, engine, sparse, refuses = "dual_extrapolation", "extragradient", False, _NO_RULE
     theory = _theory
 
 
@@ -134,8 +132,7 @@ class MirrorProx(MirrorDescent):
     (None, (), 'mean')
     """
 
-    name, engine = "mirror_prox", None
-    refuses: ClassVar[Mapping[str, str]] = _NO_RULE
+    name, engine, refuses = "mirror_prox", None, _NO_RULE
     theory = _theory
 
     output: str | Last | Average = "last"

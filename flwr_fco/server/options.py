@@ -423,6 +423,7 @@ def check_options(options: CommonOptions) -> None:
     if isinstance(options, ClientOptions) and options.client == "unmodified":
         options.client = Unmodified()
     options.__check__()
+    check_local_points(options)
 
 
 def checked_option(option: Field[Any], value: Any, kinds: Mapping[str, Any]) -> Any:

@@ -56,10 +56,6 @@ class FedDualAvg(
     client_prox: bool = field(init=False, default=True)
     output: Literal["last", "shadow"] | Last | Average = "last"  # type: ignore[assignment]
 
-    def __check__(self) -> None:
-        super().__check__()
-        options.check_local_points(self)
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedDualAvgOSP(FedDualAvg, limit=ToZero(), source="[1], algorithm 5"):

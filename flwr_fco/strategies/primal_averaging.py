@@ -10,7 +10,7 @@ from flwr_fco.algorithms.contract.choices import Average, Last
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import GradientSteps, SubgradientSteps
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
-from flwr_fco.server.options import PrivacyOptions, StepOptions, check_local_points
+from flwr_fco.server.options import PrivacyOptions, StepOptions
 from flwr_fco.server.strategy import CompositeStrategy
 
 
@@ -163,10 +163,6 @@ class FeDualEx(
 
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
 
-    def __check__(self) -> None:
-        super().__check__()
-        check_local_points(self)
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedMiP(
@@ -203,7 +199,3 @@ class FedMiP(
 
     server_prox: bool = True
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
-
-    def __check__(self) -> None:
-        super().__check__()
-        check_local_points(self)

@@ -320,17 +320,16 @@ class ClientHalf:
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        name = cls.__dict__.get("name", "")
-        if not name:
-            first = _HALVES.get(cls.name, cls)
-            changed = sorted(part for part in _OF_A_CLIENT if getattr(cls, part) is not getattr(first, part))
-            if changed:
-                raise ConfigurationError(
-                    f"{cls.__module__}.{cls.__name__} changes {', '.join(changed)} of the method {cls.name!r}: clients "
-                    f"find their half by its name, and would run {_HALVES[cls.name].__name__}'s; give yours a `name`"
-                )
+        if cls.__dict__.get("name", ""):
+            register(cls)
             return
-        register(cls)
+        first = _HALVES.get(cls.name, cls)
+        changed = sorted(part for part in _OF_A_CLIENT if getattr(cls, part) is not getattr(first, part))
+        if changed:
+            raise ConfigurationError(
+                f"{cls.__module__}.{cls.__name__} changes {', '.join(changed)} of the method {cls.name!r}: clients "
+                f"find their half by its name, and would run {_HALVES[cls.name].__name__}'s; give yours a `name`"
+            )
 
 
 #: What clients read of a method's class.
@@ -360,27 +359,27 @@ def register(half: type[ClientHalf]) -> None:
     missing = [name for name in needed if name not in own]
     if missing:
         raise ConfigurationError(
-            f"{who}: the engine {half.engine!r} needs "
-            f"{' and '.join(missing)} of its method; flwr_fco.algorithms.ClientHalf says what they return"
+            f"{who}: the engine {half.engine!r} needs {' and '.join(missing)} of its method; "
+            "flwr_fco.algorithms.ClientHalf says what they return"
         )
     changed = [name for name in ("fresh", "remember") if name in own]
     if len(changed) != (2 if half.memory else 0):
         raise ConfigurationError(
-            f"{who}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a "
-            "method whose clients remember vectors names them in `memory` and has both `fresh` and `remember`"
+            f"{who}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a method whose clients remember "
+            "vectors names them in `memory` and has both `fresh` and `remember`"
         )
     held = half.holds.values() if isinstance(half.holds, Mapping) else [None]
     if any(kind not in ("derivatives", "columns", "losses") for kind in held):
         raise ConfigurationError(
-            f"{who}: holds={half.holds!r}; expected 'derivatives', 'columns' or "
-            "'losses' of each name, and no name of an increment"
+            f"{who}: holds={half.holds!r}; expected 'derivatives', 'columns' or 'losses' of each name, and no name of "
+            "an increment"
         )
     first = _HALVES.get(half.name)
     # A cell or a file that is run again defines the same class again.
     if first is not None and (first.__module__, first.__qualname__) != (half.__module__, half.__qualname__):
         raise ConfigurationError(
-            f"{who}: a method called {half.name!r} exists already, {first.__module__}."
-            f"{first.__name__}; give yours another name"
+            f"{who}: a method called {half.name!r} exists already, {first.__module__}.{first.__name__}; give yours "
+            "another name"
         )
     _HALVES[half.name] = half
 

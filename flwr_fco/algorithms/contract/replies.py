@@ -382,12 +382,14 @@ class Replies(Sequence[Uplink]):
     @property
     def population(self) -> float:
         """Sum of the weights of all current clients, those without a reply too; of methods with memories."""
-        return self._record().population(self._uplinks)
+        assert self._memories is not None
+        return self._memories.population(self._uplinks)
 
     @property
     def everybody(self) -> bool:
         """Whether all current clients have answered; of methods with memories."""
-        return self._record().everybody(self._uplinks)
+        assert self._memories is not None
+        return self._memories.everybody(self._uplinks)
 
     @property
     def comparable(self) -> bool:
@@ -397,10 +399,6 @@ class Replies(Sequence[Uplink]):
 
     def _weight(self, uplink: Uplink) -> float:
         return uplink.weight if self._memories is None else self._memories.weight_of(uplink)
-
-    def _record(self) -> Memories:
-        assert self._memories is not None
-        return self._memories
 
     def _message(self) -> Downlink:
         assert self._whole is not None

@@ -36,9 +36,8 @@ the slope: the objective is convex, so that s'z is never negative.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,8 +134,7 @@ class AcceleratedGradient(CertifiedMethod):
     2009); O'Donoghue, Candes: Adaptive restart for accelerated gradient schemes (Found. Comput. Math. 2015).
     """
 
-    name: ClassVar[str] = "accelerated_gradient"
-    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes Euclidean steps, whose length it finds"}
+    name, refuses = "accelerated_gradient", {"mirror_map": "takes Euclidean steps, whose length it finds"}
 
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
@@ -318,8 +316,7 @@ class QuasiNewton(AcceleratedGradient):
     Liu, Nocedal: On the limited memory BFGS method for large scale optimization (Math. Programming 1989).
     """
 
-    name: ClassVar[str] = "quasi_newton"
-    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in a metric that it finds"}
+    name, refuses = "quasi_newton", {"mirror_map": "takes steps in a metric that it finds"}
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""

@@ -192,9 +192,8 @@ class ProximalNewton(AcceleratedGradient):
     ('everyone', {'gradient': 'derivatives', 'block': 'columns'})
     """
 
-    name: ClassVar[str] = "proximal_newton"
+    name, refuses = "proximal_newton", {"mirror_map": "takes steps in the metric of the Hessian"}
     holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "block": "columns"}
-    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
 
     #: Whether a block's diagonal is held against the curvature of its loss.
     bounded: ClassVar[bool] = True

@@ -34,7 +34,7 @@ from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distan
 from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, QuasiNewton
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
 from flwr_fco.algorithms.newton.mixing import corner_points, mixed, parted
-from flwr_fco.algorithms.newton.model import LEAST, SMALL, Penalty
+from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty
 from flwr_fco.algorithms.newton.terms import TERMS
 from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
@@ -46,8 +46,6 @@ from flwr_fco.regularizers.base import with_strength
 from flwr_fco.wire.keys import FOLDS, HALVES, POINTS
 from flwr_fco.wire.protocol import Downlink, Option, ReceivedVectors, Uplink
 from flwr_fco.wire.questions import CONVEX, LINKS
-
-Matrix = NDArray[np.float64]
 
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
@@ -132,8 +130,7 @@ class NewtonPath(CertifiedMethod):
         The path.
     """
 
-    name: ClassVar[str] = "newton_path"
-    refuses: ClassVar[Mapping[str, str]] = ProximalNewton.refuses
+    name, refuses = "newton_path", ProximalNewton.refuses
     holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "held_out": "losses"}
 
     #: What follows when all problems with folds are solved.
