@@ -29,7 +29,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from threadpoolctl import threadpool_limits
 
 from flwr_fco import FedDualAvg
-from flwr_fco.algorithms.contract.replies import mean_increment
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.regularizers import L1
@@ -67,7 +67,7 @@ def mean_of(replies: list[RecordDict], size: int) -> Any:
         for each in replies
     ]
     total = sum(uplink.examples for uplink in found)
-    return mean_increment([own._replace(weight=own.examples / total) for own in found], normalize=True)[0]
+    return Mean()([own._replace(weight=own.examples / total) for own in found])[0]
 
 
 def compare_means(count: int, size: int, times: int) -> bool:
