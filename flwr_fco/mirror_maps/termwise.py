@@ -14,7 +14,7 @@ from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.kernels.prox import soft, soft_weighted
+from flwr_fco.kernels.prox import soft
 from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, TermwiseMap, l1_thresholds
 from flwr_fco.regularizers.base import BoundRegularizer, Terms
 from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
@@ -236,10 +236,8 @@ class PNorm(TermwiseMap):
         if not self.closed_form(terms):
             center = np.zeros(z.size) if self.center is None else self.center
             return bool(kernels.p_norm_terms(z, *terms, center, self.p, self._limit, out))
-        if terms.threshold.size == 1:
-            soft(z, terms.threshold[0], 1.0, math.inf, out)
-        else:
-            soft_weighted(z, 1.0, terms.threshold, math.inf, out)
+        one = terms.threshold.size == 1
+        soft(z, terms.threshold[0] if one else 1.0, None if one else terms.threshold, 1.0, math.inf, out)
         # A sign constraint clips the dual: where z points out of the orthant, w is 0.
         if terms.lower[0] == 0.0:
             np.maximum(out, 0.0, out=out)
