@@ -28,7 +28,7 @@ _SAMPLE_FROM = 65536
 
 
 @njit(cache=True, error_model="numpy")
-def _clamp(x, low, high):  # type: ignore[no-untyped-def]
+def clamp(x, low, high):  # type: ignore[no-untyped-def]
     """Return x, or the end of [low, high] that it is beyond."""
     x = low if x < low else x
     return high if x > high else x
@@ -42,7 +42,7 @@ def soft(v: Array, threshold: float, weights: Array | None, factor: float, bound
     for i in range(v.size):
         if weights is not None:
             high = v.dtype.type(threshold * weights[i])
-        out[i] = _clamp((v[i] - _clamp(v[i], -high, high)) * times, -top, top) + zero
+        out[i] = clamp((v[i] - clamp(v[i], -high, high)) * times, -top, top) + zero
 
 
 @njit(cache=True, error_model="numpy")
@@ -58,7 +58,7 @@ def soft_scale_weighted(v: Array, threshold: float, shrinkage: float, weights: A
     zero, one = v.dtype.type(0.0), v.dtype.type(1.0)
     for i in range(v.size):
         high = v.dtype.type(threshold * weights[i])
-        out[i] = (v[i] - _clamp(v[i], -high, high)) / (one + v.dtype.type(shrinkage * weights[i])) + zero
+        out[i] = (v[i] - clamp(v[i], -high, high)) / (one + v.dtype.type(shrinkage * weights[i])) + zero
 
 
 @njit(cache=True, error_model="numpy")
@@ -66,7 +66,7 @@ def clip(v: Array, lower: float, upper: float, out: Array) -> None:
     """Write v clipped to [lower, upper]."""
     low, high, zero = v.dtype.type(lower), v.dtype.type(upper), v.dtype.type(0.0)
     for i in range(v.size):
-        out[i] = _clamp(v[i], low, high) + zero
+        out[i] = clamp(v[i], low, high) + zero
 
 
 @njit(cache=True, error_model="numpy")
@@ -74,7 +74,7 @@ def clip_arrays(v: Array, lower: Array, upper: Array, out: Array) -> None:
     """Write v_i clipped to [lower_i, upper_i]."""
     zero = v.dtype.type(0.0)
     for i in range(v.size):
-        out[i] = _clamp(v[i], v.dtype.type(lower[i]), v.dtype.type(upper[i])) + zero
+        out[i] = clamp(v[i], v.dtype.type(lower[i]), v.dtype.type(upper[i])) + zero
 
 
 # -- reductions --------------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ def level_clip(v: Array, top: float, tau: float, correction: float, out: Array) 
     level = top + (tau + correction)
     for i in range(v.size):
         # NaN in the level means NaN in v: say so everywhere.
-        out[i] = (_clamp(np.float64(v[i]), -level, level) if level == level else level) + 0.0
+        out[i] = (clamp(np.float64(v[i]), -level, level) if level == level else level) + 0.0
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
@@ -445,24 +445,31 @@ def group_norms(v: Array, groups: Array, number: int) -> Array:
     # Groups whose squares left the range of floats (or are 0) are summed again in units of their largest element;
     # a unit of 0 marks the others.
     unit = np.zeros(number)
-    odd = (norms < 1e-280) | (norms > 1e300)
-    if odd.any():
+    odd = False
+    for g in range(number):
+        if norms[g] < 1e-280 or norms[g] > 1e300:
+            odd = True
+    if odd:
         for i in range(v.size):
-            if odd[groups[i]]:
-                unit[groups[i]] = max(unit[groups[i]], abs(np.float64(v[i])))
-        norms[unit > 0.0] = 0.0
+            g = groups[i]
+            if norms[g] < 1e-280 or norms[g] > 1e300:
+                unit[g] = max(unit[g], abs(np.float64(v[i])))
+        for g in range(number):
+            if unit[g] > 0.0:
+                norms[g] = 0.0
         for i in range(v.size):
             g = groups[i]
             if unit[g] > 0.0:
                 x = np.float64(v[i]) / unit[g]
                 norms[g] += x * x
-    return np.sqrt(norms) * np.where(unit > 0.0, unit, 1.0)
+    for g in range(number):
+        norms[g] = math.sqrt(norms[g]) * (unit[g] if unit[g] > 0.0 else 1.0)
+    return norms
 
 
 @njit(cache=True, error_model="numpy")
-def group_shrink(v: Array, groups: Array, threshold: float, weights: Array, out: Array) -> None:
-    """Write v_i max(1 - threshold * weights_g / ||v_g||_2, 0), g the group of i."""
-    norms = group_norms(v, groups, weights.size)
+def group_shrink(v: Array, groups: Array, norms: Array, threshold: float, weights: Array, out: Array) -> None:
+    """Write v_i max(1 - threshold * weights_g / norms_g, 0), g the group of i."""
     factors = np.empty(norms.size)
     for g in range(norms.size):
         limit = threshold * weights[g]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.kernels.prox import group_shrink
+from flwr_fco.kernels.prox import group_norms, group_shrink
 from flwr_fco.mirror_maps.base import Coordinates, Euclidean, MirrorMap, terms_at
 from flwr_fco.regularizers.base import BoundRegularizer, SeparableTerms
 from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
@@ -175,5 +175,5 @@ class GroupedCoordinates:
             begins = np.ones(here.size, dtype=bool)
             np.not_equal(here[1:], here[:-1], out=begins[1:])
             numbers, weights = np.cumsum(begins) - 1, weights[here[begins]]
-        group_shrink(point, numbers, float(t), weights, point)
+        group_shrink(point, numbers, group_norms(point, numbers, weights.size), float(t), weights, point)
         return point

@@ -156,7 +156,8 @@ class GroupLasso(_Grouped):
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         groups, weights = self._resolve(shape)
-        kernels.group_shrink(v, groups, amount(step, self.strength), weights, out)
+        norms = kernels.group_norms(v, groups, weights.size)
+        kernels.group_shrink(v, groups, norms, amount(step, self.strength), weights, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return strength * weights_g * w_g / ||w_g||_2, 0 for groups that are 0."""
@@ -226,7 +227,8 @@ class SparseGroupLasso(_Grouped):
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         groups, weights = self._resolve(shape)
         kernels.soft(v, amount(step, self.strength * self.l1_ratio), None, 1.0, np.inf, out)
-        kernels.group_shrink(out, groups, amount(step, self.strength * (1.0 - self.l1_ratio)), weights, out)
+        norms = kernels.group_norms(out, groups, weights.size)
+        kernels.group_shrink(out, groups, norms, amount(step, self.strength * (1.0 - self.l1_ratio)), weights, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return the sum of the two subgradients; where one is not unique, it is 0."""
