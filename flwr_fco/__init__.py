@@ -17,7 +17,7 @@ __version__: str
 if TYPE_CHECKING:
     # The one list of names: type checkers read it, and so does the code below. (A stub file, as `lazy_loader` reads it,
     # would be missing where Flower runs this repository as an app: it ships no .pyi.)
-    from flwr_fco.client_apps import client_app as client_app  # noqa: I001 (several short lines for one module, not a name a line)
+    from flwr_fco.client_apps import client_app as client_app  # noqa: I001 (short lines, not a name a line)
     from flwr_fco.mirror_maps import DiagonalMetric as DiagonalMetric, Euclidean as Euclidean, MirrorMap as MirrorMap
     from flwr_fco.mirror_maps import OrthantEntropy as OrthantEntropy, PNorm as PNorm, Product as Product
     from flwr_fco.mirror_maps import SimplexEntropy as SimplexEntropy, TermwiseMap as TermwiseMap
