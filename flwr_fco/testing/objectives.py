@@ -105,7 +105,7 @@ def check_objective(
     _check_dual_terms(objective, rng, tolerances)
 
 
-def require(condition: bool, message: str) -> None:
+def require(condition: object, message: str) -> None:
     """Raise :class:`AssertionError` unless a condition holds, also when Python disables ``assert``."""
     if not condition:
         raise AssertionError(message)
