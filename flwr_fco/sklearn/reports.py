@@ -293,7 +293,7 @@ def _judged(model: Any, X: Any, y: Any, groups: Any, *, bins: bool = True) -> Fo
         return Judged(strategy, model._kind, np.ravel(point), names, bins=bins).start(X, arrays, 1)
     # A copy, because a fitted model is not changed.
     other = copy.copy(model)
-    parts = other._parts(X, model._told(X, y), None, groups, reset=False, **model._of_y)
+    parts = other._parts(X, y, None, groups, reset=False)
     objectives = [model._objective(own, targets, *extra) for own, targets in zip(parts.features, parts.y, strict=True)]
     judged = Judged(
         FedNewton(min_available_nodes=1, **few), model._kind, np.ravel(point), sites=other._sites, bins=bins
@@ -365,7 +365,7 @@ def _splits(model: Any, X: Any, y: Any, groups: Any) -> list[tuple[str, dict[str
         return [("", {"X": others, **more}, (_Some(X, [node]), None)) for node, others in without.items()]
     # A fit and a question see their part only.
     model = copy.copy(model)
-    model._parts(X, model._told(X, y), None, groups, reset=False, **model._of_y)
+    model._parts(X, y, None, groups, reset=False)
     if are_parts(X):
         each = range(len(X))
         kept = [{"X": [X[i] for i in each if i != m], "y": [y[i] for i in each if i != m]} for m in each]
