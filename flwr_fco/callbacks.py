@@ -194,10 +194,8 @@ class EarlyStopping(Callback):
             )
         for name, value in (("certificate", certificate), ("validation", validation)):
             if not (value is None or isinstance(value, str) or (callable(value) and not isinstance(value, type))):
-                raise ConfigurationError(
-                    f"{name}={value!r}; expected a function of the arrays, or the name of a metric such as "
-                    "'evaluate/loss'"
-                )
+                what = f"{name}={value!r}; expected a function of the arrays"
+                raise ConfigurationError(f"{what}, or the name of a metric such as 'evaluate/loss'")
         self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
         self.certificate, self.validation = certificate, validation
         self.patience: int = checked("patience", patience, int, AT_LEAST_ONE)
@@ -530,9 +528,8 @@ class _Tracker(Callback):
         try:
             self._library: Any = import_module(self._module)
         except ImportError as error:
-            raise ConfigurationError(
-                f"{type(self).__name__} needs {self._module}: pip install {self._package} (the extra [tracking])"
-            ) from error
+            what = f"{type(self).__name__} needs {self._module}"
+            raise ConfigurationError(f"{what}: pip install {self._package} (the extra [tracking])") from error
 
     def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
         """Write the numbers."""

@@ -114,10 +114,8 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
         log(WARNING, text, limit, largest, own[-1][1], own[-1][0])
         largest = limit
     if not 0.0 < largest < math.inf:
-        raise ConfigurationError(
-            f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "
-            "strengths=[...] by hand"
-        )
+        what = f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it"
+        raise ConfigurationError(f"{what}; give strengths=[...] by hand")
     return largest, w
 
 
@@ -243,9 +241,8 @@ class PathResult:
 
     def _validated(self) -> list[PathPoint]:
         if not self.points or math.isnan(self.points[0].held_out):
-            raise ConfigurationError(
-                "this path was not validated (validate=False), so no point is better than another; take one of `points`"
-            )
+            what = "this path was not validated (validate=False), so no point is better than another"
+            raise ConfigurationError(f"{what}; take one of `points`")
         return self.points
 
     def rows(self) -> list[dict[str, Number]]:
@@ -336,9 +333,8 @@ class StrengthPath:
         checked("validate", self.validate, bool)
         strengths: Any = self.strengths
         if strengths is not None and (isinstance(strengths, str) or not isinstance(strengths, Iterable)):
-            raise ConfigurationError(
-                f"strengths={self.strengths!r}; expected a list of numbers >= 0, such as [1.0, 0.1]"
-            )
+            what = f"strengths={self.strengths!r}"
+            raise ConfigurationError(f"{what}; expected a list of numbers >= 0, such as [1.0, 0.1]")
         if strengths is not None:
             numbers = [checked(f"strengths[{i}]", each, float, NON_NEGATIVE) for i, each in enumerate(strengths)]
             self.strengths = sorted(numbers, reverse=True)
@@ -352,9 +348,8 @@ class StrengthPath:
                     "give client_app(load_objective, load_evaluation_objective=...) and no cv"
                 )
             if not self.validate:
-                raise ConfigurationError(
-                    f"cv={self.cv!r} validates, and validate=False does not; leave one of them out"
-                )
+                what = f"cv={self.cv!r} validates, and validate=False does not"
+                raise ConfigurationError(f"{what}; leave one of them out")
 
     @property
     def _in_one_run(self) -> bool:

@@ -264,15 +264,12 @@ class Federated(Judges, Solves):
         self._sites: list[Any] = []
         # A sparse matrix of keys is a dict.
         if isinstance(X, Mapping) and not is_sparse(X):
-            raise ConfigurationError(
-                f"X is a {type(X).__name__} of {len(X)} tables; expected a list of them, with y in the same order: "
-                "fit(list(X.values()), [y[site] for site in X])"
-            )
+            what = f"X is a {type(X).__name__} of {len(X)} tables; expected a list of them, with y in the same order"
+            raise ConfigurationError(f"{what}: fit(list(X.values()), [y[site] for site in X])")
         if reading.are_parts(X):
             if groups is not None:
-                raise ConfigurationError(
-                    "groups is for one X, y; here X is a list, whose parts are the clients already"
-                )
+                what = "groups is for one X, y"
+                raise ConfigurationError(f"{what}; here X is a list, whose parts are the clients already")
             for own in X:
                 refuse_text(own, "X")
             parts = reading.aligned_frames(X, y, sample_weight)
@@ -347,10 +344,8 @@ class Federated(Judges, Solves):
         whole = isinstance(features, Integral) and not isinstance(features, bool)
         d = int(features) if whole else len(names)
         if d < 1:
-            raise ConfigurationError(
-                f"features={features!r}; expected the names of the sites' columns in their order, how many there are, "
-                "or None, which asks the sites"
-            )
+            what = f"features={features!r}; expected the names of the sites' columns in their order"
+            raise ConfigurationError(f"{what}, how many there are, or None, which asks the sites")
         self._factors, self._sites = reading.factors_of(self.penalty_factor, names, d), []
         start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
         # Of this strategy only the question is needed, about the loss at 0 and the sites' columns.
@@ -423,10 +418,8 @@ class Federated(Judges, Solves):
         """Return the features' deviations over all sites, from what these say of theirs."""
         for answer in answers:
             if (answer.vectors[VARIANCES] < 0.0).any():
-                raise ConfigurationError(
-                    f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}; "
-                    "expected none below 0"
-                )
+                what = f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}"
+                raise ConfigurationError(f"{what}; expected none below 0")
         moments = [(answer.weight, answer.vectors[MEANS], answer.vectors[VARIANCES]) for answer in answers]
         scales = reading.scales_of(moments)
         reading.check_scales(scales, moments, [f"partition {answer.partition}" for answer in answers], names)
@@ -442,9 +435,8 @@ class Federated(Judges, Solves):
             why = [(node.partition_id, reason) for node, reason in failed.items()]
             raise self._too_few(len(nodes) - len(failed), why)
         if names is None:
-            raise ConfigurationError(
-                "no site names its columns, as arrays do not: say how many there are, features=30, or their names"
-            )
+            what = "no site names its columns, as arrays do not"
+            raise ConfigurationError(f"{what}: say how many there are, features=30, or their names")
         self._questions = 2
         return names
 

@@ -249,19 +249,16 @@ class Judges:
         """
         check_is_fitted(self)
         if self._kind is SQUARES or len(getattr(self, "classes_", "01")) > 2:
-            raise ConfigurationError(
-                "quality is of two classes and of survival times; of other models ask `score`, at each site"
-            )
+            what = "quality is of two classes and of survival times"
+            raise ConfigurationError(f"{what}; of other models ask `score`, at each site")
         if self.site_intercepts is not None:
             raise ConfigurationError(
                 f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
                 "`score` at each site, after model.intercept_ = model.intercept_for(X, y)"
             )
         if leave_one_out and self._row_weights:
-            raise ConfigurationError(
-                "leave_one_out after a fit with sample_weight, which the fits without a site would lack. Fit without "
-                "it, or give copies as rows"
-            )
+            what = "leave_one_out after a fit with sample_weight, which the fits without a site would lack"
+            raise ConfigurationError(f"{what}. Fit without it, or give copies as rows")
         found = _left_out(self, X, y, groups) if leave_one_out else _judged(self, X, y, groups)
         lines = [("Each site", "judged by a fit without it")] * leave_one_out + found.lines
         if self._weighted:

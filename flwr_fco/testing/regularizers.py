@@ -81,10 +81,8 @@ def _check_refusals(regularizer: Regularizer, v: Array, name: str) -> None:
             regularizer.prox(argument, step)
         except ConfigurationError:
             continue
-        raise AssertionError(
-            f"{name}: prox accepts {what}; it has to raise ConfigurationError. Derive from FlatRegularizer, or call "
-            "`destination` and `check_step` of flwr_fco.regularizers.validation"
-        )
+        said = f"{name}: prox accepts {what}; it has to raise ConfigurationError. Derive from FlatRegularizer"
+        raise AssertionError(f"{said}, or call `destination` and `check_step` of flwr_fco.regularizers.validation")
 
 
 def points_of(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sequence[float]) -> list[Array]:

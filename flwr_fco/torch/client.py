@@ -236,10 +236,8 @@ class LocalTraining:
                 "flwr_fco.torch.TorchObjective"
             )
         if momentum and self._half.begin is not dual_averaging.DualAveraging.begin:
-            raise ConfigurationError(
-                f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg; "
-                "the server's momentum is server_momentum"
-            )
+            what = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
+            raise ConfigurationError(f"{what}; the server's momentum is server_momentum")
         if plan.options.get("trajectory"):
             raise ConfigurationError(
                 "the strategy asks for all local points, which an optimiser does not keep. Choose another output of "

@@ -106,10 +106,8 @@ def geometry(
         return _Euclidean(regularizers, like, scope, foreach)
     if type(mirror_map) in _FLAT:
         if scope == "joint" and any(not isinstance(psi, Zero) and psi is not None for psi in regularizers):
-            raise ConfigurationError(
-                f"scope='joint' with {type(mirror_map).__name__} has no form on tensors; use scope='each', or "
-                "Euclidean()"
-            )
+            what = f"scope='joint' with {type(mirror_map).__name__} has no form on tensors"
+            raise ConfigurationError(f"{what}; use scope='each', or Euclidean()")
         return _FLAT[type(mirror_map)](mirror_map, regularizers, like)
     kinds: tuple[type[MirrorMap], ...] = (Euclidean, Product, *_FLAT)
     supported = ", ".join(kind.__name__ for kind in kinds)
@@ -338,10 +336,8 @@ class _PNorm(_Flat):
 class _Entropy(_Flat):
     def flat_gradient(self, w: Tensor) -> Tensor:
         if not bool((w > 0.0).all()):
-            raise ConfigurationError(
-                f"{self.name}: the gradient does not exist at a point with a coordinate of {float(w.min())}; the "
-                "parameters must start positive, every coordinate > 0"
-            )
+            what = f"{self.name}: the gradient does not exist at a point with a coordinate of {float(w.min())}"
+            raise ConfigurationError(f"{what}; the parameters must start positive, every coordinate > 0")
         return torch.log(w)
 
 
@@ -389,10 +385,8 @@ class _Product(Geometry):
         for i, name in enumerate(names):
             mirror_map = next((one for pattern, one in product.maps.items() if fnmatchcase(name, pattern)), None)
             if mirror_map is None:
-                raise ConfigurationError(
-                    f"the Product has no map for the parameter {name!r}; its patterns are {sorted(product.maps)}. Add "
-                    "one, such as '*': Euclidean()"
-                )
+                what = f"the Product has no map for the parameter {name!r}; its patterns are {sorted(product.maps)}"
+                raise ConfigurationError(f"{what}. Add one, such as '*': Euclidean()")
             # Those of Euclidean maps go together.
             groups.setdefault(None if type(mirror_map) is Euclidean else i, (mirror_map, []))[1].append(i)
         self._parts = [

@@ -127,10 +127,8 @@ class TorchObjective(Objective):
         try:
             self.num_examples = len(self.dataset)  # type: ignore[arg-type]
         except TypeError as error:
-            raise ConfigurationError(
-                f"{type(dataset).__name__} has no length; expected a map-style data set, whose examples can be counted "
-                "and shuffled"
-            ) from error
+            what = f"{type(dataset).__name__} has no length; expected a map-style data set"
+            raise ConfigurationError(f"{what}, whose examples can be counted and shuffled") from error
         if self.num_examples < 1:
             raise ConfigurationError("the data set is empty; expected at least one example")
         self._parameters = trainable(model)
@@ -173,9 +171,8 @@ class TorchObjective(Objective):
             for share, examples in self._chunks(rows):
                 loss = self._loss_of(examples)
                 if not loss.requires_grad:
-                    raise ConfigurationError(
-                        "the loss does not depend on the parameters that require a gradient, or was detached from them"
-                    )
+                    what = "the loss does not depend on the parameters that require a gradient"
+                    raise ConfigurationError(f"{what}, or was detached from them")
                 gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
                 value += share * float(loss.detach())
                 if share == 1.0:

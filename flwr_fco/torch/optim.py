@@ -222,9 +222,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Take a step against the gradients and the shifts: z <- z - lr (g + shift)."""
         having = [(dual, p.grad) for p, dual in zip(group["params"], duals, strict=True) if p.grad is not None]
         if any(gradient.is_sparse for _, gradient in having):
-            raise ConfigurationError(
-                f"{type(self).__name__} takes no sparse gradients; make the embedding with sparse=False"
-            )
+            what = f"{type(self).__name__} takes no sparse gradients"
+            raise ConfigurationError(f"{what}; make the embedding with sparse=False")
         chosen = [dual for dual, _ in having]
         _add(chosen, self._directions(group, [gradient for _, gradient in having]), lr if group["maximize"] else -lr)
         # PyTorch hashes parameters in Python, so avoid one look-up per parameter: most optimisers have no shift.
@@ -329,9 +328,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
             # np.array copies: the server's vectors are read-only, which PyTorch does not support.
             tensor = vector.detach() if isinstance(vector, Tensor) else torch.from_numpy(np.array(vector))
             if tensor.shape != p.shape:
-                raise ConfigurationError(
-                    f"the vector for the parameter {name!r} has shape {list(tensor.shape)}, expected {list(p.shape)}"
-                )
+                what = f"the vector for the parameter {name!r} has shape {list(tensor.shape)}"
+                raise ConfigurationError(f"{what}, expected {list(p.shape)}")
             values.append(tensor.to(device=p.device, dtype=self._dtype(p), copy=True))
         return values
 
@@ -387,14 +385,12 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Load a state from :meth:`state_dict`; duals keep their precision."""
         saved = [dict(group) for group in state_dict["param_groups"]]
         if len(saved) != len(self.param_groups):
-            raise ConfigurationError(
-                f"the state has {len(saved)} parameter group(s), the optimiser {len(self.param_groups)}"
-            )
+            what = f"the state has {len(saved)} parameter group(s)"
+            raise ConfigurationError(f"{what}, the optimiser {len(self.param_groups)}")
         for group, present in zip(saved, self.param_groups, strict=True):
             if group["names"] != present["names"]:
-                raise ConfigurationError(
-                    f"the state is of the parameters {group['names']}, these are {present['names']}"
-                )
+                what = f"the state is of the parameters {group['names']}"
+                raise ConfigurationError(f"{what}, these are {present['names']}")
             group["regularizer"] = Regularizer.from_spec(model_state.spec_of(group["regularizer"]))
             group["mirror_map"] = MirrorMap.from_spec(model_state.spec_of(group["mirror_map"]))
         super().load_state_dict({**state_dict, "param_groups": saved})
@@ -537,9 +533,8 @@ class DualAveraging(_DualOptimizer):
     def set_shift(self, shifts: Values | None) -> None:
         """Set vectors to add to every gradient, without momentum only; see :meth:`CompositeOptimizer.set_shift`."""
         if shifts is not None and any(group["momentum"] for group in self.param_groups):
-            raise ConfigurationError(
-                "momentum: a tracker is added to plain gradients; take no momentum with methods that track gradients"
-            )
+            what = "momentum: a tracker is added to plain gradients"
+            raise ConfigurationError(f"{what}; take no momentum with methods that track gradients")
         super().set_shift(shifts)
 
 

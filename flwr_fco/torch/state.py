@@ -133,9 +133,8 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
         )
     for name, tensor in others.items():
         if tuple(tensor.shape) != buffers[name].shape:
-            raise ConfigurationError(
-                f"the array {name!r} has shape {list(tensor.shape)}, the server's has {list(buffers[name].shape)}"
-            )
+            what = f"the array {name!r} has shape {list(tensor.shape)}"
+            raise ConfigurationError(f"{what}, the server's has {list(buffers[name].shape)}")
         tensor.copy_(torch.from_numpy(np.array(buffers[name])))
 
 
