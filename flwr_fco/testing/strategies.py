@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 
+from flwr_fco.algorithms.contract.limits import Limit
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
@@ -60,7 +61,8 @@ def check_strategy(make: MakeStrategy) -> None:
     >>> check_strategy(FedDualAvg)
     """
     like = make()
-    limit, name = method_of(like).limit, type(like).__name__
+    name = type(like).__name__
+    limit: Limit | None = method_of(like).limit
     if limit is None:
         raise AssertionError(f"{name} does not say what it converges to: class {name}(..., limit=...)")
     fixed: dict[str, Any] = {}
