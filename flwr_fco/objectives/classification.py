@@ -11,12 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import (
-    add_logistic_gradient,
-    add_multinomial_gradient,
-    logistic_slopes,
-    softmax_slopes,
-)
+from flwr_fco.kernels.losses import add_multinomial_gradient, add_scalar_gradient, logistic_slopes, softmax_slopes
 from flwr_fco.objectives._linear import LinearModel, Scores, TwoClassModel, as_labels, examples_of
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import Design
@@ -92,7 +87,7 @@ class Logistic(TwoClassModel):
 
         return np.asarray(weight * expit(scores) * expit(-scores) * change)
 
-    _add_compiled = staticmethod(add_logistic_gradient)
+    _add_compiled = staticmethod(partial(add_scalar_gradient, True))
 
 
 class MultinomialLogistic(LinearModel):

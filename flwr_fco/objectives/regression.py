@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_least_squares_gradient
+from flwr_fco.kernels.losses import add_scalar_gradient
 from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
 from flwr_fco.objectives.base import DualTerms
 from flwr_fco.objectives.design import Design
@@ -60,7 +61,7 @@ class _SquaredLoss(LinearModel):
     def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
         return (weight * self._factor) * change
 
-    _add_compiled = staticmethod(add_least_squares_gradient)
+    _add_compiled = staticmethod(partial(add_scalar_gradient, False))
 
     def predict(self, w: Vector) -> Vector:
         """Return the predictions for the client's examples."""

@@ -299,7 +299,7 @@ def received(
         return None
     for downlink, context in zip(downlinks, contexts, strict=True):
         # Most clients of a round get the same downlink.
-        copy = read.get(id(downlink))
+        copy: Any = read.get(id(downlink))
         if copy is None:
             copy = _as_read(downlink, plan, views)
             if copy is None:
@@ -340,7 +340,7 @@ def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink 
             views[id(vector)] = view
         vectors[name] = view
     sparse = any(isinstance(view, SparseVector) for view in vectors.values())
-    held = ReceivedVectors(vectors) if sparse else DenseVectors(vectors)
+    held: Any = ReceivedVectors(vectors) if sparse else DenseVectors(vectors)
     return Downlink(plan, held, client_lr, elapsed, numbers, stamp, downlink.work)
 
 

@@ -21,7 +21,7 @@ from flwr_fco.core.layout import Layout, Vector, euclidean_norm
 from flwr_fco.core.schema import Grades
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import check_fields, checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, soft_threshold
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
@@ -30,6 +30,8 @@ from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.work import FirstOrder, Work, work_from_header
 
 Option = bool | int | float | str
+_SEED = {"range": (lambda seed: 0 <= seed < 2**32, "an integer from 0 to 2**32 - 1")}
+_FINITE = {"range": (lambda value: not isinstance(value, float) or math.isfinite(value), "a finite number")}
 #: A client's memory between rounds: vectors by name, which may be SparseVectors with sparse features; None before its
 #: first round.
 ClientState = Mapping[str, Any]
@@ -246,40 +248,21 @@ class Plan:
     mirror_map: MirrorMap
     scope: Scope = "each"
     work: Work = field(default_factory=FirstOrder)
-    seed: int = 0
-    wire_dtype: str = "float64"
+    seed: int = field(default=0, metadata=_SEED)
+    wire_dtype: Literal["float64", "float32", "auto"] = "float64"
     options: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        kinds = {
-            "solver": (self.solver, str),
-            "layout": (self.layout, Layout),
-            "regularizer": (self.regularizer, Regularizer),
-            "mirror_map": (self.mirror_map, MirrorMap),
-            "scope": (self.scope, Literal["each", "joint"]),
-            "work": (self.work, Work),
-            "seed": (self.seed, int),
-            "wire_dtype": (self.wire_dtype, Literal["float64", "float32", "auto"]),
-            "options": (self.options, Mapping[str, Option]),
-            **{f"options[{name!r}]": (value, bool | int | float | str) for name, value in self._options().items()},
-        }
         try:
-            for name, (value, kind) in kinds.items():
-                checked(name, value, kind)
+            check_fields(self)
             if not self.solver:
                 raise ConfigurationError("solver=''; expected the name of a local solver")
             if any(size < 0 for entry in self.layout.entries for size in entry.shape):
                 raise ConfigurationError(f"layout={self.layout!r}; expected sizes >= 0")
-            if not 0 <= self.seed < 2**32:
-                raise ConfigurationError(f"seed={self.seed!r}; expected an integer from 0 to 2**32 - 1")
-            for name, value in self._options().items():
-                if isinstance(value, float) and not math.isfinite(value):
-                    raise ConfigurationError(f"options[{name!r}]={value!r}; expected a finite number")
+            for name, value in self.options.items():
+                checked(f"options[{name!r}]", value, Option, _FINITE)
         except ConfigurationError as error:
             raise SpecError(f"not a plan: {error}") from error
-
-    def _options(self) -> Mapping[str, Option]:
-        return self.options if isinstance(self.options, Mapping) else {}
 
     @cached_property
     def psi(self) -> BoundRegularizer:

@@ -21,8 +21,8 @@ from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Nodes
+from flwr_fco.server.clients.remembering import variate_objections
 from flwr_fco.server.clients.schemas import Schemas
-from flwr_fco.server.clients.variates import variate_objections
 from flwr_fco.server.options import CommonOptions, max_ratio_of, weights_of
 from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
@@ -628,12 +628,13 @@ class Mail(Part):
     def _possible(self, node: Node, uplink: Uplink, content: Any) -> Uplink:
         self.language.check(self, node, uplink, self._examples(uplink, content))
         problem = self.current.problem
+        memories: Any = None if problem is None else problem.memories
         if type(self.algorithm).check is not Algorithm.check and problem is not None:
             self.algorithm.check(problem, self.current.state, uplink)
         if self._client_weights is not None:
             self.given_weight(node)
-        elif problem is not None and problem.memories is not None:
-            problem.memories.check_weight(node, uplink.examples)
+        elif memories is not None:
+            memories.check_weight(node, uplink.examples)
         return uplink
 
     def _examples(self, uplink: Uplink, content: Any) -> float | None:
