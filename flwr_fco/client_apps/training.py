@@ -351,8 +351,8 @@ class TrainingHandler:
             objective, numbers = data.objective(context, partition, what), downlink.numbers
             if objective.layout.signature != signature:
                 check_layout(objective.layout, layout)
-            task = downlink.client_lr, downlink.elapsed, downlink.work, objective.num_examples
-            if numbers or task != checked:
+            task = downlink.client_lr, downlink.elapsed, downlink.work, numbers, objective.num_examples
+            if task != checked:
                 limits.check_downlink(downlink, task[-1])
                 checked = task
             if passes_through:

@@ -328,7 +328,7 @@ def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink 
     sound = 0.0 <= elapsed < math.inf and (math.isnan(client_lr) or 0.0 < client_lr < math.inf)
     numbers = {name: float(number) for name, number in downlink.numbers.items()}
     restores = stamp is not None and stamp.restored is not None
-    if restores or not sound or downlink.pass_through or not all(map(is_number, numbers.values())):
+    if restores or not sound or downlink.pass_through or not all(map(math.isfinite, numbers.values())):
         return None
     vectors = {}
     for name, vector in downlink.vectors.items():
