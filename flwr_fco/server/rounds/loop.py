@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from flwr_fco.core.files import shown
+from flwr_fco.core.files import FilePath, shown
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted, TakenOverError
 from flwr_fco.results import Number, Result, numbers_of
@@ -40,7 +39,7 @@ def run_rounds(
     evaluate_config: ConfigRecord | None,
     evaluate_fn: EvaluateFunction | None,
     callbacks: Sequence[Callback | RoundHooks],
-    resume: str | os.PathLike[str] | None = None,
+    resume: FilePath | None = None,
 ) -> Result:
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
     began = time.monotonic()
@@ -93,7 +92,7 @@ def run_rounds(
 
 
 def _prepare(
-    run: Run, grid: Grid, arrays: ArrayRecord, num_rounds: int, hooks: Hooks, resume: str | os.PathLike[str] | None
+    run: Run, grid: Grid, arrays: ArrayRecord, num_rounds: int, hooks: Hooks, resume: FilePath | None
 ) -> Progress:
     """Begin a run, or go on with a saved one, if the total of rounds is not less than what it has done."""
     run.prepare(arrays)
@@ -114,7 +113,7 @@ def _prepare(
     return progress
 
 
-def _introduce(run: Run, grid: Grid, done: int, num_rounds: int, resume: str | os.PathLike[str] | None) -> None:
+def _introduce(run: Run, grid: Grid, done: int, num_rounds: int, resume: FilePath | None) -> None:
     """Log what begins after `done` rounds: the strategy's summary needs the rates, which clients may be asked about."""
     log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
