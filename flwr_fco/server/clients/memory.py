@@ -348,8 +348,7 @@ class ClientMemories:
 
     def lost(self, node: Node) -> bool:
         """Whether a node's lost memory can be restored; if not, a new epoch begins after the round."""
-        if not self.ledger:
-            self._lost = True
+        self._lost = self._lost or not self.ledger
         return self.ledger
 
     def notice(self, nodes: Sequence[Node]) -> Change | None:

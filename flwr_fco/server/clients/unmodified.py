@@ -136,6 +136,7 @@ class UnmodifiedClients(Part):
 
     def __init__(self, options: ClientOptions) -> None:
         self._options: Any = options
+        self._threshold: float | None = getattr(options.client, "threshold_per_round", None)
         self.forget()
 
     def forget(self) -> None:
@@ -183,11 +184,6 @@ class UnmodifiedClients(Part):
         claims = uplink.step_sizes != mail.step_size() * uplink.steps
         if claims and self._threshold is None and options.density is None:
             check_elapsed(uplink.step_sizes, steps, mail.step_size(), exact=False)
-
-    @property
-    def _threshold(self) -> float | None:
-        client = self._options.client
-        return client.threshold_per_round if isinstance(client, Unmodified) else None
 
     def sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
         """Return the current model as records, and as a vector rounded to the user's dtypes.

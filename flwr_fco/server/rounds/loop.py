@@ -45,9 +45,8 @@ def run_rounds(
     began = time.monotonic()
     training, evaluation = (ConfigRecord() if each is None else each for each in (train_config, evaluate_config))
     hooks = Hooks(callbacks, watches_of(run.strategy))
-    progress = run.progress = _prepare(run, grid, initial_arrays, num_rounds, hooks, resume)
+    progress = _prepare(run, grid, initial_arrays, num_rounds, hooks, resume)
     result, watch = progress.result, progress.watch
-    _introduce(run, grid, progress.round, num_rounds, resume)
     number = -1
     try:
         progress.begin(run.strategy, num_rounds)
@@ -94,7 +93,7 @@ def run_rounds(
 def _prepare(
     run: Run, grid: Grid, arrays: ArrayRecord, num_rounds: int, hooks: Hooks, resume: FilePath | None
 ) -> Progress:
-    """Begin a run, or go on with a saved one, if the total of rounds is not less than what it has done."""
+    """Begin a run, or go on with a saved one, if the total of rounds is not less than what it has done; log it."""
     run.prepare(arrays)
     # Callbacks may ask the clients before round 1.
     run.mail.grid = grid
@@ -110,17 +109,15 @@ def _prepare(
                 f"num_rounds={num_rounds}, but {shown(resume)} is of round {progress.round}; num_rounds is the total, "
                 "with the rounds before the run was stopped"
             )
-    return progress
-
-
-def _introduce(run: Run, grid: Grid, done: int, num_rounds: int, resume: FilePath | None) -> None:
-    """Log what begins after `done` rounds: the strategy's summary needs the rates, which clients may be asked about."""
+    run.progress = progress
     log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
     if resume is not None:
-        log(INFO, "\t├── Resumed after round %d: %s", done, shown(resume))
+        log(INFO, "\t├── Resumed after round %d: %s", progress.round, shown(resume))
+    # The strategy's summary needs the rates, which clients may be asked about.
     run.choose_rates(grid)
     run.strategy.summary()
+    return progress
 
 
 def _train(run: Run, progress: Progress, grid: Grid, number: int, config: ConfigRecord) -> None:
