@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
@@ -377,12 +376,17 @@ def _alone_in(folder: Path) -> Iterator[None]:
             os.close(handle)
 
 
-class Keeping(ABC):
+class Keeping:
     """The half of a :class:`~flwr_fco.server.run.Run` that reads and writes files."""
 
     strategy: Any
     state: Any
     private_mean: Any
+    #: Returns the model.
+    primal_arrays: Callable[[], ArrayRecord]
+    #: Returns the state, the arrays that pass through, and all parts; goes on from them.
+    _saved: Callable[[], Saved]
+    _take: Callable[[Saved], None]
 
     def _forget_files(self) -> None:
         self.progress: Progress | None = None
@@ -391,18 +395,6 @@ class Keeping(ABC):
         self.came_from: FilePath | None = None
         self._kept: Saved | None = None
         self._settings_digest, self._loaded = "", False
-
-    @abstractmethod
-    def primal_arrays(self) -> ArrayRecord:
-        """Return the model."""
-
-    @abstractmethod
-    def _saved(self) -> Saved:
-        """Return the state, the arrays that pass through, and all parts."""
-
-    @abstractmethod
-    def _take(self, saved: Saved) -> None:
-        """Go on from a state."""
 
     def save(self, path: FilePath) -> None:
         """Save the state and the current run to an ``.npz`` file; see this module.
