@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flwr_fco.algorithms.contract import Algorithm, choices, named
 from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
@@ -68,7 +66,7 @@ class Assembly:
         self.mean, beta = _mean(options), getattr(options, "server_momentum", 0.0)
         momentum = Momentum(beta, self.mean) if beta else None
         self.direction = momentum or self.mean
-        unmodified = self.untrained = self.graph = remembering = None
+        unmodified = self.untrained = self.graph = self.memories = remembering = None
         strategy: object = options
         if isinstance(strategy, groups.ClientOptions):
             check_unmodified(strategy)
@@ -81,7 +79,9 @@ class Assembly:
             self.graph = Graph(strategy.mixing)
         _check_memory(name, isinstance(strategy, groups.MemoryOptions), kind)
         if isinstance(strategy, groups.MemoryOptions):
-            remembering = Remembering(_memories(strategy, kind), isinstance(strategy, groups.EveryoneOptions), patience)
+            sparse, state, weighting = kind.sparse and options.wire.sparse, strategy.client_state, options.weighting
+            self.memories = ClientMemories(kind.memory, client_state=state, weighting=weighting, may_be_sparse=sparse)
+            remembering = Remembering(self.memories, isinstance(strategy, groups.EveryoneOptions), patience)
         waits = options.participation if isinstance(options.participation, choices.Everyone) else None
         self.everyone = None if waits is None else Everyone(name, remembering, waits)
         self.certifier = None if every is None else Certifier(self.inquiry, every)
@@ -105,14 +105,6 @@ class Assembly:
             "first gradients": FirstGradients(mail, remembering) if starts else None,
         }
         self.parts = {name: part for name, part in parts.items() if part is not None}
-        self.memories = None if remembering is None else remembering.memories
-
-
-def _memories(options: Any, kind: type[Algorithm]) -> ClientMemories:
-    sparse = kind.sparse and options.wire.sparse
-    return ClientMemories(
-        kind.memory, client_state=options.client_state, weighting=options.weighting, may_be_sparse=sparse
-    )
 
 
 def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
