@@ -139,9 +139,8 @@ class Inquiry(Part):
         ratio = bounds.ratio and (EVALUATION * bounds.ratio if question.kind == "validation" else bounds.ratio**2)
         good = current.without(good, metric_objections(losses, ratio, bounds, least=0.0) | objections)
         by_claim = options.weighting == "examples"
-        weights = checks.weights_of(
-            [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good], uniform=False
-        )
+        shares = [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good]
+        weights = checks.weights_of(shares, uniform=False)
         if not weights:
             return []
         return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=True)]

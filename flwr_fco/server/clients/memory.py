@@ -320,9 +320,8 @@ class ClientMemories:
             Whether the client has lost its memory and gets it again, if there is a ledger.
         """
         member = self.member(node)
-        if not restore or member.accepted < 0 or not self.ledger:
-            return ClientStamp(self.epoch, member.accepted, digest=member.digest)
-        return ClientStamp(self.epoch, member.accepted, self.memory(node.key), member.digest)
+        memory = self.memory(node.key) if restore and member.accepted >= 0 and self.ledger else None
+        return ClientStamp(self.epoch, member.accepted, memory, member.digest)
 
     def altered(self, node: Node) -> None:
         """Record that the accepted reply is not what a client has sent: its answers are altered in transit.

@@ -194,10 +194,9 @@ def _end_round(progress: Progress, number: int) -> bool:
 
 def _score(result: Result, number: int, evaluate_fn: EvaluateFunction | None, title: str) -> None:
     """Evaluate a round's model on the server."""
-    if evaluate_fn is None:
-        return
-    scores = as_metrics(evaluate_fn(number, result.arrays), "evaluate_fn", f" after round {number}")
-    _keep(result.evaluate_metrics_serverapp, number, scores, title)
+    if evaluate_fn is not None:
+        scores = as_metrics(evaluate_fn(number, result.arrays), "evaluate_fn", f" after round {number}")
+        _keep(result.evaluate_metrics_serverapp, number, scores, title)
 
 
 def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None, title: str) -> None:

@@ -72,9 +72,7 @@ class Output(NamedTuple):
 
     def finite(self) -> bool:
         """Whether the model is finite: a map's exponential, or a conversion to the user's dtype, may overflow."""
-        if not all_finite(self.point):
-            return False
-        return all(all_finite(array) for array in self.passed.values() if array.dtype.kind == "f")
+        return all(map(all_finite, (self.point, *(a for a in self.passed.values() if a.dtype.kind == "f"))))
 
 
 def check_state(algorithm: Algorithm, before: Any, after: Any) -> None:
