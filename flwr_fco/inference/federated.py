@@ -85,10 +85,8 @@ class Intervals(Choice):
         known = {name: j for j, name in enumerate(names)} | {j: j for j in range(len(names))}
         unknown = [column for column in self.columns if column not in known]
         if unknown:
-            raise ConfigurationError(
-                f"Intervals(columns=...) has {unknown[:5]}, which are no features; they are {', '.join(names[:10])}"
-                f"{', ...' * (len(names) > 10)}"
-            )
+            what = f"Intervals(columns=...) has {unknown[:5]}, which are no features"
+            raise ConfigurationError(f"{what}; they are {', '.join(names[:10])}{', ...' * (len(names) > 10)}")
         return [known[column] for column in self.columns]
 
 

@@ -207,6 +207,11 @@ class RateOptions:
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
+class StepOptions(RateOptions, WorkOptions):
+    """Options of a strategy whose clients take gradient steps, at a rate of theirs and one of the server."""
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
 class MemoryOptions:
     """Options of a strategy whose clients remember vectors between rounds.
 
@@ -407,6 +412,7 @@ def check_options(options: CommonOptions) -> None:
     if isinstance(options, ClientOptions) and options.client == "unmodified":
         options.client = Unmodified()
     options.__check__()
+    check_local_points(options)
 
 
 def _is_default(option: Field[Any], value: Any) -> bool:
