@@ -112,10 +112,8 @@ def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
     if has_options == bool(kind.memory):
         return
     if kind.memory:
-        raise ConfigurationError(
-            f"{name}: its clients remember {', '.join(kind.memory)} ({kind.__name__}.memory), so its options need "
-            "MemoryOptions among its base classes"
-        )
+        what = f"{name}: its clients remember {', '.join(kind.memory)} ({kind.__name__}.memory)"
+        raise ConfigurationError(f"{what}, so its options need MemoryOptions among its base classes")
     raise ConfigurationError(
         f"{name} takes MemoryOptions, but its clients remember nothing: give {kind.__name__} a `memory`, the names of "
         "what a client remembers, and `remember`; or leave MemoryOptions out"

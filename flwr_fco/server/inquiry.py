@@ -194,10 +194,8 @@ class Inquiry(Part):
         question = self.question("smoothness", primal, {"batch-size": float(batch_size)})
         answers = self.ask(grid, question, wanted=("l2", "l1", "convexity", "probed"))
         if not answers:
-            raise ConfigurationError(
-                f"{' and '.join(self._names)} cannot be chosen: no client has said how smooth its loss "
-                "is. The reasons are in `left_out`; give the rates by hand"
-            )
+            what = f"{' and '.join(self._names)} cannot be chosen: no client has said how smooth its loss is."
+            raise ConfigurationError(f"{what} The reasons are in `left_out`; give the rates by hand")
         l2, clipped = bounded_largest([answer.numbers["l2"] for answer in answers])
         l1, _ = bounded_largest([answer.numbers["l1"] for answer in answers])
         convexity = bounded_smallest([answer.numbers["convexity"] for answer in answers])
@@ -396,10 +394,8 @@ def smoothness_for(mirror_map: MirrorMap, l2: float, l1: float) -> tuple[float, 
     modulus = _modulus(mirror_map)
     if modulus > 0.0:
         return l2 / modulus, "weighted l2" if isinstance(mirror_map, DiagonalMetric) else "l2"
-    raise ConfigurationError(
-        f"no rate follows from theory for mirror_map={mirror_map!r}, which is not strongly convex everywhere; give "
-        "client_lr by hand"
-    )
+    what = f"no rate follows from theory for mirror_map={mirror_map!r}, which is not strongly convex everywhere"
+    raise ConfigurationError(f"{what}; give client_lr by hand")
 
 
 def _modulus(mirror_map: MirrorMap) -> float:

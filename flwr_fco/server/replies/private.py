@@ -181,9 +181,8 @@ class PrivateMean(Part):
             Those of the round, with weights.
         """
         if self._open is None:
-            raise ConfigurationError(
-                "the replies of a private round are aggregated once; call configure_train before aggregate_train"
-            )
+            what = "the replies of a private round are aggregated once"
+            raise ConfigurationError(f"{what}; call configure_train before aggregate_train")
         total, heard = np.zeros(self._open.size), set()
         for uplink in uplinks:
             key = None if uplink.node is None else uplink.node.key
@@ -239,9 +238,8 @@ class PrivateMean(Part):
         if "run" in arrays:
             rounds, noise_multiplier, denominator = arrays["run"].tolist()
             if expected is not None and int(rounds) != expected:
-                raise ConfigurationError(
-                    f"its privacy is accounted for {int(rounds)} rounds, and this run is to have {expected}"
-                )
+                what = f"its privacy is accounted for {int(rounds)} rounds"
+                raise ConfigurationError(f"{what}, and this run is to have {expected}")
             order = tuple((a, b) for a, b in arrays["order"].tolist())
             self._run = _Run(int(rounds), noise_multiplier, denominator, order)
         self._stream.from_arrays(under("noise/", arrays))

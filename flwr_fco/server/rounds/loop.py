@@ -105,10 +105,8 @@ def _prepare(
         run.resume(resume, progress)
         result.arrays = run.primal_arrays()
         if progress.round > num_rounds:
-            raise ConfigurationError(
-                f"num_rounds={num_rounds}, but {shown(resume)} is of round {progress.round}; num_rounds is the total, "
-                "with the rounds before the run was stopped"
-            )
+            what = f"num_rounds={num_rounds}, but {shown(resume)} is of round {progress.round}"
+            raise ConfigurationError(f"{what}; num_rounds is the total, with the rounds before the run was stopped")
     run.progress = progress
     log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)

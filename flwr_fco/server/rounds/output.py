@@ -87,10 +87,8 @@ def check_state(algorithm: Algorithm, before: Any, after: Any) -> None:
     if type(after) is not type(before):
         raise ConfigurationError(f"{who} {_kind_of(after)}; expected a {type(before).__name__}, as `init` returns")
     if after.round != before.round + 1:
-        raise ConfigurationError(
-            f"{who} a state with round={after.round!r} after round={before.round!r}; expected "
-            f"{before.round + 1}, the number of rounds that have counted"
-        )
+        what = f"{who} a state with round={after.round!r} after round={before.round!r}"
+        raise ConfigurationError(f"{what}; expected {before.round + 1}, the number of rounds that have counted")
 
 
 def check_point(algorithm: Algorithm, point: Any, size: int) -> None:
@@ -102,10 +100,8 @@ def check_point(algorithm: Algorithm, point: Any, size: int) -> None:
         If it has another shape.
     """
     if np.shape(point) != (size,):
-        raise ConfigurationError(
-            f"{type(algorithm).__name__}.retrieve returned {_kind_of(point)}; expected an array of shape "
-            f"({size},), the flat model"
-        )
+        what = f"{type(algorithm).__name__}.retrieve returned {_kind_of(point)}"
+        raise ConfigurationError(f"{what}; expected an array of shape ({size},), the flat model")
 
 
 def _kind_of(value: object) -> str:

@@ -180,16 +180,13 @@ def _check_origin(where: str, arrays: dict[str, NDArray[Any]], digest: str, opti
     """Reject what is no state, a damaged one, and one of another release, strategy or model, or of other options."""
     checksum = arrays.pop(_CHECKSUM, None)
     if checksum is None or _SETTINGS not in arrays:
-        raise ConfigurationError(
-            f"{where} is no saved state: it holds {', '.join(map(printable, sorted(arrays)[:8])) or 'nothing'}"
-        )
+        what = f"{where} is no saved state"
+        raise ConfigurationError(f"{what}: it holds {', '.join(map(printable, sorted(arrays)[:8])) or 'nothing'}")
     if str(checksum) != _checksum(arrays):
         raise ConfigurationError(f"{where} is damaged: its contents do not match its checksum. Take an earlier copy")
     if _FORMAT not in arrays or arrays[_FORMAT].shape or str(arrays[_FORMAT]) != str(_VERSION):
-        raise ConfigurationError(
-            f"{where} was saved by another release of flwr-fco, whose states this one does not read. Resume with the "
-            "release that wrote it, or start anew from the model"
-        )
+        what = f"{where} was saved by another release of flwr-fco, whose states this one does not read."
+        raise ConfigurationError(f"{what} Resume with the release that wrote it, or start anew from the model")
     try:
         theirs, ours = parse_json(str(arrays.get(_OPTIONS, "{}"))), parse_json(options)
     except ValueError:
@@ -198,15 +195,11 @@ def _check_origin(where: str, arrays: dict[str, NDArray[Any]], digest: str, opti
         names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
         pairs = [(name, theirs.get(name, "not there"), ours.get(name, "not there")) for name in names]
         differences = "; ".join(f"{name} was {before}, is {now}" for name, before, now in pairs)
-        raise ConfigurationError(
-            f"{where} was saved with other settings than this strategy's: {printable(differences)[:500]}. Resume with "
-            "the strategy that wrote it, or start anew from the model"
-        )
+        what = f"{where} was saved with other settings than this strategy's: {printable(differences)[:500]}."
+        raise ConfigurationError(f"{what} Resume with the strategy that wrote it, or start anew from the model")
     if str(arrays[_SETTINGS]) != digest:
-        raise ConfigurationError(
-            f"{where} was saved with other settings or for another model than this strategy's; "
-            "resume with the strategy that wrote it"
-        )
+        what = f"{where} was saved with other settings or for another model than this strategy's"
+        raise ConfigurationError(f"{what}; resume with the strategy that wrote it")
 
 
 try:
@@ -319,11 +312,9 @@ class Claims:
     def _require(self, place: str, owner: str | None) -> None:
         """Require an owner; a file that was removed is written again."""
         if owner == _DAMAGED != self._seen[place].owner:
-            raise TakenOverError(
-                f"{shown(place)} holds no saved run any more: something else has written there, or the disk is "
-                "damaged; this run ends, because nobody can say which rounds were done from it. Resume from an earlier "
-                "copy"
-            )
+            what = f"{shown(place)} holds no saved run any more: something else has written there"
+            advice = "or the disk is damaged; this run ends, because nobody can say which rounds were done from it."
+            raise TakenOverError(f"{what}, {advice} Resume from an earlier copy")
         if owner is not None and owner != self._seen[place].owner:
             raise TakenOverError(
                 f"{shown(place)} is another run's now, which was resumed from it or begun there after this run had "
@@ -456,10 +447,8 @@ class Keeping:
         self.claims.see(path)
         saved = self.read_state(path)
         if not saved.parts[_RUN]:
-            raise ConfigurationError(
-                f"{shown(path)} holds a state without the run that it is of, so there is nothing to go on with; "
-                "expected a file of flwr_fco.callbacks.Checkpoint"
-            )
+            what = f"{shown(path)} holds a state without the run that it is of, so there is nothing to go on with"
+            raise ConfigurationError(f"{what}; expected a file of flwr_fco.callbacks.Checkpoint")
         self._restore(path, saved, progress)
         self.came_from = path
         if self.private_mean is not None:
@@ -494,9 +483,8 @@ class Keeping:
         try:
             return _content(arrays, like)
         except (KeyError, ValueError) as error:
-            raise ConfigurationError(
-                f"{where} does not hold a state of this strategy: {error}. Resume with the strategy that wrote it"
-            ) from error
+            what = f"{where} does not hold a state of this strategy"
+            raise ConfigurationError(f"{what}: {error}. Resume with the strategy that wrote it") from error
 
     def keep_state(self) -> None:
         """Keep a copy of the state, for :meth:`roll_back`."""
