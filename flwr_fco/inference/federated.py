@@ -162,9 +162,10 @@ class OwnEstimates:
         run = run_of(replace(self.strategy))
         run.prepare(initial_arrays)
         size = run.plan.layout.size
+        question = run.inquiry.question(ESTIMATES, np.zeros(size))
         shapes = {"estimate": (size,), "error": (size,)}
         wanted = ("told", "events", "others", "weighted", "intercepts")
-        answers = run.inquiry.ask(grid, ESTIMATES, np.zeros(size), wanted=wanted, shapes=shapes)
+        answers = run.inquiry.ask(grid, question, wanted=wanted, shapes=shapes)
         weighted = [f"partition {answer.partition}" for answer in answers if answer.numbers["weighted"]]
         if weighted:
             raise ConfigurationError(
@@ -441,8 +442,8 @@ class Trends:
         run = run_of(replace(self.strategy))
         run.prepare(initial_arrays)
         size = self.sums.point.size
-        wanted, shapes = ("squares", "events"), {"trend": (size,)}
-        answers = run.inquiry.ask(grid, TREND, self.sums.point, wanted=wanted, shapes=shapes)
+        question = run.inquiry.question(TREND, self.sums.point)
+        answers = run.inquiry.ask(grid, question, wanted=("squares", "events"), shapes={"trend": (size,)})
         if len(answers) < self.sums.sites or not all(map(_is_possible, answers)):
             return np.full(size, math.nan), math.nan
         return proportional(self.sums, answers)

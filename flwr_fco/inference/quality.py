@@ -97,7 +97,8 @@ class Judged:
         run.mail.schemas.own = self.names
 
         def ask(kind: str, wanted: Sequence[str], numbers: dict[str, float], shapes: Any = ()) -> list[Answer]:
-            return run.inquiry.ask(grid, kind, self.point, numbers=numbers, wanted=wanted, shapes=dict(shapes))
+            question = run.inquiry.question(kind, self.point, numbers)
+            return run.inquiry.ask(grid, question, wanted=wanted, shapes=dict(shapes))
 
         answers, doubted = _possible(ask(QUALITY, _WANTED, {}), self.sites)
         left_out = [f"partition {row.partition_id}: {row.first_line}" for row in run.left_out]

@@ -390,8 +390,8 @@ class Federated(Judges, Solves):
 
     def _answers(self, asking: Any, grid: Any, numbers: dict[str, float], shapes: dict[str, Any]) -> list[Any]:
         """Ask all sites about their loss at 0 and their columns."""
-        zero, about = np.zeros(asking.plan.layout.size), {"numbers": numbers, "wanted": ("loss",), "shapes": shapes}
-        answers: list[Any] = asking.inquiry.ask(grid, "gradient", zero, **about)
+        question = asking.inquiry.question("gradient", np.zeros(asking.plan.layout.size), numbers)
+        answers: list[Any] = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
         if len(answers) < self.num_clients:
             raise self._too_few(len(answers), [(row.partition_id, row.first_line) for row in asking.left_out])
         return answers
