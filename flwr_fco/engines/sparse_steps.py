@@ -129,14 +129,11 @@ class Shard:
         last = np.empty(move.size, dtype=np.int64)
         steps, rows = 0, len(data.targets)
         assert isinstance(data.design, SparseDesign)
-        starts, indices, values = data.design.rows_data
         for order in shuffled_epochs(rows, rng, work):
             check_time(steps)
             steps += lazy_dual_averaging(
                 data.link == "logistic",
-                starts,
-                indices,
-                values,
+                data.design.rows_data,
                 data.intercept,
                 data.targets,
                 order,

@@ -23,6 +23,8 @@ from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
 
 #: The method by which retrieve computes its minimiser.
 RetrievalMethod = Literal["closed form", "root find", "refused"]
+#: Numbers of coordinates.
+Indices = NDArray[np.integer[Any]]
 
 
 class MirrorMap(Specified, ABC):
@@ -91,7 +93,7 @@ class MirrorMap(Specified, ABC):
             If t is negative or not finite, or no point of h's domain satisfies psi's constraints.
         """
 
-    def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
+    def at(self, regularizer: BoundRegularizer, indices: Indices) -> Coordinates | None:
         """Return h and psi at some coordinates, or None if one of them is not a sum over coordinates.
 
         Parameters
@@ -104,12 +106,7 @@ class MirrorMap(Specified, ABC):
         return None
 
     def retrieve_at(
-        self,
-        z: Vector,
-        t: float,
-        regularizer: BoundRegularizer,
-        indices: NDArray[np.integer[Any]],
-        out: Vector | None = None,
+        self, z: Vector, t: float, regularizer: BoundRegularizer, indices: Indices, out: Vector | None = None
     ) -> Vector:
         """Return some coordinates of :meth:`retrieve`, computing only these.
 
@@ -259,7 +256,7 @@ class Euclidean(MirrorMap):
         thresholds = l1_thresholds(regularizer)
         return None if type(self) is not Euclidean or thresholds is None else Retrieval(thresholds)
 
-    def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
+    def at(self, regularizer: BoundRegularizer, indices: Indices) -> Coordinates | None:
         return Coordinates.of(self, None, regularizer, indices) if type(self) is Euclidean else None
 
 
@@ -279,7 +276,7 @@ class Block(NamedTuple):
         return self.place == slice(None)
 
 
-def terms_at(terms: SeparableTerms, indices: NDArray[np.integer[Any]]) -> SeparableTerms:
+def terms_at(terms: SeparableTerms, indices: Indices) -> SeparableTerms:
     """Return the terms at some coordinates."""
     return SeparableTerms(*(field[indices] if isinstance(field, np.ndarray) else field for field in terms))
 
@@ -311,11 +308,7 @@ class Coordinates(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        geometry: MirrorMap,
-        restricted: TermwiseMap | None,
-        regularizer: BoundRegularizer,
-        indices: NDArray[np.integer[Any]],
+        cls, geometry: MirrorMap, restricted: TermwiseMap | None, regularizer: BoundRegularizer, indices: Indices
     ) -> Self | None:
         """Return h and psi at some coordinates, or None if psi is not a sum over coordinates."""
         parts = _split(regularizer, (regularizer.layout.size,))
@@ -329,9 +322,7 @@ class Coordinates(NamedTuple):
         """Return the same coordinates without psi."""
         return self._replace(terms=SeparableTerms())
 
-    def retrieve(
-        self, z: Vector, t: float, positions: NDArray[np.integer[Any]] | None = None, out: Vector | None = None
-    ) -> Vector:
+    def retrieve(self, z: Vector, t: float, positions: Indices | None = None, out: Vector | None = None) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at some of them.
 
         Parameters
@@ -420,11 +411,11 @@ class TermwiseMap(MirrorMap):
     def check_layout(self, layout: Layout) -> None:
         self.check_size(layout.size)
 
-    def restrict(self, place: slice | NDArray[np.integer[Any]]) -> TermwiseMap:
+    def restrict(self, place: slice | Indices) -> TermwiseMap:
         """Return the map on a part of the vector (called only if h is separable)."""
         return self
 
-    def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
+    def at(self, regularizer: BoundRegularizer, indices: Indices) -> Coordinates | None:
         return Coordinates.of(self, self.restrict(indices), regularizer, indices) if self.separable else None
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:

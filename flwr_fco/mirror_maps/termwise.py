@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import POSITIVE
@@ -15,7 +14,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.kernels.prox import soft
-from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, TermwiseMap, l1_thresholds
+from flwr_fco.mirror_maps.base import Ball, Block, Indices, RetrievalMethod, TermwiseMap, l1_thresholds
 from flwr_fco.regularizers.base import BoundRegularizer, Terms
 from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.validation import frozen_array, number
@@ -85,7 +84,7 @@ class DiagonalMetric(TermwiseMap):
         kernels.diagonal_terms(z, self.weights, out, *terms)
         return True
 
-    def restrict(self, place: slice | NDArray[np.integer[Any]]) -> DiagonalMetric:
+    def restrict(self, place: slice | Indices) -> DiagonalMetric:
         return DiagonalMetric(self.weights[place])
 
     def check_size(self, size: int) -> None:

@@ -18,7 +18,8 @@ from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.duality import duality_terms
-from flwr_fco.regularizers import L1, BoundRegularizer, Regularizer
+from flwr_fco.regularizers import L1
+from flwr_fco.regularizers.base import Psi, bound_to
 from flwr_fco.wire.questions import Answer
 
 
@@ -67,7 +68,7 @@ def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = 
 
 
 def composite_objective(
-    objectives: Sequence[Objective], weights: ArrayLike | None, regularizer: Regularizer | BoundRegularizer, w: Vector
+    objectives: Sequence[Objective], weights: ArrayLike | None, regularizer: Psi, w: Vector
 ) -> float:
     """Return Phi(w) = sum_m p_m F_m(w) + psi(w).
 
@@ -102,7 +103,7 @@ def composite_objective(
     """
     shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
     smooth = sum(share * objective.value(w) for share, objective in zip(shares, objectives, strict=True))
-    return float(smooth + _bound(regularizer, objectives).value(w))
+    return float(smooth + bound_to(regularizer, objectives[0].layout).value(w))
 
 
 def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, w: Vector) -> Vector:
@@ -145,7 +146,7 @@ def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, 
 def stationarity(
     objectives: Sequence[Objective],
     weights: ArrayLike | None,
-    regularizer: Regularizer | BoundRegularizer,
+    regularizer: Psi,
     w: Vector,
     *,
     lipschitz: float | None = None,
@@ -183,8 +184,8 @@ def stationarity(
     shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
     if lipschitz is None:
         lipschitz = sum(float(p) * objective.lipschitz() for p, objective in zip(shares, objectives, strict=True))
-    forward = w - pooled_gradient(objectives, shares, w) / lipschitz
-    return lipschitz * float(np.linalg.norm(w - _bound(regularizer, objectives).prox(forward, 1.0 / lipschitz)))
+    psi, forward = bound_to(regularizer, objectives[0].layout), w - pooled_gradient(objectives, shares, w) / lipschitz
+    return lipschitz * float(np.linalg.norm(w - psi.prox(forward, 1.0 / lipschitz)))
 
 
 def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None, strength: float, w: Vector) -> float:
@@ -273,9 +274,7 @@ def logistic_duality_gap(
     return _gap(certify(clients, weights, L1(strength), w))
 
 
-def certify(
-    objectives: Sequence[Objective], weights: ArrayLike | None, regularizer: Regularizer | BoundRegularizer, w: Vector
-) -> Certificate:
+def certify(objectives: Sequence[Objective], weights: ArrayLike | None, regularizer: Psi, w: Vector) -> Certificate:
     """Return a certificate for a point: a duality gap if the problem has one, otherwise a residual.
 
     The mathematics is the same as in a federated pass; :mod:`flwr_fco.certificates` lists the losses and psi with a
@@ -316,7 +315,7 @@ def certify(
             return answers
         return [Answer(*duality_terms(objective, at, request.numbers), weight=share) for share, objective in parts]
 
-    return settle(certificate(_bound(regularizer, objectives), w), ask)
+    return settle(certificate(bound_to(regularizer, objectives[0].layout), w), ask)
 
 
 def _gap(certified: Certificate) -> float:
@@ -340,7 +339,3 @@ def _same_options(
             raise ConfigurationError(f"the objectives differ in {option}: {sorted(values)}; expected one value for all")
     checked("strength", strength, float, NON_NEGATIVE)
     return objectives
-
-
-def _bound(regularizer: Regularizer | BoundRegularizer, objectives: Sequence[Objective]) -> BoundRegularizer:
-    return regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)

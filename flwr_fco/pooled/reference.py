@@ -25,7 +25,7 @@ from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.design import stacked
 from flwr_fco.pooled.certificates import client_weights, pooled_gradient
-from flwr_fco.regularizers import BoundRegularizer, Regularizer
+from flwr_fco.regularizers.base import BoundRegularizer, Psi, bound_to
 
 #: Norm of the mapping, relative to its norm at the start, below which only rounding errors are left.
 _ROUNDING = 1e-14
@@ -33,7 +33,7 @@ _ROUNDING = 1e-14
 
 def centralized_solution(
     objectives: Sequence[Objective],
-    regularizer: Regularizer | BoundRegularizer,
+    regularizer: Psi,
     weights: ArrayLike | None = None,
     tol: float = 1e-10,
     *,
@@ -90,7 +90,7 @@ def centralized_solution(
     array([1.5, 0. ])
     """
     shares = client_weights(objectives, weights)
-    psi = regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
+    psi = bound_to(regularizer, objectives[0].layout)
     _check_solvable(psi, objectives)
 
     def value(point: Vector) -> float:
@@ -158,7 +158,7 @@ def _check_solvable(psi: BoundRegularizer, objectives: Sequence[Objective]) -> N
 
 def sklearn_solution(
     objectives: Sequence[Objective],
-    regularizer: Regularizer | BoundRegularizer,
+    regularizer: Psi,
     weights: ArrayLike | None = None,
     *,
     tol: float = 1e-12,
@@ -284,10 +284,10 @@ def _labels(clients: Sequence[Any]) -> NDArray[np.int64]:
     return labels
 
 
-def _elastic_net(regularizer: Regularizer | BoundRegularizer, objective: Objective) -> tuple[float, float]:
+def _elastic_net(regularizer: Psi, objective: Objective) -> tuple[float, float]:
     """Return strength and ridge of a psi that is equal on all coefficients and 0 on the intercept."""
     layout = objective.layout
-    psi = regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(layout)
+    psi = bound_to(regularizer, layout)
     terms = psi.separable_terms((layout.size,))
     if terms is not None:
         threshold, shrinkage, lower, upper = (np.broadcast_to(term, (layout.size,)) for term in terms)
