@@ -553,42 +553,32 @@ def _find_multiplier(mirror_map: TermwiseMap, z: Vector, block: Block, terms: Te
     direction = np.zeros(z.size)
     weights = getattr(ball, "weights", None)
     direction[place] = 1.0 if weights is None else np.broadcast_to(weights, block.shape).reshape(-1)
-    solve = mirror_map.solve
-    measure: Callable[[float], float]
-    if isinstance(ball, L1Ball):
-        threshold = _spread(terms.threshold, z.size)
-
-        def measure(multiplier: float) -> float:
-            solve(z, terms._replace(threshold=threshold + multiplier * direction), out)
-            return float(np.abs(out) @ direction)
-
-    elif isinstance(ball, L2Ball):
-        shrinkage = _spread(terms.shrinkage, z.size)
-
-        def measure(multiplier: float) -> float:
-            solve(z, terms._replace(shrinkage=shrinkage + multiplier * direction), out)
-            largest = float(np.abs(out[place]).max(initial=0.0))
-            return largest * float(np.linalg.norm(out[place] / largest)) if 0.0 < largest < math.inf else largest
-
-    else:
+    is_l2, equality = isinstance(ball, L2Ball), isinstance(ball, Simplex)
+    term = "shrinkage" if is_l2 else "threshold"
+    start = _spread(getattr(terms, term), z.size)
+    if equality:
         lower = _spread(terms.lower, z.size)
         lower[place] = np.maximum(lower[place], 0.0)
+        terms = terms._replace(lower=lower)
 
-        def measure(multiplier: float) -> float:
-            solve(z - multiplier * direction, terms._replace(lower=lower), out)
-            return float(out[place].sum())
+    def measure(multiplier: float) -> float:
+        moved = multiplier * direction
+        mirror_map.solve(*((z - moved, terms) if equality else (z, terms._replace(**{term: start + moved}))), out)
+        if not is_l2:
+            return float(out[place].sum() if equality else np.abs(out) @ direction)
+        largest = float(np.abs(out[place]).max(initial=0.0))
+        return largest * float(np.linalg.norm(out[place] / largest)) if 0.0 < largest < math.inf else largest
 
     if not np.isfinite(z).all():
         out[:] = np.nan
         return True
-    equality = isinstance(ball, Simplex)
-    scale = 1.0 if isinstance(ball, L2Ball) else float(np.abs(z).max(initial=0.0)) or 1.0
+    scale = 1.0 if is_l2 else float(np.abs(z).max(initial=0.0)) or 1.0
     # A shrinkage is multiplied by other numbers, so its limit is far from overflow.
-    limit = 1e200 if isinstance(ball, L2Ball) else sys.float_info.max
+    limit = 1e200 if is_l2 else sys.float_info.max
     if not _decreasing_root(measure, ball.radius, scale, limit, equality=equality):
         return False
     # Correct the rounding error of the multiplier: 1e-16 relative, larger only if the duals are huge.
-    size = float(np.linalg.norm(out[place])) if isinstance(ball, L2Ball) else float(np.abs(out) @ direction)
+    size = float(np.linalg.norm(out[place])) if is_l2 else float(np.abs(out) @ direction)
     if equality or size > ball.radius:
         out[place] *= ball.radius / size
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -180,12 +181,7 @@ class LpNorm(FlatRegularizer):
 
     kind: ClassVar[str] = "lp"
     strength: float = field(metadata=NON_NEGATIVE)
-    p: float
-
-    def __post_init__(self) -> None:
-        """Validate the fields."""
-        super().__post_init__()
-        object.__setattr__(self, "p", number(self, "p", self.p, _BETWEEN_L1_AND_L2))
+    p: float = field(metadata={"check": partial(number, within=_BETWEEN_L1_AND_L2)})
 
     @property
     def _dual(self) -> float:
@@ -416,12 +412,7 @@ class Monotone(_Sequence):
 
     kind: ClassVar[str] = "monotone"
     constraint: ClassVar[bool] = True
-    increasing: bool = True
-
-    def __post_init__(self) -> None:
-        """Validate the field."""
-        if not isinstance(self.increasing, bool):
-            raise ConfigurationError(f"Monotone(increasing={self.increasing!r}): expected True or False")
+    increasing: bool = field(default=True, metadata={"check": partial(number, within=None, kind=bool)})
 
     def value(self, w: Array) -> float:
         """Return 0.0 if the sequence is monotone, else inf."""
