@@ -16,6 +16,7 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import is_missing
 from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.losses import add_scalar_gradient
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
 from flwr_fco.objectives.design import CHUNK, Design, LinearData, SparseDesign, check_finite, dense
 
@@ -143,7 +144,8 @@ class LinearModel(Objective):
 
     def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
         """Add scale times the gradient on rows of dense features to `out`, by a compiled loop; `out` may be `w`."""
-        raise NotImplementedError
+        logistic, factor, shrinkage = self._link == "logistic", self._factor * scale, self.l2 * scale
+        add_scalar_gradient(logistic, self.design.matrix, self._targets, rows, w, factor, shrinkage, out)
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""

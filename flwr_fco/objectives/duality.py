@@ -39,6 +39,8 @@ from flwr_fco.objectives.base import DualTerms, Objective
 from flwr_fco.objectives.design import LinearData
 from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
 
+#: Facts that a loss has of itself.
+_OF_LOSS = ("link", "outputs", "intercept", "l2", "factor")
 #: Intercepts that are tried until one is large enough.
 _LENGTHS = 4.0 ** np.arange(25)
 
@@ -180,16 +182,16 @@ def _mean(data: LinearData, each: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _facts(objective: Objective, data: LinearData | DualTerms | None, w: Vector) -> dict[str, float]:
-    facts = dict.fromkeys(("link", "outputs", "intercept", "l2", "factor", "slope"), 0.0)
+    facts = dict.fromkeys((*_OF_LOSS, "slope"), 0.0)
     facts["loss"] = float(objective.value(w))
     if isinstance(data, DualTerms):
         count = num_intercepts(objective.layout)
-        facts["link"], facts["outputs"] = float(LINKS.index(data.link)), float(max(1, count))
-        facts["intercept"], facts["l2"] = float(count > 0), float(data.l2)
-        facts["factor"] = float(1 + int.from_bytes(hashlib.sha256(data.kind.encode()).digest()[:6], "big"))
+        digest = 1 + int.from_bytes(hashlib.sha256(data.kind.encode()).digest()[:6], "big")
+        known: tuple[float, ...] = LINKS.index(data.link), max(1, count), count > 0, data.l2, digest
+        facts.update(zip(_OF_LOSS, map(float, known), strict=True))
     elif data is not None:
-        facts["link"], facts["outputs"] = float(LINKS.index(data.link)), float(data.num_outputs)
-        facts["intercept"], facts["l2"], facts["factor"] = float(data.intercept), data.l2, data.factor
+        known = LINKS.index(data.link), data.num_outputs, data.intercept, data.l2, data.factor
+        facts.update(zip(_OF_LOSS, map(float, known), strict=True))
         if data.link == "identity":
             facts["slope"] = float(data.factor * _mean(data, data.design.predict(w) - data.targets))
     return facts

@@ -226,8 +226,7 @@ def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None
     >>> lasso_duality_gap([client], None, 0.5, np.array([0.0, 0.0]))
     1.125
     """
-    clients = _same_options(objectives, (LeastSquares, TraceRegression), ("scale", "l2", "intercept"), strength)
-    return _gap(certify(clients, weights, L1(strength), w))
+    return _l1_gap(objectives, weights, strength, w, (LeastSquares, TraceRegression))
 
 
 def logistic_duality_gap(
@@ -270,8 +269,7 @@ def logistic_duality_gap(
     >>> logistic_duality_gap([client], None, 0.25, np.zeros(2)) > 0.1
     True
     """
-    clients = _same_options(objectives, (Logistic, MultinomialLogistic), ("l2", "intercept"), strength)
-    return _gap(certify(clients, weights, L1(strength), w))
+    return _l1_gap(objectives, weights, strength, w, (Logistic, MultinomialLogistic))
 
 
 def certify(objectives: Sequence[Objective], weights: ArrayLike | None, regularizer: Psi, w: Vector) -> Certificate:
@@ -318,24 +316,26 @@ def certify(objectives: Sequence[Objective], weights: ArrayLike | None, regulari
     return settle(certificate(bound_to(regularizer, objectives[0].layout), w), ask)
 
 
-def _gap(certified: Certificate) -> float:
-    """Return the duality gap; at strength 0 the dual point 0 gives Phi(w), as these losses are never negative."""
+def _l1_gap(
+    objectives: Sequence[Objective], weights: ArrayLike | None, strength: float, w: Vector, classes: tuple[type, ...]
+) -> float:
+    same_options(objectives, classes, "stationarity() works for any objective.")
+    checked("strength", strength, float, NON_NEGATIVE)
+    certified = certify(objectives, weights, L1(strength), w)
+    # At strength 0 the dual point 0 gives Phi(w), as these losses are never negative.
     return certified.value if certified.kind == "duality-gap" else certified.objective
 
 
-def _same_options(
-    objectives: Sequence[Objective], classes: tuple[type, ...], options: tuple[str, ...], strength: float
-) -> Sequence[Any]:
-    """Check that the objectives have the same class and options, and return them."""
+def same_options(objectives: Sequence[Objective], classes: tuple[type, ...], instead: str) -> list[Any]:
+    """Return the objectives, if they are all of one of these classes and have the same options."""
     kinds = {type(objective) for objective in objectives}
     if len(kinds) > 1 or not all(issubclass(kind, classes) for kind in kinds):
         raise ConfigurationError(
-            f"the objectives are {', '.join(sorted(kind.__name__ for kind in kinds))}; expected all to be "
-            f"{' or all '.join(cls.__name__ for cls in classes)}. stationarity() works for any objective."
+            f"the objectives are {sorted(kind.__name__ for kind in kinds)}; expected all to be "
+            f"{' or all '.join(cls.__name__ for cls in classes)}. {instead}"
         )
-    for option in options:
-        values = {getattr(objective, option) for objective in objectives}
+    for option in ("scale", "l2", "intercept"):
+        values = {str(getattr(objective, option, None)) for objective in objectives}
         if len(values) > 1:
             raise ConfigurationError(f"the objectives differ in {option}: {sorted(values)}; expected one value for all")
-    checked("strength", strength, float, NON_NEGATIVE)
-    return objectives
+    return list(objectives)

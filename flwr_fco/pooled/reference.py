@@ -24,7 +24,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.design import stacked
-from flwr_fco.pooled.certificates import client_weights, pooled_gradient
+from flwr_fco.pooled.certificates import client_weights, pooled_gradient, same_options
 from flwr_fco.regularizers.base import BoundRegularizer, Psi, bound_to
 
 #: Norm of the mapping, relative to its norm at the start, below which only rounding errors are left.
@@ -206,7 +206,10 @@ def sklearn_solution(
     from sklearn.utils.fixes import parse_version
 
     shares = client_weights(objectives, weights)
-    clients = _alike(objectives)
+    losses = (LeastSquares, TraceRegression, Logistic, MultinomialLogistic)
+    clients = same_options(objectives, losses, "centralized_solution() takes any.")
+    if any(client._offset is not None for client in clients):
+        raise ConfigurationError("scikit-learn's logistic regression has no offset. centralized_solution() takes any.")
     first = clients[0]
     strength, ridge = _elastic_net(regularizer, first)
     ridge += first.l2
@@ -220,53 +223,19 @@ def sklearn_solution(
         ]
     )
     share, total = strength / (strength + ridge), strength + ridge
+    options: dict[str, Any]
     if isinstance(first, LeastSquares | TraceRegression):
-        model = ElasticNet(
-            alpha=total / (2.0 * first.scale),
-            l1_ratio=share,
-            fit_intercept=first.intercept,
-            tol=tol,
-            max_iter=max_iterations,
-        )
-        targets = np.concatenate([c._targets for c in clients if isinstance(c, LeastSquares | TraceRegression)])
-        model.fit(features, targets, sample_weight=sample_weights)
-        coefficients = np.asarray(model.coef_)
+        options = {"alpha": total / (2.0 * first.scale)}
+        model, targets = ElasticNet, np.concatenate([client._targets for client in clients])
     else:
-        options = {} if parse_version(sklearn.__version__) >= parse_version("1.8") else {"penalty": "elasticnet"}
-        model = LogisticRegression(
-            C=1.0 / (n * total),
-            l1_ratio=share,
-            solver="saga",
-            fit_intercept=first.intercept,
-            tol=tol,
-            max_iter=max_iterations,
-            random_state=0,
-            **options,
-        )
-        model.fit(features, _labels(clients), sample_weight=sample_weights)
-        coefficients = np.asarray(model.coef_).T
+        options = {"C": 1.0 / (n * total), "solver": "saga", "random_state": 0}
+        if parse_version(sklearn.__version__) < parse_version("1.8"):
+            options["penalty"] = "elasticnet"
+        model, targets = LogisticRegression, _labels(clients)
+    model = model(l1_ratio=share, fit_intercept=first.intercept, tol=tol, max_iter=max_iterations, **options)
+    model.fit(features, targets, sample_weight=sample_weights)
+    coefficients = np.asarray(model.coef_).T
     return np.concatenate([coefficients.reshape(-1), np.atleast_1d(model.intercept_) if first.intercept else []])
-
-
-def _alike(objectives: Sequence[Objective]) -> list[Any]:
-    """Return the objectives, if scikit-learn has their loss and all have the same options."""
-    first = objectives[0]
-    if not isinstance(first, LeastSquares | TraceRegression | Logistic | MultinomialLogistic) or any(
-        type(objective) is not type(first) for objective in objectives
-    ):
-        raise ConfigurationError(
-            f"the objectives are {sorted({type(objective).__name__ for objective in objectives})}; expected all "
-            "LeastSquares, all TraceRegression, all Logistic or all MultinomialLogistic. "
-            "centralized_solution() takes any."
-        )
-    clients = [objective for objective in objectives if isinstance(objective, type(first))]
-    if any(client._offset is not None for client in clients):
-        raise ConfigurationError("scikit-learn's logistic regression has no offset. centralized_solution() takes any.")
-    for option in ("l2", "intercept", "scale"):
-        values = {getattr(client, option, None) for client in clients}
-        if len(values) > 1:
-            raise ConfigurationError(f"the objectives differ in {option}: {sorted(map(str, values))}")
-    return clients
 
 
 def _labels(clients: Sequence[Any]) -> NDArray[np.int64]:
