@@ -613,36 +613,30 @@ def _decreasing_root(
         if abs(theta) > limit:
             return abs(far[1]) <= 1e-12
         near, far = far, (theta, excess(theta))
-    high, low = (near, far) if sign > 0.0 else (far, near)
-    # The measure is too large at high and too small at low; value_* are the excesses for regula falsi.
-    value_high, value_low = high[1], low[1]
-    last = 0
-    width = abs(high[0] - low[0])
+    # The measure is too small at the first place and too large at the second; regula falsi takes the weights.
+    (a, value_a), (b, value_b) = (far, near) if sign > 0.0 else (near, far)
+    places, values, weights = [a, b], [value_a, value_b], [value_a, value_b]
+    last, width = -1, abs(b - a)
     for step in range(2000):
-        theta = high[0] + (low[0] - high[0]) * (value_high / (value_high - value_low))
+        low, high = places
+        theta = high + (low - high) * (weights[1] / (weights[1] - weights[0]))
         if step % 3 == 2:
-            if abs(high[0] - low[0]) > 0.5 * width:
-                theta = 0.5 * high[0] + 0.5 * low[0]
-            width = abs(high[0] - low[0])
-        left, right = min(high[0], low[0]), max(high[0], low[0])
-        if not left < theta < right:
-            theta = 0.5 * left + 0.5 * right
-        if not left < theta < right:
+            if abs(high - low) > 0.5 * width:
+                theta = 0.5 * high + 0.5 * low
+            width = abs(high - low)
+        if not min(places) < theta < max(places):
+            theta = 0.5 * low + 0.5 * high
+        if not min(places) < theta < max(places):
             break
         value = excess(theta)
         if abs(value) <= 1e-16:
             return True
-        if value > 0.0:
-            high = (theta, value)
-            value_high = value
-            value_low = value_low / 2.0 if last == 1 else low[1]
-            last = 1
-        else:
-            low = (theta, value)
-            value_low = value
-            value_high = value_high / 2.0 if last == -1 else high[1]
-            last = -1
-    measure(high[0])
+        side = int(value > 0.0)
+        places[side] = theta
+        values[side] = weights[side] = value
+        weights[1 - side] = weights[1 - side] / 2.0 if last == side else values[1 - side]
+        last = side
+    measure(places[1])
     return True
 
 

@@ -18,14 +18,12 @@ from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_scalar_gradient
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
-from flwr_fco.objectives.design import CHUNK, Design, LinearData, SparseDesign, check_finite, dense
+from flwr_fco.objectives.design import CHUNK, Design, LinearData, Scores, SparseDesign, check_finite, dense
 
 #: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
 LARGEST_GRAM = 2048
 #: Relative tolerance of Lanczos; its estimate, a lower bound, is increased by this factor.
 LANCZOS_TOLERANCE = 1e-9
-
-Scores = NDArray[np.float64]
 
 
 class LinearModel(Objective):

@@ -11,9 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
+from flwr_fco.objectives._linear import LinearModel, as_targets
 from flwr_fco.objectives.base import DualTerms
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import Design, Scores
 
 _SCALE = {
     "range": (POSITIVE["range"][0], "a finite number > 0: 1.0 for mean squares, 0.5 for scikit-learn's convention")

@@ -12,9 +12,9 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
-from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, as_strata, as_targets, examples_of
+from flwr_fco.objectives._linear import LinearModel, as_labels, as_strata, as_targets, examples_of
 from flwr_fco.objectives.base import Batch, DualTerms
-from flwr_fco.objectives.design import Design, dense
+from flwr_fco.objectives.design import Design, Scores, dense
 
 
 class _RiskSets(NamedTuple):

@@ -22,8 +22,11 @@ from flwr_fco.regularizers import L1
 from flwr_fco.regularizers.base import Psi, bound_to
 from flwr_fco.wire.questions import Answer
 
+#: An objective of each client.
+Clients = Sequence[Objective]
 
-def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = None) -> Vector:
+
+def client_weights(objectives: Clients, weights: ArrayLike | None = None) -> Vector:
     """Return the weights p_m of the clients, which sum to 1.
 
     Parameters
@@ -67,9 +70,7 @@ def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = 
     return np.asarray(shares / shares.sum())
 
 
-def composite_objective(
-    objectives: Sequence[Objective], weights: ArrayLike | None, regularizer: Psi, w: Vector
-) -> float:
+def composite_objective(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector) -> float:
     """Return Phi(w) = sum_m p_m F_m(w) + psi(w).
 
     Parameters
@@ -106,7 +107,7 @@ def composite_objective(
     return float(smooth + bound_to(regularizer, objectives[0].layout).value(w))
 
 
-def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, w: Vector) -> Vector:
+def pooled_gradient(objectives: Clients, weights: ArrayLike | None, w: Vector) -> Vector:
     """Return sum_m p_m grad F_m(w).
 
     Parameters
@@ -144,12 +145,7 @@ def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, 
 
 
 def stationarity(
-    objectives: Sequence[Objective],
-    weights: ArrayLike | None,
-    regularizer: Psi,
-    w: Vector,
-    *,
-    lipschitz: float | None = None,
+    objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector, *, lipschitz: float | None = None
 ) -> float:
     """Return the norm of the proximal gradient mapping, L ||w - prox_{psi/L}(w - grad F(w) / L)||.
 
@@ -188,7 +184,7 @@ def stationarity(
     return lipschitz * float(np.linalg.norm(w - psi.prox(forward, 1.0 / lipschitz)))
 
 
-def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None, strength: float, w: Vector) -> float:
+def lasso_duality_gap(objectives: Clients, weights: ArrayLike | None, strength: float, w: Vector) -> float:
     """Return a bound on Phi(w) - min Phi for least squares with an l1 norm, from a dual feasible point.
 
     Phi(w, b) = sum_m p_m F_m(w, b) + strength * ||w||_1. Let theta_i = s_i f'(<x_i, w> + b), where s_i is the weight of
@@ -229,9 +225,7 @@ def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None
     return _l1_gap(objectives, weights, strength, w, (LeastSquares, TraceRegression))
 
 
-def logistic_duality_gap(
-    objectives: Sequence[Objective], weights: ArrayLike | None, strength: float, w: Vector
-) -> float:
+def logistic_duality_gap(objectives: Clients, weights: ArrayLike | None, strength: float, w: Vector) -> float:
     """Return a bound on Phi(w) - min Phi for (multinomial) logistic regression with an l1 norm.
 
     Phi(W, b) = sum_m p_m F_m(W, b) + strength * ||W||_1. A dual point is a distribution q_i over the classes for each
@@ -272,7 +266,7 @@ def logistic_duality_gap(
     return _l1_gap(objectives, weights, strength, w, (Logistic, MultinomialLogistic))
 
 
-def certify(objectives: Sequence[Objective], weights: ArrayLike | None, regularizer: Psi, w: Vector) -> Certificate:
+def certify(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector) -> Certificate:
     """Return a certificate for a point: a duality gap if the problem has one, otherwise a residual.
 
     The mathematics is the same as in a federated pass; :mod:`flwr_fco.certificates` lists the losses and psi with a
@@ -317,7 +311,7 @@ def certify(objectives: Sequence[Objective], weights: ArrayLike | None, regulari
 
 
 def _l1_gap(
-    objectives: Sequence[Objective], weights: ArrayLike | None, strength: float, w: Vector, classes: tuple[type, ...]
+    objectives: Clients, weights: ArrayLike | None, strength: float, w: Vector, classes: tuple[type, ...]
 ) -> float:
     same_options(objectives, classes, "stationarity() works for any objective.")
     checked("strength", strength, float, NON_NEGATIVE)
@@ -326,7 +320,7 @@ def _l1_gap(
     return certified.value if certified.kind == "duality-gap" else certified.objective
 
 
-def same_options(objectives: Sequence[Objective], classes: tuple[type, ...], instead: str) -> list[Any]:
+def same_options(objectives: Clients, classes: tuple[type, ...], instead: str) -> list[Any]:
     """Return the objectives, if they are all of one of these classes and have the same options."""
     kinds = {type(objective) for objective in objectives}
     if len(kinds) > 1 or not all(issubclass(kind, classes) for kind in kinds):

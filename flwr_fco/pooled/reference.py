@@ -24,7 +24,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.design import stacked
-from flwr_fco.pooled.certificates import client_weights, pooled_gradient, same_options
+from flwr_fco.pooled.certificates import Clients, client_weights, pooled_gradient, same_options
 from flwr_fco.regularizers.base import BoundRegularizer, Psi, bound_to
 
 #: Norm of the mapping, relative to its norm at the start, below which only rounding errors are left.
@@ -32,7 +32,7 @@ _ROUNDING = 1e-14
 
 
 def centralized_solution(
-    objectives: Sequence[Objective],
+    objectives: Clients,
     regularizer: Psi,
     weights: ArrayLike | None = None,
     tol: float = 1e-10,
@@ -136,7 +136,7 @@ def centralized_solution(
     )
 
 
-def _check_solvable(psi: BoundRegularizer, objectives: Sequence[Objective]) -> None:
+def _check_solvable(psi: BoundRegularizer, objectives: Clients) -> None:
     if not psi.convex:
         raise ConfigurationError(
             f"{psi.regularizer!r} is not convex: there is no way to tell a global minimiser from a stationary point"
@@ -157,7 +157,7 @@ def _check_solvable(psi: BoundRegularizer, objectives: Sequence[Objective]) -> N
 
 
 def sklearn_solution(
-    objectives: Sequence[Objective],
+    objectives: Clients,
     regularizer: Psi,
     weights: ArrayLike | None = None,
     *,
@@ -241,9 +241,7 @@ def sklearn_solution(
 def _labels(clients: Sequence[Any]) -> NDArray[np.int64]:
     """Return the labels of all rows, if scikit-learn takes them for as many classes as the objectives do."""
     first = clients[0]
-    labels = np.concatenate(
-        [(c.labels == 1).astype(np.int64) if isinstance(c, Logistic) else c.labels for c in clients]
-    )
+    labels = np.concatenate([c.labels == 1 if isinstance(c, Logistic) else c.labels for c in clients]).astype(np.int64)
     expected = 2 if isinstance(first, Logistic) else first.num_classes
     if np.unique(labels).size != expected or (expected == 2 and isinstance(first, MultinomialLogistic)):
         raise ConfigurationError(
@@ -272,7 +270,7 @@ def _elastic_net(regularizer: Psi, objective: Objective) -> tuple[float, float]:
     )
 
 
-def _curvature_guess(objectives: Sequence[Objective], shares: Vector, w: Vector) -> float:
+def _curvature_guess(objectives: Clients, shares: Vector, w: Vector) -> float:
     """Return a lower bound on the curvature, from a small step along the gradient; backtracking raises it."""
     gradient = pooled_gradient(objectives, shares, w)
     norm = float(np.linalg.norm(gradient))

@@ -144,9 +144,7 @@ def p_norm(w: Array, p: float) -> float:
     return top * float(((size / top) ** p).sum() ** (1.0 / p))
 
 
-_BETWEEN_L1_AND_L2 = {
-    "range": (lambda p: 1.0 < p < 2.0, "a number above 1 and below 2; use L1 for p = 1 and L2 for p = 2")
-}
+_INSIDE = {"range": (lambda p: 1.0 < p < 2.0, "a number above 1 and below 2; use L1 for p = 1 and L2 for p = 2")}
 
 
 @dataclass(frozen=True)
@@ -181,7 +179,7 @@ class LpNorm(FlatRegularizer):
 
     kind: ClassVar[str] = "lp"
     strength: float = field(metadata=NON_NEGATIVE)
-    p: float = field(metadata={"check": partial(number, within=_BETWEEN_L1_AND_L2)})
+    p: float = field(metadata={"check": partial(number, within=_INSIDE)})
 
     @property
     def _dual(self) -> float:

@@ -303,9 +303,8 @@ class ElasticNet(Weighted):
             raise ConfigurationError(
                 "ElasticNet(l1_ratio=0.0) is a ridge: no strength makes its solution 0. Use an l1_ratio > 0."
             )
-        return (
-            threshold_max(gradient_at_zero, self.weights if self.scales is None else self._scaled()[0]) / self.l1_ratio
-        )
+        weights = self.weights if self.scales is None else self._scaled()[0]
+        return threshold_max(gradient_at_zero, weights) / self.l1_ratio
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
         """Return the thresholds and curvatures."""

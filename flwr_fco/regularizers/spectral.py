@@ -170,10 +170,8 @@ class MatrixRegularizer(Regularizer):
     None accepts only 2-D arrays.
     """
 
-    @property
-    @abstractmethod
-    def reshape(self) -> Reshape | None:
-        """How an array of more than two dimensions becomes a matrix."""
+    #: How an array of more than two dimensions becomes a matrix.
+    reshape: Reshape | None
 
     @abstractmethod
     def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
