@@ -83,6 +83,13 @@ class Specified:
                 )
             classes[cls.kind] = cls
 
+    def __post_init__(self) -> None:
+        """Validate and convert each field with the check in its metadata; a default of None is kept."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, check = getattr(self, field.name), field.metadata.get("check")
+            if check is not None and not (value is None and field.default is None):
+                object.__setattr__(self, field.name, check(self, field.name, value))
+
     def __eq__(self, other: object) -> bool:
         """Whether the other object is of the same class with equal fields: arrays by dtype, shape and content."""
         if self is other:
