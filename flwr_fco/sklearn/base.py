@@ -33,7 +33,7 @@ from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn import reading
 from flwr_fco.sklearn.reports import Judges, Summary, simulated, summary_of
-from flwr_fco.sklearn.solving import Solves
+from flwr_fco.sklearn.solving import FEW, Solves
 from flwr_fco.strategies import FedNewton, Strengths, run_of
 
 
@@ -386,7 +386,7 @@ class Federated(Judges, Solves):
 
     def _asking(self) -> Any:
         """Return the run of a strategy that only asks the sites."""
-        return run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
+        return run_of(FedNewton(min_available_nodes=self.num_clients, **FEW))
 
     def _answers(self, asking: Any, grid: Any, numbers: dict[str, float], shapes: dict[str, Any]) -> list[Any]:
         """Ask all sites about their loss at 0 and their columns."""

@@ -26,6 +26,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import are_parts, is_grid
+from flwr_fco.sklearn.solving import FEW
 from flwr_fco.strategies import FedNewton
 
 
@@ -34,9 +35,8 @@ def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [["", *map(printable, names[1:])], *([_cell(row.get(name, "")) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return [
-        "    " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in cells
-    ]
+    aligned = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in cells)
+    return ["    " + "  ".join(line).rstrip() for line in aligned]
 
 
 def _cell(value: Any) -> str:
@@ -281,35 +281,27 @@ def _judged(model: Any, X: Any, y: Any, groups: Any, *, bins: bool = True) -> Fo
     point = np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_
     start = model._start(model.n_features_in_, 1)
     extra = (model.classes_,) if hasattr(model, "classes_") else ()
-    few: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
     if is_grid(X):
         classes = model._names_of_classes()
         names = names_of(getattr(model, "feature_names_in_", None)), classes
-        strategy = FedNewton(min_available_nodes=model.num_clients, **few)
+        strategy = FedNewton(min_available_nodes=model.num_clients, **FEW)
         arrays = ArrayRecord({name: Array(array) for name, array in start.items()})
         return Judged(strategy, model._kind, np.ravel(point), names, bins=bins).start(X, arrays, 1)
     # A copy, because a fitted model is not changed.
     other = copy.copy(model)
     parts = other._parts(X, y, None, groups, reset=False)
     objectives = [model._objective(own, targets, *extra) for own, targets in zip(parts.features, parts.y, strict=True)]
-    judged = Judged(
-        FedNewton(min_available_nodes=1, **few), model._kind, np.ravel(point), sites=other._sites, bins=bins
-    )
+    strategy = FedNewton(min_available_nodes=1, **FEW)
+    judged = Judged(strategy, model._kind, np.ravel(point), sites=other._sites, bins=bins)
     found: Found = simulated(objectives, judged, start, 1)
     return found
 
 
 def simulated(objectives: Sequence[Objective], runs: Any, start: Any, num_rounds: int) -> Any:
     """Run a strategy, or what starts like one, in this process, with a node for each objective."""
-    return simulate(
-        runs,
-        make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=len(objectives),
-        num_rounds=num_rounds,
-        initial_arrays=start,
-        progress=False,
-        on_interrupt="raise",
-    )
+    app = make_app(lambda context: objectives[int(context.node_config["partition-id"])])
+    options: dict[str, Any] = {"initial_arrays": start, "progress": False, "on_interrupt": "raise"}
+    return simulate(runs, app, num_nodes=len(objectives), num_rounds=num_rounds, **options)
 
 
 class _Some:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,8 @@ _CONSTANT = 1e-13
 _UNPENALISED = 1e-14
 #: That of the models of a cross-validation, and of those of a stability selection.
 _ON_A_PATH, _ON_HALVES = 1e-10, 1e-8
+#: Options of a strategy that is used, or of which only questions are, at however many sites.
+FEW: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
 
@@ -60,14 +62,9 @@ class Solves(BaseEstimator):  # type: ignore[misc]
             if null <= _CONSTANT * at_zero:
                 # Targets that are all the same: what is left of them is rounding.
                 null = at_zero
-        return FedNewton(
-            regularizer=psi,
-            hessian="none" if dense_solution else "block",
-            tolerance=max(self.tol * null, np.finfo(np.float64).tiny),
-            fraction_evaluate=0.0,
-            min_train_nodes=1,
-            **more,
-        )
+        tolerance = max(self.tol * null, np.finfo(np.float64).tiny)
+        hessian: Literal["none", "block"] = "none" if dense_solution else "block"
+        return FedNewton(regularizer=psi, hessian=hessian, tolerance=tolerance, **FEW, **more)
 
     def _halves(self, asked: Selection, strategy: FedNewton, outputs: int) -> Halves:
         """Return the runs of a stability selection with the estimator's penalty, whatever its strength."""
@@ -113,11 +110,8 @@ class Solves(BaseEstimator):  # type: ignore[misc]
         unbounded = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol)
         unsolved = unbounded or not run_of(strategy).finished()
         if unsolved:
-            warnings.warn(
-                f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+            what = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
+            warnings.warn(what, ConvergenceWarning, stacklevel=4)
         if self._intervals is not None:
             own = tolerance * min(1.0, _UNPENALISED / self.tol)
             sums, asked = run(Exchanges(strategy, self._kind, own), result.arrays, rounds)
@@ -128,10 +122,10 @@ class Solves(BaseEstimator):  # type: ignore[misc]
             self._table = table_of(self._intervals, names, answers, sums, self._kind, self._sites, trend)
             self.n_iter_ += asked
         self._describe(strategy, last, outputs, total, data, unsolved)
-        coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
+        intercepts = np.full(outputs, math.nan if self.site_intercepts else 0.0)
         if self._common_intercept:
-            return coefficients, result.arrays["intercept"].numpy()
-        return coefficients, np.full(outputs, math.nan if self.site_intercepts else 0.0)
+            intercepts = result.arrays["intercept"].numpy()
+        return result.arrays["coefficients"].numpy().reshape(-1, outputs), intercepts
 
     def _choose(self, path: Strengths, strategy: FedNewton, run: Any, start: Any, rounds: int, examples: float) -> Any:
         """Give the strategy the strength that a cross-validation chooses; return the model there."""
@@ -160,16 +154,13 @@ class Solves(BaseEstimator):  # type: ignore[misc]
         strength = getattr(strategy.regularizer, "strength", 0.0)
         value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
-        residual = (
-            f"{last.get('residual', math.nan):.3g}, the length of a proximal gradient step; there is no duality gap"
-        )
-        gap = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
-        self._lines = [
-            ("Strength", f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"),
-            ("Data", data),
-            ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
-            ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
-        ]
+        end = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
+        if math.isnan(self.duality_gap_):
+            text = "the length of a proximal gradient step; there is no duality gap"
+            end = ("Residual", f"{last.get('residual', math.nan):.3g}, {text}")
+        text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
+        rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
+        self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]
         if self.site_intercepts:
             self._lines.append(("Intercepts", "each site's own, which have stayed there"))
         self._lines += self._selected.lines if self._selected is not None else []
