@@ -376,8 +376,7 @@ def _number(name: str, value: Any) -> float:
 class GradientProbe(optim.DualAveraging):
     """Takes no steps; its increments are the mean of the gradients at the start point."""
 
-    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
-        group = self.param_groups[index]
+    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
         self._descend(group, self._kept(group, "dual"), -1.0)
         group["steps"] += 1
 

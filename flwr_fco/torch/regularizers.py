@@ -317,7 +317,7 @@ def _affine_subspace(psi: psis.AffineSubspace, like: Tensor) -> TensorProx:
 
 
 def _groups(psi: psis.GroupLasso | psis.SparseGroupLasso, like: Tensor) -> TensorProx:
-    """Return the map w_g = u_g max(1 - threshold * weights_g / ||u_g||, 0); u is v, soft-thresholded if it is sparse."""
+    """Return the map w_g = u_g max(1 - cut * weights_g / ||u_g||, 0), with v or v soft-thresholded as u."""
     groups_array, weights_array = psi._resolve(tuple(like.shape))
     groups = torch.tensor(groups_array, dtype=torch.int64, device=like.device)
     weights = _constant(weights_array, _exact(like))
