@@ -192,8 +192,8 @@ class EarlyStopping(Callback):
                 f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol (what the "
                 "model may still move), or tol and certificate, or validation"
             )
-        for name, value in (("certificate", certificate), ("validation", validation)):
-            if not (value is None or isinstance(value, str) or (callable(value) and not isinstance(value, type))):
+        for name, value in {"certificate": certificate, "validation": validation}.items():
+            if not isinstance(value, str | None) and (not callable(value) or isinstance(value, type)):
                 what = f"{name}={value!r}; expected a function of the arrays"
                 raise ConfigurationError(f"{what}, or the name of a metric such as 'evaluate/loss'")
         self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
