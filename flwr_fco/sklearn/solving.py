@@ -20,7 +20,6 @@ from flwr_fco.inference.selection import Halves, Selection
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation.fit_path import StrengthPath
-from flwr_fco.sklearn.reading import broadcast, penalty_of
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
@@ -68,20 +67,20 @@ class Solves(BaseEstimator):  # type: ignore[misc]
 
     def _halves(self, asked: Selection, strategy: FedNewton, outputs: int) -> Halves:
         """Return the runs of a stability selection with the estimator's penalty, whatever its strength."""
-        l1, d = float(self.l1_ratio), self.n_features_in_
-        if l1 == 0.0:
+        d = self.n_features_in_
+        if self.l1_ratio == 0.0:
             raise ConfigurationError("selection with l1_ratio=0.0: a ridge selects nothing; give l1_ratio=1.0")
-        psi = penalty_of(l1, 1.0 - l1, *(broadcast(own, outputs) for own in (self._factors, self._scales)))
         penalised = np.ones(d, dtype=np.bool_) if self._factors is None else self._factors != 0.0
         tolerance = strategy.tolerance * max(1.0, _ON_HALVES / self.tol)
-        own = replace(strategy, regularizer=psi, tolerance=tolerance, hessian="block")
+        own = replace(strategy, regularizer=self._penalty(1.0, outputs), tolerance=tolerance, hessian="block")
         return Halves(own, asked, penalised, outputs)
 
     def _solved(
         self, told: Any, more: dict[str, Any], run: Any, start: Any, outputs: int, total: float, rows: float
     ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
-        strategy = self._strategy(self._penalty(total, outputs), told, outputs, **more)
+        psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
+        strategy = self._strategy(psi, told, outputs, **more)
         self._weighted = more.get("weighting", "examples") != "examples"
         data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance

@@ -67,13 +67,7 @@ class Geometry(ABC):
 
 
 def geometry(
-    mirror_map: MirrorMap,
-    psis: Psis,
-    names: Sequence[str],
-    like: Tensors,
-    *,
-    scope: Scope = "each",
-    foreach: bool = True,
+    mirror_map: MirrorMap, psis: Psis, names: list[str], like: Tensors, *, scope: Scope = "each", foreach: bool = True
 ) -> Geometry:
     """Return the geometry of a mirror map and psi on a list of tensors.
 
@@ -83,7 +77,7 @@ def geometry(
         h, on all tensors as one vector.
     psis : sequence of Regularizer or None
         psi of each tensor; None where it does not act.
-    names : sequence of str
+    names : list of str
         Names of the tensors, for a :class:`~flwr_fco.mirror_maps.Product` and for error messages.
     like : list of Tensor
         Tensors with the shapes, dtype and devices of the duals.
@@ -238,9 +232,7 @@ class _Flat(Geometry):
                 )
             terms = (torch.as_tensor(term, dtype=tensor.dtype, device=tensor.device) for term in separable)
             full.append([term.expand(tensor.shape).reshape(-1) for term in terms])
-        self.threshold, self.shrinkage, self.lower, self.upper = (
-            torch.cat(column) for column in zip(*full, strict=True)
-        )
+        self.threshold, self.shrinkage, self.lower, self.upper = map(torch.cat, zip(*full, strict=True))
         self.name = type(mirror_map).__name__
         self.check(mirror_map)
 
@@ -373,7 +365,7 @@ _FLAT: dict[type[MirrorMap], type[_Flat]] = {
 class _Product(Geometry):
     """A separate map for each tensor, by name."""
 
-    def __init__(self, product: Product, psis: Psis, names: Sequence[str], like: Tensors, foreach: bool) -> None:
+    def __init__(self, product: Product, psis: Psis, names: list[str], like: Tensors, foreach: bool) -> None:
         groups: dict[int | None, tuple[MirrorMap, list[int]]] = {}
         for i, name in enumerate(names):
             mirror_map = next((one for pattern, one in product.maps.items() if fnmatchcase(name, pattern)), None)
