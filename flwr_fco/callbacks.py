@@ -219,7 +219,7 @@ class EarlyStopping(Callback):
         if server_round % self.every:
             return False, {}
         added: dict[str, Number] = {}
-        tol, looks_at = float(self.tol or 0.0), self.validation or self.certificate
+        tol, looks_at = float(self.tol or 0.0), self.certificate if self.validation is None else self.validation
         value = self._change(arrays) if looks_at is None else self._look(looks_at, arrays, metrics)
         if self.validation is not None:
             stop = self._no_longer_improves(value, arrays)

@@ -102,10 +102,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
     ) -> None:
         if dual_dtype not in (None, torch.float64, torch.float32):
             raise ConfigurationError(f"dual_dtype={dual_dtype!r}; expected torch.float64, torch.float32 or None")
-        self.dual_dtype = dual_dtype
-        self.foreach = foreach
+        self.dual_dtype, self.foreach, self._apply_to = dual_dtype, foreach, apply_to
         self._geometries: dict[int, tuple[list[torch.device], Geometry]] = {}
-        self._apply_to = apply_to
         psi, h = Zero() if regularizer is None else regularizer, Euclidean() if mirror_map is None else mirror_map
         defaults = {"lr": model_state.plain(lr), "regularizer": psi, "mirror_map": h, "apply_to": apply_to}
         super().__init__(model_state.as_groups(params), {**defaults, "scope": scope, "maximize": maximize})
