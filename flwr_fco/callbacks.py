@@ -188,10 +188,8 @@ class EarlyStopping(Callback):
         mode: Literal["min", "max"] = "min",
     ) -> None:
         if (tol is None) == (validation is None) or (certificate is not None and tol is None):
-            raise ConfigurationError(
-                f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol (what the "
-                "model may still move), or tol and certificate, or validation"
-            )
+            wrong = f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol"
+            raise ConfigurationError(f"{wrong} (what the model may still move), or tol and certificate, or validation")
         for name, value in {"certificate": certificate, "validation": validation}.items():
             if not isinstance(value, str | None) and (not callable(value) or isinstance(value, type)):
                 what = f"{name}={value!r}; expected a function of the arrays"

@@ -99,10 +99,8 @@ def geometry(
     if not isinstance(mirror_map, Product) and kind not in _FLAT:
         kinds: tuple[type[MirrorMap], ...] = (Euclidean, Product, *_FLAT)
         supported = ", ".join(each.__name__ for each in kinds)
-        raise ConfigurationError(
-            f"{kind.__name__} has no form on tensors; {supported} have one. Train with an Objective "
-            "(flwr_fco.torch.TorchObjective), whose mirror maps are NumPy's"
-        )
+        wrong = f"{kind.__name__} has no form on tensors; {supported} have one. Train with an Objective"
+        raise ConfigurationError(f"{wrong} (flwr_fco.torch.TorchObjective), whose mirror maps are NumPy's")
     if joint or (scope == "joint" and isinstance(mirror_map, Product)):
         what = f"scope='joint' with {kind.__name__} has no form on tensors"
         raise ConfigurationError(f"{what}; use scope='each', or Euclidean()")
