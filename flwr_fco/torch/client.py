@@ -45,7 +45,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch import optim
-from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seed_generators, sign_groups
+from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seeded, sign_groups
 from flwr_fco.wire.envelope import HANDSHAKE, PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import Work
@@ -282,9 +282,8 @@ class LocalTraining:
         shift = self._half.begin(self._received, self._memory).shift
         if shift is not None and not probes:
             self.optimizer.set_shift(plan.layout.views(shift))
-        devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
-        self._stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
-        seed_generators(int(self._task.rng.integers(2**63)), all_devices=True)
+        seed = int(self._task.rng.integers(2**63))
+        self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
         self._steps = 0
         self._stack.enter_context(self._limits.clock())
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
