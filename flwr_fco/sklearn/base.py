@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import ConfigRecord
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
@@ -346,7 +346,7 @@ class Federated(Judges, Solves):
             what = f"features={features!r}; expected the names of the sites' columns in their order"
             raise ConfigurationError(f"{what}, how many there are, or None, which asks the sites")
         self._factors, self._sites = reading.factors_of(self.penalty_factor, names, d), []
-        start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
+        start = self._start(d, outputs)
         # Of this strategy only the question is needed, about the loss at 0 and the sites' columns.
         asking = self._asking()
         asking.prepare(start)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -41,9 +42,11 @@ class Solves(BaseEstimator):  # type: ignore[misc]
 
     _table: Table | None
 
-    def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
-        start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
-        return start | {"intercept": np.zeros(outputs)} if self._common_intercept else start
+    def _start(self, d: int, outputs: int) -> ArrayRecord:
+        start = ArrayRecord({"coefficients": Array(np.zeros((d, outputs) if outputs > 1 else (d,)))})
+        if self._common_intercept:
+            start["intercept"] = Array(np.zeros(outputs))
+        return start
 
     def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
         """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
