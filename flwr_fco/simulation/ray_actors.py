@@ -53,12 +53,7 @@ class RayActors(Workers):
     """
 
     def __init__(
-        self,
-        number: int | None = None,
-        *,
-        address: str | None = None,
-        num_cpus: float = 1.0,
-        num_gpus: float = 0.0,
+        self, number: int | None = None, *, address: str | None = None, num_cpus: float = 1.0, num_gpus: float = 0.0
     ) -> None:
         check_reservation(num_cpus, num_gpus)
         if number is None and not num_cpus and not num_gpus:
