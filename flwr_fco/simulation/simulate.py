@@ -149,16 +149,12 @@ def simulate(
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
-    evaluate = _every(evaluate_every, num_rounds, evaluate_fn)
+    start, evaluate = _as_record(initial_arrays), _every(evaluate_every, num_rounds, evaluate_fn)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
-    start = initial_arrays
-    if not isinstance(start, ArrayRecord):
-        start = ArrayRecord({name: _as_array(name, array) for name, array in start.items()})
     show = sys.stderr.isatty() if progress is None else progress
-    options: dict[str, Any] = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
+    options: Any = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
     try:
         with ExitStack() as stack:
-            grid: InProcessGrid
             pool = _workers(stack, engine, workers, address, num_cpus, num_gpus)
             if pool is None:
                 grid = InProcessGrid(client_app, num_nodes, **options)
@@ -223,6 +219,12 @@ def _workers(
             "engine='processes', or engine='ray' with an address"
         )
     return None
+
+
+def _as_record(arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array]) -> ArrayRecord:
+    if isinstance(arrays, ArrayRecord):
+        return arrays
+    return ArrayRecord({name: _as_array(name, array) for name, array in arrays.items()})
 
 
 def _as_array(name: str, array: Any) -> Array:
