@@ -13,11 +13,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import COUNTERS, Entry, Layout, Vector, all_finite, euclidean_norm
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.flower import NUMPY, Form, form_of
-from flwr_fco.wire.keys import INDICES, NO_ARRAYS, OWN_ARRAYS
+from flwr_fco.wire.keys import INDICES, NO_ARRAYS, NONZEROS, OWN_ARRAYS
 
 #: Why an array with NaN or infinite values is left out.
 NOT_FINITE = "NaN or infinite values"
@@ -151,7 +151,8 @@ def arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
     arrays = dict(vectors)
     for name, vector in vectors.items():
         if isinstance(vector, SparseVector):
-            arrays[name], arrays[INDICES + name] = vector.parts
+            kind = NONZEROS if isinstance(vector, NonZeros) else INDICES
+            arrays[name], arrays[kind + name] = vector.parts
     return arrays
 
 

@@ -54,13 +54,10 @@ def downlink_records(
         Precision of the vectors.
     """
     dtype = None if wire_dtype == "float64" else wire_dtype
-    arrays = {}
-    vectors: Mapping[str, Any] = downlink.vectors
-    for name, vector in vectors.items():
-        if isinstance(vector, SparseVector):
-            kind = NONZEROS if isinstance(vector, NonZeros) else INDICES
-            arrays[kind + name] = serialised.array(vector.indices)
-        arrays[name] = serialised.array(vector.values if isinstance(vector, SparseVector) else vector, dtype)
+    arrays = {
+        name: serialised.array(array, None if name.startswith((INDICES, NONZEROS)) else dtype)
+        for name, array in arrays_of(downlink.vectors).items()
+    }
     if downlink.pass_through:
         arrays.update({PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})
     fco: dict[str, str | float | int] = {"plan": digest, "elapsed": float(downlink.elapsed)}
@@ -68,8 +65,7 @@ def downlink_records(
         fco["client-lr"] = float(downlink.client_lr)
     if downlink.work is not None:
         fco["work"] = json.dumps(downlink.work.to_header())
-    for name, number in downlink.numbers.items():
-        fco[NUMBER + name] = float(number)
+    fco |= {NUMBER + name: float(number) for name, number in downlink.numbers.items()}
     records: dict[str, tuple[type[Any], dict[str, Any]]] = {
         arrayrecord_key: (ArrayRecord, arrays),
         configrecord_key: (ConfigRecord, dict(config.items())),
@@ -80,8 +76,7 @@ def downlink_records(
             records[PLAN] = (ArrayRecord, {name: serialised.array(array) for name, array in plan.arrays.items()})
     if downlink.stamp is not None:
         fco["epoch"], fco["accepted"] = downlink.stamp.epoch, downlink.stamp.accepted
-        if downlink.stamp.digest:
-            fco["digest"] = downlink.stamp.digest
+        fco |= {"digest": downlink.stamp.digest} if downlink.stamp.digest else {}
         if downlink.stamp.restored is not None:
             restored = arrays_of(downlink.stamp.restored).items()
             records[RESTORED] = (ArrayRecord, {name: serialised.array(vector) for name, vector in restored})
@@ -155,11 +150,7 @@ def _stamp_of(content: RecordDict, fco: Mapping[str, Any], size: int) -> ClientS
 
 
 def read_downlink(
-    message: Message,
-    context: Context,
-    check_header: Callable[[object], None] | None = None,
-    *,
-    as_sent: bool = False,
+    message: Message, context: Context, check_header: Callable[[object], None] | None = None, *, as_sent: bool = False
 ) -> Downlink:
     """Read a training message.
 
