@@ -13,7 +13,6 @@ of its own in the same deployment. Seconds are between the ends of two rounds, t
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from newton import LONG, TOLERANCE, breast_cancer, solved
+from shared import cpu_seconds, middles, options_of, print_head, print_row
 
 from flwr_fco.models import write_file, write_npz
 from tools.deployment import CONNECTION, LocalDeployment
@@ -174,18 +174,6 @@ def write_apps(folder: Path) -> None:
             write_file(path, text.replace("CLIENT", client).replace("SERVER", server).lstrip())
 
 
-def cpu_seconds(pids: list[int]) -> float:
-    """Return what processes and all that they have started and waited for have used."""
-    ticks = 0
-    for pid in {own for root in pids for own in (root, *descendants(root))}:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        except OSError:
-            continue
-        ticks += sum(map(int, fields[11:15]))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
 def run(deployment: LocalDeployment, app: str, **config: Any) -> tuple[dict[str, Any], float]:
     """Run an app; return what it has written, and the seconds from `flwr run` until then."""
     out = deployment.home / "out.json"
@@ -202,10 +190,15 @@ def run(deployment: LocalDeployment, app: str, **config: Any) -> tuple[dict[str,
     return json.loads(out.read_text(encoding="utf-8")), time.monotonic() - began
 
 
+def node_seconds(nodes: list[int]) -> float:
+    """Return the CPU seconds of SuperNodes and of all that they have started."""
+    return cpu_seconds({own for root in nodes for own in (root, *descendants(root))})
+
+
 def measure(deployment: LocalDeployment, strategy: str, rounds: int, size: int) -> dict[str, float]:
     """Run a strategy; return seconds a round, bytes a round and CPU a message."""
     nodes = [pid for name in deployment.names[1:] if (pid := deployment.pid(name)) is not None]
-    before = cpu_seconds(nodes)
+    before = node_seconds(nodes)
     app = "bare" if strategy == "FedAvg" else "ours"
     told, _ = run(deployment, app, strategy=strategy, rounds=rounds, size=size)
     time.sleep(5.0)
@@ -214,7 +207,7 @@ def measure(deployment: LocalDeployment, strategy: str, rounds: int, size: int) 
     messages = rounds + (strategy != "FedAvg")
     return {
         "seconds": statistics.median(end - begin for begin, end in itertools.pairwise(times[1:])),
-        "cpu": (cpu_seconds(nodes) - before) / (messages * len(nodes)),
+        "cpu": (node_seconds(nodes) - before) / (messages * len(nodes)),
         "down": statistics.median(row.get("bytes-down", 0) for row in rows),
         "up": statistics.median(row.get("bytes-up", 0) for row in rows),
     }
@@ -242,15 +235,14 @@ def exact(deployment: LocalDeployment) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two rounds of FedDualAvg at one node")
-    parser.add_argument("--strategies", nargs="+", default=["FedDualAvg"], help="beside Flower's FedAvg")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--size", type=int, default=1_000, help="coefficients")
-    parser.add_argument("--nodes", type=int, default=2)
-    parser.add_argument("--exact", action="store_true", help="a lasso to a duality gap of 1e-8, at 4 sites")
-    given = parser.parse_args()
+    counts = {"turns": 3, "rounds": 6, "size": 1_000, "nodes": 2}
+    given = options_of(
+        __doc__,
+        "two rounds of FedDualAvg at one node",
+        strategies={"nargs": "+", "default": ["FedDualAvg"], "help": "beside Flower's FedAvg"},
+        exact={"action": "store_true", "help": "a lasso to a duality gap of 1e-8, at 4 sites"},
+        **{name: {"type": int, "default": count} for name, count in counts.items()},
+    )
     if given.exact:
         given.nodes = 4
     if given.quick:
@@ -279,17 +271,13 @@ def main() -> None:
         finally:
             for name in reversed(deployment.names):
                 deployment.stop(name)
-    print("| strategy | seconds a round | CPU seconds a message | bytes down a client | bytes up a client |")
-    print("|---|---|---|---|---|")
-    for name, rows in found.items():
-        median = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-        sizes = " | ".join(f"{median[key] / given.nodes:,.0f}" if median[key] else "" for key in ("down", "up"))
-        print(f"| {name} | {median['seconds']:.2f} | {median['cpu']:.2f} | {sizes} |")
-    if given.quick:
-        return
-    bare = statistics.median(row["cpu"] for row in found["FedAvg"])
-    for name in given.strategies:
-        ratio = statistics.median(row["cpu"] for row in found[name]) / bare
+    print_head("strategy", "seconds a round", "CPU seconds a message", "bytes down a client", "bytes up a client")
+    median = {name: middles(rows) for name, rows in found.items()}
+    for name, own in median.items():
+        sizes = (f"{own[key] / given.nodes:,.0f}" if own[key] else "" for key in ("down", "up"))
+        print_row(name, f"{own['seconds']:.2f}", f"{own['cpu']:.2f}", *sizes)
+    for name in () if given.quick else given.strategies:
+        ratio = median[name]["cpu"] / median["FedAvg"]["cpu"]
         print(f"CPU of a message of {name}: {ratio:.2f} times that of the bare client")
 
 

@@ -9,13 +9,13 @@ where an implementation takes one. Compare ratios: 'x copy' is the time over tha
 
 from __future__ import annotations
 
-import argparse
 import platform
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from shared import options_of
 from threadpoolctl import threadpool_limits
 
 from flwr_fco.regularizers import (
@@ -169,17 +169,6 @@ def matrix_rows(m: int, n: int):
     yield "spectral ball", v, SpectralBall(0.5 * values[0]), None, None
 
 
-def line(
-    name: str, ours: float, copy: float, numpy_way: float | None, other: float | None, target: float | None
-) -> str:
-    ratio = ours / copy
-    verdict = "" if target is None else ("ok" if ratio <= target else "OVER") + f" ({target:g})"
-    numpy_text = f"{numpy_way / ours:8.1f}x" if numpy_way is not None else "       - "
-    other_text = f"{other / ours:8.1f}x" if other is not None else "       - "
-    slower = "" if other is None or other >= ours else f"slower than pyproximal {ours / other:.1f}x"
-    return f"{name:34s} {1e3 * ours:10.4f} {ratio:9.2f} {verdict:>10s} {numpy_text} {other_text}  {slower}"
-
-
 HEADER = (
     f"{'':34s} {'ours ms':>10s} {'x copy':>9s} {'target':>10s} {'NumPy':>9s} {'pyprox.':>9s}  (their time over ours)"
 )
@@ -191,16 +180,17 @@ def measure(regularizer: Regularizer, v, numpy_way, other, target, name: str, bu
     copies = [median_time(lambda: np.copyto(out, v), budget / 4)]
     ours = median_time(lambda: regularizer.prox(v, 1.0, out), budget)
     copies.append(median_time(lambda: np.copyto(out, v), budget / 4))
-    plain = median_time(numpy_way, budget) if numpy_way is not None else None
     call = foreign(other, v) if other is not None else None
-    theirs = median_time(call, budget) if call is not None else None
-    return line(name, ours, min(copies), plain, theirs, target)
+    plain, theirs = (None if way is None else median_time(way, budget) for way in (numpy_way, call))
+    ratio = ours / min(copies)
+    verdict = "" if target is None else ("ok" if ratio <= target else "OVER") + f" ({target:g})"
+    numpy_text, other_text = ("       - " if each is None else f"{each / ours:8.1f}x" for each in (plain, theirs))
+    slower = "" if theirs is None or theirs >= ours else f"slower than pyproximal {ours / theirs:.1f}x"
+    return f"{name:34s} {1e3 * ours:10.4f} {ratio:9.2f} {verdict:>10s} {numpy_text} {other_text}  {slower}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes, seconds")
-    quick = parser.parse_args().quick
+    quick = options_of(__doc__, "small sizes, seconds").quick
     sizes = (1_000, 100_000) if quick else (1_000, 100_000, 10_000_000)
     shapes = ((32, 32), (200, 200)) if quick else ((32, 32), (200, 200), (600, 20), (1000, 1000))
     budget = 0.02 if quick else 0.5
