@@ -53,9 +53,8 @@ class SparseVector:
                 f"{list(self.values.shape)}; expected one int32 for each value"
             )
         if k and not (indices[0] >= 0 and indices[-1] < self.size and (indices[1:] > indices[:-1]).all()):
-            raise ConfigurationError(
-                f"the indices of a sparse vector must ascend from 0 to {self.size - 1}, none of them twice"
-            )
+            what = f"the indices of a sparse vector must ascend from 0 to {self.size - 1}"
+            raise ConfigurationError(f"{what}, none of them twice")
 
     @property
     def shape(self) -> tuple[int]:

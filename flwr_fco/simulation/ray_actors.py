@@ -61,9 +61,8 @@ class RayActors(Workers):
         try:
             ray: Any = import_ray(address)
         except ImportError as error:
-            raise NotInstalledError(
-                "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`, or take engine='processes'"
-            ) from error
+            what = "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`"
+            raise NotInstalledError(f"{what}, or take engine='processes'") from error
         self._ray, self._owns = ray, not ray.is_initialized()
         if self._owns:
             # Workers import what this process can import, and compute on one core each.
@@ -75,10 +74,8 @@ class RayActors(Workers):
             try:
                 ray.init(address=address or "local", **options, **({} if address else {"include_dashboard": False}))
             except (ConnectionError, ValueError) as error:
-                raise ConfigurationError(
-                    f"address={address!r}: {error}; expected a running cluster, as `ray start --head` makes it, or no "
-                    "address for this machine alone"
-                ) from error
+                what = f"address={address!r}: {error}; expected a running cluster, as `ray start --head` makes it"
+                raise ConfigurationError(f"{what}, or no address for this machine alone") from error
         try:
             room = room_of(ray, num_cpus, num_gpus)
             super().__init__(int(room) if number is None else number)
@@ -187,9 +184,8 @@ def check_reservation(num_cpus: float, num_gpus: float) -> None:
     """
     finite = 0 <= num_cpus < math.inf and 0 <= num_gpus < math.inf
     if not finite or (num_gpus > 1 and num_gpus % 1):
-        raise ConfigurationError(
-            f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}; expected numbers of at least 0, and above 1 whole GPUs"
-        )
+        what = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}"
+        raise ConfigurationError(f"{what}; expected numbers of at least 0, and above 1 whole GPUs")
 
 
 def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
@@ -225,10 +221,8 @@ def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
         descriptions = {
             f"{machine.get('CPU', 0.0):g} cores and {machine.get('GPU', 0.0):g} GPUs" for machine in machines
         }
-        raise ConfigurationError(
-            f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}: no machine of the cluster has that much; there are "
-            f"machines with {', or '.join(sorted(descriptions))}; reserve less"
-        )
+        what = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}: no machine of the cluster has that much"
+        raise ConfigurationError(f"{what}; there are machines with {', or '.join(sorted(descriptions))}; reserve less")
     return room
 
 

@@ -127,9 +127,8 @@ class Workers(ABC):
             If the workers have been closed.
         """
         if self.closed:
-            raise ConfigurationError(
-                f"these {type(self).__name__} are closed; run inside of their `with` block, or make new ones"
-            )
+            what = f"these {type(self).__name__} are closed"
+            raise ConfigurationError(f"{what}; run inside of their `with` block, or make new ones")
         self.ask(dict.fromkeys(range(self.number), ("begin", setup)))
         self._runs[setup.run_id] = setup
 

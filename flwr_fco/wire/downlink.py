@@ -232,9 +232,8 @@ def _rate_and_elapsed(fco: Mapping[str, Any]) -> tuple[float, float]:
     # As `is_number`, in one comparison for values that this package's server sends.
     sound = 0.0 <= elapsed < math.inf if type(elapsed) is float else is_number(elapsed) and elapsed >= 0.0  # type: ignore[operator]
     if not sound or not (0.0 < client_lr < math.inf or rate is None):
-        raise ProtocolError(
-            f"the server says elapsed={elapsed!r}, client-lr={client_lr!r}; expected finite numbers, the rate above 0"
-        )
+        what = f"the server says elapsed={elapsed!r}, client-lr={client_lr!r}"
+        raise ProtocolError(f"{what}; expected finite numbers, the rate above 0")
     return client_lr, float(elapsed)  # type: ignore[arg-type]
 
 
@@ -248,9 +247,8 @@ def _size_of(plan: Plan, points: Any) -> int:
     """
     size = plan.layout.size
     if points != 1.0 and not (is_number(points) and points >= 1.0 and points == int(points) and points * size < 2**31):
-        raise ProtocolError(
-            f"the server tells {points!r} points of {size} numbers; expected 1 or more, below 2**31 numbers"
-        )
+        what = f"the server tells {points!r} points of {size} numbers"
+        raise ProtocolError(f"{what}; expected 1 or more, below 2**31 numbers")
     return size * int(points)
 
 
