@@ -239,10 +239,8 @@ class ClientData(NamedTuple):
             # Do not show the value: it may be the client's data, and the error message goes to the server.
             plain = loaded is None or isinstance(loaded, str | int | float)
             description = repr(loaded) if plain else f"a {type(loaded).__name__}"
-            raise ConfigurationError(
-                f"load_objective returned {description}; expected an Objective such as "
-                "flwr_fco.objectives.Logistic(features, labels)"
-            )
+            example = "flwr_fco.objectives.Logistic(features, labels)"
+            raise ConfigurationError(f"load_objective returned {description}; expected an Objective such as {example}")
         count: Any = loaded.num_examples
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
             wrong = f"the objective has num_examples={count!r}; expected a whole number >= 1"

@@ -74,10 +74,8 @@ class Specified:
             classes = Specified._families[cls.family]
             other = classes.get(cls.kind)
             if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
-                raise TypeError(
-                    f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__} and "
-                    f"{cls.__module__}.{cls.__qualname__}. Give one of them another kind."
-                )
+                what = f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__}"
+                raise TypeError(f"{what} and {cls.__module__}.{cls.__qualname__}. Give one of them another kind.")
             classes[cls.kind] = cls
 
     def __eq__(self, other: object) -> bool:

@@ -299,10 +299,8 @@ class InProcessGrid(Grid):
     def _raised(
         self, error: Exception, node_id: int, number: str, kind: str, content: RecordDict | None = None
     ) -> ClientError:
-        text = (
-            f"node {node_id} (partition {self.partition_ids[node_id]}) raised "
-            f"{type(error).__name__} in round {number or '?'} ({kind}): {error}"
-        )
+        raised = f"{type(error).__name__} in round {number or '?'} ({kind}): {error}"
+        text = f"node {node_id} (partition {self.partition_ids[node_id]}) raised {raised}"
         advice = "" if content is None else advice_on(f"{error}", content)
         return ClientError(f"{text}. {advice}" if advice else text, node_id, number)
 

@@ -80,10 +80,9 @@ class RayActors(Workers):
             room = room_of(ray, num_cpus, num_gpus)
             super().__init__(int(room) if number is None else number)
             if room < self.number:
-                raise ConfigurationError(
-                    f"{self.number} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}, but the cluster has "
-                    f"room for {room:g}; take fewer workers, or smaller reservations"
-                )
+                what = f"{self.number} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"
+                there = f"the cluster has room for {room:g}"
+                raise ConfigurationError(f"{what}, but {there}; take fewer workers, or smaller reservations")
             kind = ray.remote(_Actor)
             first = kind.options(num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0)
             # What it takes the place of may have gone with its machine, and the room with it.

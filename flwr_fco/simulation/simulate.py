@@ -230,10 +230,9 @@ def _as_array(name: str, array: Any) -> Array:
         # Flower takes arrays, not NumPy's scalars, which have a shape too.
         return Array(array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array))
     except TypeError as error:
-        raise ConfigurationError(
-            f"array {name!r} is {getattr(array, 'dtype', type(array).__name__)}, which Flower's messages cannot hold "
-            f"({error}); expected float64, float32 or float16, of a tensor by `.float()`"
-        ) from error
+        what = f"{getattr(array, 'dtype', type(array).__name__)}, which Flower's messages cannot hold ({error})"
+        expected = "float64, float32 or float16, of a tensor by `.float()`"
+        raise ConfigurationError(f"array {name!r} is {what}; expected {expected}") from error
 
 
 @contextmanager

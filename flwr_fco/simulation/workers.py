@@ -283,10 +283,9 @@ def _pickled(parts: tuple[Any, ...]) -> bytes:
     try:
         text: bytes = cloudpickle.dumps(parts)
     except Exception as error:
-        raise ConfigurationError(
-            f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}. Open files, locks and "
-            "connections inside load_objective, not outside; or take engine='in-process'"
-        ) from error
+        what = f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}"
+        advice = "Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
+        raise ConfigurationError(f"{what}. {advice}") from error
     if len(text) > _LARGE_APP:
         log(
             WARNING,

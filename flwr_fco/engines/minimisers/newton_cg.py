@@ -126,10 +126,8 @@ def _conjugate_gradients(
 
 
 def _no_minimiser(reason: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the client's problem has no unique minimiser, it is flat in some direction: {reason}. Add an l2 term to the "
-        "objective, or a penalty; for DualFL alpha > 0"
-    )
+    what = f"the client's problem has no unique minimiser, it is flat in some direction: {reason}"
+    return ConfigurationError(f"{what}. Add an l2 term to the objective, or a penalty; for DualFL alpha > 0")
 
 
 def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
