@@ -51,8 +51,7 @@ def run(
     num_cpus: shell.NumCpus = None,
     num_gpus: shell.NumGpus = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with this run where it was stopped; begin it if there is none."),
+        bool, typer.Option("--resume", help="Go on with this run where it was stopped; begin it if there is none.")
     ] = False,
     quiet: shell.Quiet = False,
 ) -> None:

@@ -11,15 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reproduction.pictures.appearance import Appearance, appearances
-from reproduction.pictures.report import (
-    Series,
-    grid,
-    legend_below,
-    make_logarithmic,
-    new_figure,
-    open_panel,
-    set_title,
-)
+from reproduction.pictures.report import Series, grid, legend_below, make_logarithmic, new_figure, open_panel, set_title
 
 #: Colour and line styles of the curves that are shown only for comparison.
 _BACKGROUND, _STYLES = "#b0b0b0", ("solid", "dashed", "dashdot", "dotted")

@@ -299,12 +299,7 @@ def figure_of_images(images: Mapping[str, NDArray[Any]], title: str) -> Any:
 
 
 def heat_map(
-    cells: Mapping[tuple[float, float], float],
-    rows: str,
-    columns: str,
-    title: str,
-    *,
-    largest: bool = False,
+    cells: Mapping[tuple[float, float], float], rows: str, columns: str, title: str, *, largest: bool = False
 ) -> Any:
     """Return a figure of the scores of a grid of two settings; diverged trials are hatched.
 

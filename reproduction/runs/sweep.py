@@ -497,10 +497,7 @@ def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[
         options["resources"] = {"tasks": 1}
     try:
         ray.init(
-            address=address or "local",
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            **({} if address else here),
+            address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else here)
         )
     except (ConnectionError, ValueError) as error:
         if not address:
