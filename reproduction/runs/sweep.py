@@ -173,17 +173,16 @@ def score_run(result: RunResult, criterion: Criterion) -> Trial:
     (0, 3)
     """
     history = result.history
-    names = [name for name in {name: None for line in history for name in line} if name != "round"]
-    if criterion.metric not in names and not result.diverged:
+    last = {name: value for line in history for name, value in line.items() if name != "round"}
+    if criterion.metric not in last and not result.diverged:
         raise ConfigurationError(
-            f"{result.settings.problem} does not report {criterion.metric}; it reports {', '.join(names)}. "
+            f"{result.settings.problem} does not report {criterion.metric}; it reports {', '.join(last)}. "
             "Give another criterion."
         )
-    series = {name: [line[name] for line in history if name in line] for name in names}
     # The other metrics are averaged over the same rounds, however often they were evaluated.
     judged = [line["round"] for line in history if criterion.metric in line][-criterion.window :]
     first = judged[0] if judged else history[-1]["round"]
-    late = {name: [line[name] for line in history if name in line and line["round"] >= first] for name in names}
+    late = {name: [line[name] for line in history if name in line and line["round"] >= first] for name in last}
     mean = {name: float(np.mean(values)) for name, values in late.items() if values}
     score = mean.get(criterion.metric, math.nan)
     if result.diverged or not math.isfinite(score):
@@ -195,7 +194,7 @@ def score_run(result: RunResult, criterion: Criterion) -> Trial:
         "rounds": int(history[-1]["round"]),
         "seconds": round(result.seconds, 3),
         "mean": mean,
-        "last": {name: values[-1] for name, values in series.items()},
+        "last": last,
     }
 
 
