@@ -29,7 +29,7 @@ from shared import Marks, by_turns, options_of
 from threadpoolctl import threadpool_limits
 
 from flwr_fco import FedDualAvg
-from flwr_fco.algorithms.contract.replies import mean_increment
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.regularizers import L1
@@ -58,7 +58,7 @@ def mean_of(replies: list[RecordDict], size: int) -> Any:
     how = {"shapes": {"increment": (size,)}, "wire_dtype": "float32", "weighted_by_key": "num-examples"}
     found = [read_uplink(each, layout, **how) for each in replies]
     total = sum(uplink.examples for uplink in found)
-    return mean_increment([own._replace(weight=own.examples / total) for own in found], normalize=True)[0]
+    return Mean()([own._replace(weight=own.examples / total) for own in found])[0]
 
 
 def compare_means(count: int, size: int, times: int) -> bool:

@@ -17,102 +17,41 @@ __version__: str
 if TYPE_CHECKING:
     # The one list of names: type checkers read it, and so does the code below. (A stub file, as `lazy_loader` reads it,
     # would be missing where Flower runs this repository as an app: it ships no .pyi.)
-    from flwr_fco.client_apps import client_app as client_app  # noqa: I001 (one import of a module, not one of a name)
-    from flwr_fco.mirror_maps import (
-        DiagonalMetric as DiagonalMetric,
-        Euclidean as Euclidean,
-        MirrorMap as MirrorMap,
-        OrthantEntropy as OrthantEntropy,
-        PNorm as PNorm,
-        Product as Product,
-        SimplexEntropy as SimplexEntropy,
-        TermwiseMap as TermwiseMap,
-    )
-    from flwr_fco.objectives import (
-        BilinearSaddle as BilinearSaddle,
-        CoxRegression as CoxRegression,
-        FunctionSaddle as FunctionSaddle,
-        Hinge as Hinge,
-        Huber as Huber,
-        LeastSquares as LeastSquares,
-        Logistic as Logistic,
-        MatrixGame as MatrixGame,
-        MultinomialLogistic as MultinomialLogistic,
-        Objective as Objective,
-        Poisson as Poisson,
-        QuadraticSaddle as QuadraticSaddle,
-        SaddleObjective as SaddleObjective,
-        SiteIntercept as SiteIntercept,
-        TraceRegression as TraceRegression,
-        UniversalAdversarialLogistic as UniversalAdversarialLogistic,
-    )
+    from flwr_fco.client_apps import client_app as client_app  # noqa: I001 (short lines, not a name a line)
+    from flwr_fco.mirror_maps import DiagonalMetric as DiagonalMetric, Euclidean as Euclidean, MirrorMap as MirrorMap
+    from flwr_fco.mirror_maps import OrthantEntropy as OrthantEntropy, PNorm as PNorm, Product as Product
+    from flwr_fco.mirror_maps import SimplexEntropy as SimplexEntropy, TermwiseMap as TermwiseMap
+    from flwr_fco.objectives import BilinearSaddle as BilinearSaddle, CoxRegression as CoxRegression
+    from flwr_fco.objectives import FunctionSaddle as FunctionSaddle, Hinge as Hinge, Huber as Huber
+    from flwr_fco.objectives import LeastSquares as LeastSquares, Logistic as Logistic, MatrixGame as MatrixGame
+    from flwr_fco.objectives import MultinomialLogistic as MultinomialLogistic, Objective as Objective
+    from flwr_fco.objectives import Poisson as Poisson, QuadraticSaddle as QuadraticSaddle
+    from flwr_fco.objectives import SaddleObjective as SaddleObjective, SiteIntercept as SiteIntercept
+    from flwr_fco.objectives import TraceRegression as TraceRegression
+    from flwr_fco.objectives import UniversalAdversarialLogistic as UniversalAdversarialLogistic
     from flwr_fco.privacy import GaussianDP as GaussianDP
-    from flwr_fco.regularizers import (
-        L1 as L1,
-        L2 as L2,
-        Adapter as Adapter,
-        AffineSubspace as AffineSubspace,
-        BoundRegularizer as BoundRegularizer,
-        Box as Box,
-        ElasticNet as ElasticNet,
-        FlatRegularizer as FlatRegularizer,
-        FusedLasso as FusedLasso,
-        GroupLasso as GroupLasso,
-        HardSparsity as HardSparsity,
-        L1Ball as L1Ball,
-        L2Ball as L2Ball,
-        L2Squared as L2Squared,
-        LInfinity as LInfinity,
-        LInfinityBall as LInfinityBall,
-        LpNorm as LpNorm,
-        Monotone as Monotone,
-        NonNegative as NonNegative,
-        Nuclear as Nuclear,
-        NuclearBall as NuclearBall,
-        PerParameter as PerParameter,
-        Proximable as Proximable,
-        Regularizer as Regularizer,
-        SeparableTerms as SeparableTerms,
-        Simplex as Simplex,
-        SparseGroupLasso as SparseGroupLasso,
-        SpectralBall as SpectralBall,
-        TotalVariation as TotalVariation,
-        Zero as Zero,
-    )
+    from flwr_fco.regularizers import L1 as L1, L2 as L2, Adapter as Adapter, AffineSubspace as AffineSubspace
+    from flwr_fco.regularizers import BoundRegularizer as BoundRegularizer, Box as Box, ElasticNet as ElasticNet
+    from flwr_fco.regularizers import FlatRegularizer as FlatRegularizer, FusedLasso as FusedLasso
+    from flwr_fco.regularizers import GroupLasso as GroupLasso, HardSparsity as HardSparsity, L1Ball as L1Ball
+    from flwr_fco.regularizers import L2Ball as L2Ball, L2Squared as L2Squared, LInfinity as LInfinity
+    from flwr_fco.regularizers import LInfinityBall as LInfinityBall, LpNorm as LpNorm, Monotone as Monotone
+    from flwr_fco.regularizers import NonNegative as NonNegative, Nuclear as Nuclear, NuclearBall as NuclearBall
+    from flwr_fco.regularizers import PerParameter as PerParameter, Proximable as Proximable, Regularizer as Regularizer
+    from flwr_fco.regularizers import SeparableTerms as SeparableTerms, Simplex as Simplex
+    from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall
+    from flwr_fco.regularizers import TotalVariation as TotalVariation, Zero as Zero
     from flwr_fco.simulation.fit_path import fit_path as fit_path
     from flwr_fco.simulation.simulate import simulate as simulate
-    from flwr_fco.strategies import (
-        CFedDA as CFedDA,
-        CompositeStrategy as CompositeStrategy,
-        DFedDA as DFedDA,
-        DFedDAGT as DFedDAGT,
-        DFedMid as DFedMid,
-        DReFedDAGT as DReFedDAGT,
-        DScaffold as DScaffold,
-        DualFL as DualFL,
-        Epochs as Epochs,
-        FastFedDA as FastFedDA,
-        FedAvgSubgradient as FedAvgSubgradient,
-        FedDA as FedDA,
-        FedDAGT as FedDAGT,
-        FedDR as FedDR,
-        FedDualAvg as FedDualAvg,
-        FedDualAvgOSP as FedDualAvgOSP,
-        FedDyn as FedDyn,
-        FedMid as FedMid,
-        FedMidOSP as FedMidOSP,
-        FedMiP as FedMiP,
-        FedNewton as FedNewton,
-        FedProx as FedProx,
-        FeDualEx as FeDualEx,
-        LocalSGD as LocalSGD,
-        MCFedDA as MCFedDA,
-        MultistepReFedDAGT as MultistepReFedDAGT,
-        ReFedDAGT as ReFedDAGT,
-        Scaffnew as Scaffnew,
-        Scaffold as Scaffold,
-        Steps as Steps,
-    )
+    from flwr_fco.strategies import CFedDA as CFedDA, CompositeStrategy as CompositeStrategy, DFedDA as DFedDA
+    from flwr_fco.strategies import DFedDAGT as DFedDAGT, DFedMid as DFedMid, DReFedDAGT as DReFedDAGT
+    from flwr_fco.strategies import DScaffold as DScaffold, DualFL as DualFL, Epochs as Epochs, FastFedDA as FastFedDA
+    from flwr_fco.strategies import FedAvgSubgradient as FedAvgSubgradient, FedDA as FedDA, FedDAGT as FedDAGT
+    from flwr_fco.strategies import FedDR as FedDR, FedDualAvg as FedDualAvg, FedDualAvgOSP as FedDualAvgOSP
+    from flwr_fco.strategies import FedDyn as FedDyn, FedMid as FedMid, FedMidOSP as FedMidOSP, FedMiP as FedMiP
+    from flwr_fco.strategies import FedNewton as FedNewton, FedProx as FedProx, FeDualEx as FeDualEx
+    from flwr_fco.strategies import LocalSGD as LocalSGD, MCFedDA as MCFedDA, MultistepReFedDAGT as MultistepReFedDAGT
+    from flwr_fco.strategies import ReFedDAGT as ReFedDAGT, Scaffnew as Scaffnew, Scaffold as Scaffold, Steps as Steps
 else:
     _HOMES = {
         alias.name: node.module

@@ -11,11 +11,12 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from io import StringIO
 from logging import WARNING
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, ClassVar, Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -193,10 +194,8 @@ class EarlyStopping(Callback):
             )
         for name, value in (("certificate", certificate), ("validation", validation)):
             if not (value is None or isinstance(value, str) or (callable(value) and not isinstance(value, type))):
-                raise ConfigurationError(
-                    f"{name}={value!r}; expected a function of the arrays, or the name of a metric such as "
-                    "'evaluate/loss'"
-                )
+                what = f"{name}={value!r}; expected a function of the arrays"
+                raise ConfigurationError(f"{what}, or the name of a metric such as 'evaluate/loss'")
         self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
         self.certificate, self.validation = certificate, validation
         self.patience: int = checked("patience", patience, int, AT_LEAST_ONE)
@@ -205,12 +204,9 @@ class EarlyStopping(Callback):
         self._begin()
 
     def _begin(self) -> None:
-        self.stopped = 0
-        self.best = math.nan
+        self.stopped, self.best, self._waited, self._seen = 0, math.nan, 0, False
         self.best_arrays: ArrayRecord | None = None
-        self._waited = 0
         self._before: np.ndarray[Any, np.dtype[np.float64]] | None = None
-        self._seen = False
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
         """Forget the previous run."""
@@ -223,23 +219,23 @@ class EarlyStopping(Callback):
         if server_round % self.every:
             return False, {}
         added: dict[str, Number] = {}
+        tol, looks_at = float(self.tol or 0.0), self.validation or self.certificate
+        value = self._change(arrays) if looks_at is None else self._look(looks_at, arrays, metrics)
         if self.validation is not None:
-            stop = self._no_longer_improves(self._look(self.validation, arrays, metrics), arrays)
+            stop = self._no_longer_improves(value, arrays)
         elif self.certificate is not None:
-            value = self._look(self.certificate, arrays, metrics)
             # A metric says whose data it is of; a part of them certifies nothing of the rest.
             part = isinstance(self.certificate, str) and metrics.get(_COVERED, 0) < metrics.get(_CONNECTED, 0)
-            stop = value is not None and value <= float(self.tol or 0.0) and not part
+            stop = value is not None and value <= tol and not part
             if value is not None and callable(self.certificate):
                 added["certificate"] = value
         else:
-            change = self._change(arrays)
             if metrics.get("train/skipped"):
                 return False, {}
-            self._waited = self._waited + 1 if change <= float(self.tol or 0.0) else 0
+            # None: no model before this one.
+            self._waited = self._waited + 1 if value is not None and value <= tol else 0
             stop = self._waited >= self.patience
-            if math.isfinite(change):
-                added["change"] = change
+            added |= {} if value is None else {"change": value}
         self.stopped = server_round if stop else 0
         return stop, added
 
@@ -259,14 +255,9 @@ class EarlyStopping(Callback):
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         """Restore the state that :meth:`to_arrays` returned."""
-        before = saved_array(arrays, "before", np.float64, (None,)) if "before" in arrays else None
+        self._before = saved_array(arrays, "before", np.float64, (None,)) if "before" in arrays else None
         stopped, self.best, waited, seen = arrays["numbers"].tolist()
-        self.stopped, self._waited, self._seen, self._before = (
-            int(stopped),
-            int(waited),
-            bool(seen),
-            before,
-        )
+        self.stopped, self._waited, self._seen = int(stopped), int(waited), bool(seen)
         best = {name.removeprefix("best/"): Array(value) for name, value in arrays.items() if name.startswith("best/")}
         self.best_arrays = ArrayRecord(best) if best else None
 
@@ -276,13 +267,14 @@ class EarlyStopping(Callback):
         self._seen = self._seen or what in metrics
         return float(metrics[what]) if what in metrics else None
 
-    def _change(self, arrays: ArrayRecord) -> float:
+    def _change(self, arrays: ArrayRecord) -> float | None:
         values = [array.numpy() for array in arrays.values()]
         w = np.concatenate([np.zeros(0), *(v.reshape(-1).astype(np.float64) for v in values if v.dtype.kind == "f")])
         before, self._before = self._before, w
         if before is None or before.size != w.size:
-            return math.inf
-        return float(np.linalg.norm(w - before)) / max(1.0, float(np.linalg.norm(w)))
+            return None
+        change = float(np.linalg.norm(w - before)) / max(1.0, float(np.linalg.norm(w)))
+        return change if math.isfinite(change) else None
 
     def _no_longer_improves(self, score: float | None, arrays: ArrayRecord) -> bool:
         if score is None:
@@ -495,8 +487,7 @@ class Checkpoint(Callback):
             except ConfigurationError as error:
                 raise ConfigurationError(f"{error}. It is not overwritten: give another path, or remove it") from error
             private = run.private_mean
-            done = int(saved.parts["privacy"]["round"]) if private is not None else 0
-            if private is not None and done != private.round:
+            if private is not None and (done := int(saved.parts["privacy"]["round"])) != private.round:
                 raise ConfigurationError(
                     f"{self.path} is of a private run that has released {done} rounds, and this one goes on after "
                     f"round {private.round}: the clients' privacy would be spent again. Resume from that file; for a "
@@ -524,7 +515,34 @@ class Checkpoint(Callback):
             self.saved_round = server_round
 
 
-class TensorBoard(Callback):
+class _Tracker(Callback):
+    """Writes the numbers of each round with an optional library, imported first: it is missing before round 1."""
+
+    _module: ClassVar[str]
+    _package: ClassVar[str]
+    #: Of a run: ``(name, value, round)``, and what ends it; none before it has begun.
+    _log: Callable[[str, Number, int], Any]
+    _close: Callable[[], Any] | None = None
+
+    def __init__(self) -> None:
+        try:
+            self._library: Any = import_module(self._module)
+        except ImportError as error:
+            what = f"{type(self).__name__} needs {self._module}"
+            raise ConfigurationError(f"{what}: pip install {self._package} (the extra [tracking])") from error
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
+        """Write the numbers."""
+        for name, value in metrics.items():
+            self._log(name, value, server_round)
+
+    def on_run_end(self, result: Result) -> None:
+        """End what was begun."""
+        if self._close is not None:
+            self._close()
+
+
+class TensorBoard(_Tracker):
     """Writes the numbers of each round for TensorBoard, with tensorboardX.
 
     Parameters
@@ -538,28 +556,20 @@ class TensorBoard(Callback):
         If tensorboardX is not installed.
     """
 
+    _module = _package = "tensorboardX"
+
     def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._library = _library("tensorboardX", "TensorBoard", "tensorboardX")
+        super().__init__()
         self.folder = Path(folder)
-        self._writer: Any = None
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
         """Open the folder."""
-        self._writer = self._library.SummaryWriter(str(self.folder))
-        self._writer.add_text("strategy", repr(strategy), 0)
-
-    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
-        """Write the scalars."""
-        for name, value in metrics.items():
-            self._writer.add_scalar(name, value, server_round)
-
-    def on_run_end(self, result: Result) -> None:
-        """Close the files."""
-        if self._writer is not None:
-            self._writer.close()
+        writer = self._library.SummaryWriter(str(self.folder))
+        writer.add_text("strategy", repr(strategy), 0)
+        self._log, self._close = writer.add_scalar, writer.close
 
 
-class WandB(Callback):
+class WandB(_Tracker):
     """Logs the numbers of each round to Weights & Biases.
 
     Parameters
@@ -573,27 +583,24 @@ class WandB(Callback):
         If wandb is not installed.
     """
 
+    _module = _package = "wandb"
+
     def __init__(self, **options: Any) -> None:
-        self._library = _library("wandb", "WandB", "wandb")
+        super().__init__()
         self.options = options
-        self._run: Any = None
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
         """Begin a run."""
         config = {"strategy": repr(strategy), "num-rounds": num_rounds, **self.options.get("config", {})}
         self._run = self._library.init(**{**self.options, "config": config})
+        self._close = self._run.finish
 
     def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
         """Log the numbers."""
         self._run.log(dict(metrics), step=server_round)
 
-    def on_run_end(self, result: Result) -> None:
-        """Finish the run."""
-        if self._run is not None:
-            self._run.finish()
 
-
-class MLflow(Callback):
+class MLflow(_Tracker):
     """Logs the numbers of each round to MLflow.
 
     Parameters
@@ -616,34 +623,26 @@ class MLflow(Callback):
         If MLflow is not installed.
     """
 
+    _module, _package = "mlflow", "mlflow-skinny"
+
     def __init__(
         self, tracking_uri: str | None = None, *, experiment: str = "flwr-fco", run_name: str | None = None
     ) -> None:
-        self._library = _library("mlflow", "MLflow", "mlflow-skinny")
-        self.tracking_uri, self.experiment, self.run_name = tracking_uri, experiment, run_name
-        self.run_id = ""
-        self._client: Any = None
+        super().__init__()
+        self.tracking_uri, self.experiment, self.run_name, self.run_id = tracking_uri, experiment, run_name, ""
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
         """Begin a run."""
         # A separate client: the module's functions would share the active run with the user's code.
-        self._client = self._library.MlflowClient(tracking_uri=self.tracking_uri)
-        earlier = self._client.get_experiment_by_name(self.experiment)
-        experiment = self._client.create_experiment(self.experiment) if earlier is None else earlier.experiment_id
-        self.run_id = self._client.create_run(experiment, run_name=self.run_name).info.run_id
+        client = self._library.MlflowClient(tracking_uri=self.tracking_uri)
+        earlier = client.get_experiment_by_name(self.experiment)
+        experiment = client.create_experiment(self.experiment) if earlier is None else earlier.experiment_id
+        self.run_id = client.create_run(experiment, run_name=self.run_name).info.run_id
         # MLflow cuts or refuses long parameters; a tag may be longer.
-        self._client.set_tag(self.run_id, "strategy", repr(strategy)[:5000])
-        self._client.log_param(self.run_id, "num-rounds", num_rounds)
-
-    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
-        """Log the numbers."""
-        for name, value in metrics.items():
-            self._client.log_metric(self.run_id, name, float(value), step=server_round)
-
-    def on_run_end(self, result: Result) -> None:
-        """Finish the run."""
-        if self._client is not None:
-            self._client.set_terminated(self.run_id)
+        client.set_tag(self.run_id, "strategy", repr(strategy)[:5000])
+        client.log_param(self.run_id, "num-rounds", num_rounds)
+        self._log = lambda name, value, step: client.log_metric(self.run_id, name, float(value), step=step)
+        self._close = partial(client.set_terminated, self.run_id)
 
 
 def _score_of(name: str, score: Score, arrays: ArrayRecord) -> float:
@@ -653,11 +652,3 @@ def _score_of(name: str, score: Score, arrays: ArrayRecord) -> float:
         return float(found)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{name} returned a {type(found).__name__}; expected a number") from error
-
-
-def _library(module: str, owner: str, package: str) -> Any:
-    """Return an optional library, imported now so that it is reported missing before the first round."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise ConfigurationError(f"{owner} needs {module}: pip install {package} (the extra [tracking])") from error

@@ -153,10 +153,8 @@ def load_npz(path: str | os.PathLike[str], *, max_bytes: int = _DENSE_BYTES) -> 
             continue
         stem, _, part = key.removeprefix(_SPARSE).rpartition("/")
         if not key.startswith(_SPARSE) or part not in _PARTS:
-            raise ConfigurationError(
-                f"{where} holds an array {key!r}; expected a file that save_npz wrote, whose names begin with "
-                f"{_DENSE!r} or {_SPARSE!r}"
-            )
+            what = f"{where} holds an array {key!r}; expected a file that save_npz wrote"
+            raise ConfigurationError(f"{what}, whose names begin with {_DENSE!r} or {_SPARSE!r}")
         if stem in arrays:
             continue
         own = [parts.get(f"{_SPARSE}{stem}/{name}") for name in _PARTS]
@@ -263,9 +261,8 @@ def _arrays_of(source: Any) -> dict[str, NDArray[Any]]:
         return {name: array.numpy() for name, array in source.items()}
     if isinstance(source, Mapping):
         return {str(name): _array(str(name), value) for name, value in source.items()}
-    raise ConfigurationError(
-        f"{source!r} is a {type(source).__name__}; expected a Result, an ArrayRecord or a mapping of names to arrays"
-    )
+    what = f"{source!r} is a {type(source).__name__}"
+    raise ConfigurationError(f"{what}; expected a Result, an ArrayRecord or a mapping of names to arrays")
 
 
 def _array(name: str, value: Any) -> NDArray[Any]:
@@ -282,7 +279,6 @@ def _array(name: str, value: Any) -> NDArray[Any]:
         raise ConfigurationError(f"the array {name!r} is none: {error}") from error
     if array.dtype.kind not in "biufc":
         # An array of objects would be pickled, and not be read back.
-        raise ConfigurationError(
-            f"the array {name!r} is of {type(value).__name__} with dtype {array.dtype}; expected an array of numbers"
-        )
+        what = f"the array {name!r} is of {type(value).__name__} with dtype {array.dtype}"
+        raise ConfigurationError(f"{what}; expected an array of numbers")
     return array

@@ -30,24 +30,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
-from flwr_fco.algorithms.contract import (
-    Change,
-    Downlink,
-    Implied,
-    LossFacts,
-    Memory,
-    Minimise,
-    Problem,
-    Replies,
-    Setting,
-    Start,
-    Vector,
-    Work,
-    zeros_like,
-)
+from flwr_fco.algorithms.contract import Downlink, Implied, Memory, Minimise, Replies, Start, Vector, Work, zeros_like
+from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging
 from flwr_fco.errors import ConfigurationError
 
@@ -208,16 +194,11 @@ class DualAcceleration(PrimalAveraging):
     ('minimise', ('control', 'anchor', 'local'), 'everyone')
     """
 
-    name: ClassVar[str] = "dual_fl"
-    engine: ClassVar[str | None] = "minimise"
-    memory: ClassVar[tuple[str, ...]] = ("control", "anchor", "local")
-    reads: ClassVar[Any] = "everyone"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **PrimalAveraging.refuses,
-            "regularizer": "the clients' minimisations are all that it is made of, and they know nothing of psi",
-        }
-    )
+    name, engine, memory, reads = "dual_fl", "minimise", ("control", "anchor", "local"), "everyone"
+    refuses: ClassVar[Mapping[str, str]] = {
+        **PrimalAveraging.refuses,
+        "regularizer": "the clients' minimisations are all that it is made of, and they know nothing of psi",
+    }
 
     nu: float | Literal["auto"]
     rho: float | Literal["auto"]
@@ -237,13 +218,9 @@ class DualAcceleration(PrimalAveraging):
     @staticmethod
     def begin(downlink: Downlink, memory: Memory) -> Start:
         """Begin at the client's last solution, with the linear term nu zeta."""
-        control, _ = _arrived(downlink, memory)
-        return Start(
-            memory["local"],
-            downlink.numbers["duality"] * control,
-            base=downlink.vectors["primal"],
-            penalty=downlink.numbers.get("regularization", 0.0),
-        )
+        numbers, (control, _) = downlink.numbers, _arrived(downlink, memory)
+        shift, penalty = numbers["duality"] * control, numbers.get("regularization", 0.0)
+        return Start(memory["local"], shift, base=downlink.vectors["primal"], penalty=penalty)
 
     @staticmethod
     def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:

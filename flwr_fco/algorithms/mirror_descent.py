@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from flwr_fco.algorithms.contract import Batch, Client, Downlink, Option, Problem, Replies, Start, Step, Vector
@@ -56,7 +55,7 @@ class MirrorDescent(PrimalAveraging):
 
     name: ClassVar[str] = "mirror_descent"
     engine: ClassVar[str | None] = "proximal steps"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    refuses: ClassVar[Mapping[str, str]] = {}
 
     client_prox: bool = True
     server_prox: bool = True
@@ -80,11 +79,9 @@ class MirrorDescent(PrimalAveraging):
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
         increment, elapsed = replies.mean()
-        dual = problem.h.gradient(state.primal) + problem.server_lr * increment
-        if self.server_prox:
-            primal = problem.retrieve(dual, problem.server_lr * elapsed)
-        else:
-            primal = problem.h.conjugate_gradient(dual)
+        h, weight = problem.h, problem.server_lr * elapsed
+        dual = h.gradient(state.primal) + problem.server_lr * increment
+        primal = problem.retrieve(dual, weight) if self.server_prox else h.conjugate_gradient(dual)
         return PrimalState(primal, state.round + 1)
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:

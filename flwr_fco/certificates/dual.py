@@ -177,8 +177,40 @@ def convex_bound(
         slopes, own = slopes + share @ references[:, :-1], own + float(share @ references[:, -1])
         total += float(share.sum())
         slopes[count:] = 0.0
-    scaling = min(1.0 / total, largest_scaling(psi, -slopes, l2))
-    value = scaling * own + (1.0 - scaling * total) * at_zero
+    return scaled_bound(psi, slopes, (own, 0.0, at_zero), l2, count, total=total)
+
+
+def best_scaling(
+    psi: BoundRegularizer, slopes: Vector, linear: float, quadratic: float, l2: float, *, squares: bool, most: float
+) -> float:
+    """Return the scaling of a dual point with the largest bound, or one near it.
+
+    Of squares the conjugates are a parabola in it: its vertex, or the end of the feasible interval.
+    """
+    limit = largest_scaling(psi, -slopes, l2)
+    if not (squares and only_norms(psi, l2)):
+        return min(most, limit)
+    vertex = -linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0
+    return min(max(vertex, -limit), limit)
+
+
+def scaled_bound(
+    psi: BoundRegularizer,
+    slopes: Vector,
+    conjugates: tuple[float, float, float],
+    l2: float,
+    count: int,
+    *,
+    total: float = 1.0,
+    squares: bool = False,
+) -> tuple[float, Vector]:
+    """Return the lower bound at the best scaling of a dual point that may be scaled up to 1/total, and that point.
+
+    The conjugates are what they are linearly in the scaling, quadratically, and at 0 at most.
+    """
+    linear, quadratic, at_zero = conjugates
+    scaling = best_scaling(psi, slopes, linear, quadratic, l2, squares=squares, most=1.0 / total)
+    value = scaling * linear + scaling**2 * quadratic + (1.0 - scaling * total) * at_zero
     return -value - conjugate_at(psi, -scaling * slopes, l2, count), scaling * slopes
 
 
@@ -342,16 +374,9 @@ def mixed_bound(
     slopes += shares @ rows[:, :-2]
     slopes[on] = 0.0
     total, conjugate = 1.0 + float(shares.sum()), conjugate + float(shares @ rows[:, -2])
-    limit = largest_scaling(psi, -slopes, 0.0)
-    if squares:
-        # A parabola in the scaling: f*(s u) = s mean u y + s^2 mean u^2 / (2 factor), the second one the loss.
-        quadratic = total * (loss + float(shares @ rows[:, -1]))
-        linear = conjugate - loss - float(shares @ rows[:, -1])
-        scaling = min(1.0, limit)
-        if only_norms(psi, 0.0):
-            scaling = min(max(-linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0, -limit), limit)
-        value = scaling * linear + scaling**2 * quadratic
-    else:
-        scaling = min(1.0 / total, limit)
-        value = scaling * conjugate + (1.0 - scaling * total) * at_zero
-    return -value - conjugate_at(psi, -scaling * slopes, 0.0, slopes.size), scaling * slopes
+    if not squares:
+        return scaled_bound(psi, slopes, (conjugate, 0.0, at_zero), 0.0, slopes.size, total=total)
+    # A parabola in the scaling: f*(s u) = s mean u y + s^2 mean u^2 / (2 factor), the second one the loss.
+    losses = loss, float(shares @ rows[:, -1])
+    linear, quadratic = conjugate - losses[0] - losses[1], total * (losses[0] + losses[1])
+    return scaled_bound(psi, slopes, (linear, quadratic, 0.0), 0.0, slopes.size, squares=True)

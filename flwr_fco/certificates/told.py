@@ -8,7 +8,7 @@ alone: a certificate is then one of some data, whatever a client says.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,17 +70,16 @@ class Told:
         if abs(own["slope"]) > most:
             raise ProtocolError(f"its mean slope is {own['slope']:.6g}; expected at most {most:.6g} by its loss")
 
-    def slopes(self, centre: float) -> Callable[[Answer], None]:
-        """Return the check of the gradient and the conjugates at slopes of which `centre` is taken off.
+    def slopes(self, answer: Answer, centre: float) -> None:
+        """Check the gradient and the conjugates at slopes of which `centre` is taken off.
 
         Parameters
         ----------
+        answer : Answer
+            The client's.
         centre : float
             The correction of slopes of squares.
         """
-        return lambda answer: self._check_slopes(answer, centre)
-
-    def _check_slopes(self, answer: Answer, centre: float) -> None:
         own = self._facts.get(answer.node_id)
         gradient, w = answer.vectors["gradient"], self._w
         pairs = gradient * w
@@ -107,17 +106,16 @@ class Told:
             self._at_most("share of rows below the margin", abs(linear + 0.5), 0.5)
         self._expect("loss and conjugate", loss + linear + quadratic, float(pairs.sum()) + away, most)
 
-    def entropy(self, scaling: float) -> Callable[[Answer], None]:
-        """Return the check of the conjugate of chances at slopes that are scaled.
+    def entropy(self, answer: Answer, scaling: float) -> None:
+        """Check the conjugate of chances at slopes that are scaled.
 
         Parameters
         ----------
+        answer : Answer
+            The client's.
         scaling : float
             By how much.
         """
-        return lambda answer: self._check_entropy(answer, scaling)
-
-    def _check_entropy(self, answer: Answer, scaling: float) -> None:
         own, entropy = self._facts.get(answer.node_id), answer.numbers["entropy"]
         pair = scaling * self._pairs.get(answer.node_id, 0.0)
         if own is None:
@@ -156,17 +154,16 @@ class Told:
         if own is not None:
             check_references(answer.vectors["references"], self._w, own["loss"] - self._ridge(own))
 
-    def tangent(self, point: Vector) -> Callable[[Answer], None]:
-        """Return the check of a loss and gradient, first at the certificate's point itself, then at others.
+    def tangent(self, answer: Answer, point: Vector) -> None:
+        """Check a loss and gradient, first at the certificate's point itself, then at others.
 
         Parameters
         ----------
+        answer : Answer
+            The client's.
         point : ndarray of float64, shape (d,)
             Where they are.
         """
-        return lambda answer: self._check_tangent(answer, point)
-
-    def _check_tangent(self, answer: Answer, point: Vector) -> None:
         own, gradient = self._facts.get(answer.node_id), answer.vectors["gradient"]
         if own is None or not own["link"]:
             return

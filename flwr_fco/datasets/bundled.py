@@ -81,12 +81,7 @@ class PartitionedClassification(FederatedDataset):
 
 
 def digits(
-    num_clients: int = 10,
-    alpha: float | None = 0.3,
-    train_fraction: float = 0.75,
-    seed: int = 0,
-    *,
-    min_size: int = 10,
+    num_clients: int = 10, alpha: float | None = 0.3, train_fraction: float = 0.75, seed: int = 0, *, min_size: int = 10
 ) -> PartitionedClassification:
     """Return scikit-learn's handwritten digits (1,797 images, 8 x 8 pixels in [0, 1], 10 classes), split over clients.
 
@@ -125,12 +120,7 @@ def digits(
 
 
 def breast_cancer(
-    num_clients: int = 10,
-    alpha: float | None = 0.3,
-    train_fraction: float = 0.75,
-    seed: int = 0,
-    *,
-    min_size: int = 10,
+    num_clients: int = 10, alpha: float | None = 0.3, train_fraction: float = 0.75, seed: int = 0, *, min_size: int = 10
 ) -> PartitionedClassification:
     """Return scikit-learn's breast cancer data (569 patients, 30 measurements, benign or not), split over clients.
 

@@ -165,13 +165,11 @@ def _remaining(sums: Sums, loss: float) -> float:
     w = sums.point
     at_zero = sums.loss - float(sums.gradient @ w) + 0.5 * float(w @ sums.hessian @ w)
     if loss < -_EXACT * max(sums.loss, at_zero):
-        raise ConfigurationError(
-            f"the clients' sums contradict each other: the mean square at their minimum is {2.0 * loss:.3g}"
-        )
+        what = "the clients' sums contradict each other"
+        raise ConfigurationError(f"{what}: the mean square at their minimum is {2.0 * loss:.3g}")
     if not loss > max(_EXACT * sums.loss, _ROUNDING * at_zero):
-        raise ConfigurationError(
-            "the targets are a linear function of the features, or constant: without noise there are no standard errors"
-        )
+        what = "the targets are a linear function of the features, or constant"
+        raise ConfigurationError(f"{what}: without noise there are no standard errors")
     return loss
 
 

@@ -85,10 +85,8 @@ class Intervals(Choice):
         known = {name: j for j, name in enumerate(names)} | {j: j for j in range(len(names))}
         unknown = [column for column in self.columns if column not in known]
         if unknown:
-            raise ConfigurationError(
-                f"Intervals(columns=...) has {unknown[:5]}, which are no features; they are {', '.join(names[:10])}"
-                f"{', ...' * (len(names) > 10)}"
-            )
+            what = f"Intervals(columns=...) has {unknown[:5]}, which are no features"
+            raise ConfigurationError(f"{what}; they are {', '.join(names[:10])}{', ...' * (len(names) > 10)}")
         return [known[column] for column in self.columns]
 
 
@@ -164,10 +162,9 @@ class OwnEstimates:
         run = run_of(replace(self.strategy))
         run.prepare(initial_arrays)
         size = run.plan.layout.size
-        question = run.inquiry.question(ESTIMATES, np.zeros(size))
         shapes = {"estimate": (size,), "error": (size,)}
         wanted = ("told", "events", "others", "weighted", "intercepts")
-        answers = run.inquiry.ask(grid, question, wanted=wanted, shapes=shapes)
+        answers = run.inquiry.ask(grid, ESTIMATES, np.zeros(size), wanted=wanted, shapes=shapes)
         weighted = [f"partition {answer.partition}" for answer in answers if answer.numbers["weighted"]]
         if weighted:
             raise ConfigurationError(
@@ -444,8 +441,8 @@ class Trends:
         run = run_of(replace(self.strategy))
         run.prepare(initial_arrays)
         size = self.sums.point.size
-        question = run.inquiry.question(TREND, self.sums.point)
-        answers = run.inquiry.ask(grid, question, wanted=("squares", "events"), shapes={"trend": (size,)})
+        wanted, shapes = ("squares", "events"), {"trend": (size,)}
+        answers = run.inquiry.ask(grid, TREND, self.sums.point, wanted=wanted, shapes=shapes)
         if len(answers) < self.sums.sites or not all(map(_is_possible, answers)):
             return np.full(size, math.nan), math.nan
         return proportional(self.sums, answers)

@@ -97,8 +97,7 @@ class Judged:
         run.mail.schemas.own = self.names
 
         def ask(kind: str, wanted: Sequence[str], numbers: dict[str, float], shapes: Any = ()) -> list[Answer]:
-            question = run.inquiry.question(kind, self.point, numbers)
-            return run.inquiry.ask(grid, question, wanted=wanted, shapes=dict(shapes))
+            return run.inquiry.ask(grid, kind, self.point, numbers=numbers, wanted=wanted, shapes=dict(shapes))
 
         answers, doubted = _possible(ask(QUALITY, _WANTED, {}), self.sites)
         left_out = [f"partition {row.partition_id}: {row.first_line}" for row in run.left_out]
@@ -111,10 +110,8 @@ class Judged:
             told = ask(CALIBRATION, wanted, {"slope": slope, "intercept": intercept})
             kept = [answer for answer in told if answer.node_id in nodes]
             if len(kept) < len(nodes):
-                raise ConfigurationError(
-                    f"{len(kept)} of {len(nodes)} sites say how the model is calibrated, of which all have said how "
-                    "good it is; ask again"
-                )
+                what = f"{len(kept)} of {len(nodes)} sites say how the model is calibrated"
+                raise ConfigurationError(f"{what}, of which all have said how good it is; ask again")
             means = {name: _mean(kept, [answer.numbers[name] for answer in kept]) for name in wanted}
             curved = np.array([[means[_CURVED[0]], means[_CURVED[1]]], [means[_CURVED[1]], means[_CURVED[2]]]])
             return means["loss"], np.array([means["by-slope"], means["by-intercept"]]), curved

@@ -83,10 +83,8 @@ class Selection(Choice):
         """
         found = math.floor(math.sqrt(self.false_selections * (2.0 * self.threshold - 1.0) * count) * (1.0 + 1e-12))
         if found < 1:
-            raise ConfigurationError(
-                f"{self!r} of {count} columns: a half may not have one column; allow more false selections, such as "
-                f"{self.bounds(1, count)[0]:.3g}"
-            )
+            what = f"{self!r} of {count} columns: a half may not have one column"
+            raise ConfigurationError(f"{what}; allow more false selections, such as {self.bounds(1, count)[0]:.3g}")
         return min(found, count)
 
     def bounds(self, most: int, count: int) -> tuple[float, float]:
@@ -169,10 +167,8 @@ class Halves:
         def counted(strategy: Any) -> tuple[Any, int]:
             result = strategy.start(grid, initial_arrays, num_rounds, timeout, **options)
             if not run_of(strategy).finished():
-                raise ConfigurationError(
-                    f"the stability selection has not ended after {num_rounds} rounds; raise max_rounds or scale the "
-                    "features"
-                )
+                what = f"the stability selection has not ended after {num_rounds} rounds"
+                raise ConfigurationError(f"{what}; raise max_rounds or scale the features")
             return strategy.state, len(result.train_metrics_clientapp)
 
         first, rounds = counted(replace(self.strategy, strengths=_PATH))

@@ -352,7 +352,7 @@ class Coordinates(NamedTuple):
         scaled = terms.scaled(t, z.size)
         out = np.empty_like(z) if out is None else out
         if restricted is None:
-            diagonal_terms(z, _ONE, *scaled, out)
+            diagonal_terms(z, _ONE, out, *scaled)
         elif not restricted.solve(z, scaled, out):
             raise _without_point(self.geometry, self.regularizer, z, t)
         return out

@@ -14,7 +14,7 @@ from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.kernels.prox import soft, soft_weighted
+from flwr_fco.kernels.prox import soft
 from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, TermwiseMap, l1_thresholds
 from flwr_fco.regularizers.base import BoundRegularizer, Terms
 from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
@@ -82,7 +82,7 @@ class DiagonalMetric(TermwiseMap):
 
     def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
         """Write clip(soft(z, threshold) / (weights + shrinkage), lower, upper); see :meth:`TermwiseMap.solve`."""
-        kernels.diagonal_terms(z, self.weights, *terms, out)
+        kernels.diagonal_terms(z, self.weights, out, *terms)
         return True
 
     def restrict(self, place: slice | NDArray[np.integer[Any]]) -> DiagonalMetric:
@@ -235,11 +235,9 @@ class PNorm(TermwiseMap):
     def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
         if not self.closed_form(terms):
             center = np.zeros(z.size) if self.center is None else self.center
-            return bool(kernels.p_norm_terms(z, *terms, center, self.p, self._limit, out))
-        if terms.threshold.size == 1:
-            soft(z, terms.threshold[0], 1.0, math.inf, out)
-        else:
-            soft_weighted(z, 1.0, terms.threshold, math.inf, out)
+            return bool(kernels.p_norm_terms(z, center, self.p, self._limit, out, *terms))
+        one = terms.threshold.size == 1
+        soft(z, terms.threshold[0] if one else 1.0, None if one else terms.threshold, 1.0, math.inf, out)
         # A sign constraint clips the dual: where z points out of the orthant, w is 0.
         if terms.lower[0] == 0.0:
             np.maximum(out, 0.0, out=out)
@@ -359,7 +357,7 @@ class OrthantEntropy(TermwiseMap):
         return float(self.conjugate_gradient(z).sum())
 
     def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
-        return bool(kernels.orthant_terms(z, *terms, out))
+        return bool(kernels.orthant_terms(z, out, *terms))
 
     def closed_form(self, terms: Terms) -> bool:
         """Whether there is no squared l2 norm."""
@@ -466,7 +464,7 @@ class SimplexEntropy(TermwiseMap):
             np.subtract(z, terms.threshold, out=out)
             kernels.softmax(out, self.radius, out)
             return True
-        return bool(kernels.simplex_terms(z, *terms, self.radius, out))
+        return bool(kernels.simplex_terms(z, self.radius, out, *terms))
 
     def closed_form(self, terms: Terms) -> bool:
         """Whether there are no bounds but 0 and the radius, and no squared l2 norm."""

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_least_squares_gradient
+from flwr_fco.kernels.losses import add_scalar_gradient
 from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
 from flwr_fco.objectives.base import DualTerms
 from flwr_fco.objectives.design import Design
@@ -62,7 +62,7 @@ class _SquaredLoss(LinearModel):
 
     def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
         factor, shrinkage = self._factor * scale, self.l2 * scale
-        add_least_squares_gradient(self.design.matrix, self._targets, rows, w, factor, shrinkage, out)
+        add_scalar_gradient(False, self.design.matrix, self._targets, rows, w, factor, shrinkage, out)
 
     def predict(self, w: Vector) -> Vector:
         """Return the predictions for the client's examples."""

@@ -14,7 +14,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
 from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, as_strata, as_targets, examples_of
 from flwr_fco.objectives.base import Batch, DualTerms
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import Design, dense
 
 
 class _RiskSets(NamedTuple):
@@ -132,7 +132,7 @@ class CoxRegression(LinearModel):
         self._set_rows(sample_weight, offset)
         # The likelihood is not changed by a common factor of the weights, but its value is.
         self._raw = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-        self._shares, self._weights = self._raw / self._raw.sum(), None
+        self._weights = None
         self._sort()
 
     @property
@@ -142,11 +142,12 @@ class CoxRegression(LinearModel):
     def unweighted(self) -> Self:
         other = copy.copy(self)
         other._raw = np.ones(self.num_examples)
-        other._shares = other._raw / other._raw.sum()
+        other._sort()
         return other
 
     def _sort(self) -> None:
-        """Find the risk sets: one for each time and stratum with an event."""
+        """Find the risk sets: one for each time and stratum with an event; and the rows' shares of the weights."""
+        self._shares = self._raw / self._raw.sum()
         times, entry, strata = self.times, self.entry, self._strata
         out, into = np.lexsort((-times, strata)), np.lexsort((-entry, strata))
         self._order = np.array([out, into])
@@ -181,7 +182,6 @@ class CoxRegression(LinearModel):
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         other, _ = super().subset(rows)
-        other._shares = other._raw / other._raw.sum()
         other._sort()
         return other, float(self._shares[rows].sum())
 
@@ -280,8 +280,7 @@ class CoxRegression(LinearModel):
 
     def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
         """Return the Hessian at `w` on some coordinates, a sum of covariances in risk sets, as a packed triangle."""
-        columns: Any = self.design.matrix[:, indices]
-        values = np.asarray(columns.toarray() if hasattr(columns, "toarray") else columns, dtype=np.float64)
+        values = dense(self.design.matrix[:, indices]).astype(np.float64)
         # A covariance is that of centred values, with less to cancel.
         values = values - values.mean(axis=0)
         scores = self._scores(w)
@@ -305,9 +304,8 @@ class CoxRegression(LinearModel):
         weight = float(self._shares[self._dead].sum())
         if norm == "l1":
             matrix: Any = self.design.matrix
-            ranges = matrix.max(axis=0) - matrix.min(axis=0)
-            dense: Any = ranges.toarray() if hasattr(ranges, "toarray") else ranges
-            return 0.25 * weight * float(np.asarray(dense, dtype=np.float64).max()) ** 2 + self.l2
+            ranges = dense(matrix.max(axis=0) - matrix.min(axis=0))
+            return 0.25 * weight * float(ranges.astype(np.float64).max()) ** 2 + self.l2
         if norm != "l2":
             raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
         centre = self._column_means()
@@ -489,8 +487,7 @@ def time_trend(objective: CoxRegression, w: Vector) -> tuple[Vector, float]:
     middle = 0.5 * (ends + np.append(0.0, ends[:-1]))
     g = middle[ranks] / dead.size
     g -= g.mean()
-    columns: Any = objective.design.matrix
-    values = np.array(columns.toarray() if hasattr(columns, "toarray") else columns, dtype=np.float64)
+    values = dense(objective.design.matrix).astype(np.float64)
     # A mean at risk has less rounding of centred values.
     values -= values.mean(axis=0)
     found = objective._evaluated(objective.margins(w), objective._shares, values)

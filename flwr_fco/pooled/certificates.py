@@ -67,10 +67,7 @@ def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = 
 
 
 def composite_objective(
-    objectives: Sequence[Objective],
-    weights: ArrayLike | None,
-    regularizer: Regularizer | BoundRegularizer,
-    w: Vector,
+    objectives: Sequence[Objective], weights: ArrayLike | None, regularizer: Regularizer | BoundRegularizer, w: Vector
 ) -> float:
     """Return Phi(w) = sum_m p_m F_m(w) + psi(w).
 
@@ -277,10 +274,7 @@ def logistic_duality_gap(
 
 
 def certify(
-    objectives: Sequence[Objective],
-    weights: ArrayLike | None,
-    regularizer: Regularizer | BoundRegularizer,
-    w: Vector,
+    objectives: Sequence[Objective], weights: ArrayLike | None, regularizer: Regularizer | BoundRegularizer, w: Vector
 ) -> Certificate:
     """Return a certificate for a point: a duality gap if the problem has one, otherwise a residual.
 

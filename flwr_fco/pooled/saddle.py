@@ -16,23 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import (
-    MatrixGame,
-    Objective,
-    QuadraticSaddle,
-    SaddleObjective,
-    UniversalAdversarialLogistic,
-)
+from flwr_fco.objectives import MatrixGame, Objective, QuadraticSaddle, SaddleObjective, UniversalAdversarialLogistic
 from flwr_fco.pooled.certificates import client_weights, pooled_gradient, stationarity
 from flwr_fco.pooled.scores import density, numerical_rank
-from flwr_fco.regularizers import (
-    BoundRegularizer,
-    Box,
-    PerParameter,
-    Regularizer,
-    Simplex,
-    Zero,
-)
+from flwr_fco.regularizers import BoundRegularizer, Box, PerParameter, Regularizer, Simplex, Zero
 from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.regularizers.spectral import MatrixRegularizer
 
@@ -45,10 +32,7 @@ _FAR = 1e9
 
 
 def duality_gap(
-    objectives: Sequence[Objective],
-    weights: ArrayLike | None,
-    regularizer: Regularizer | BoundRegularizer,
-    w: Vector,
+    objectives: Sequence[Objective], weights: ArrayLike | None, regularizer: Regularizer | BoundRegularizer, w: Vector
 ) -> float:
     """Return psi(w) + psi*(-g(w)) + <g(w), w>, the duality gap of a bilinear problem.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, POSITIVE, Choice
+from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, NON_NEGATIVE, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 
 
@@ -73,9 +73,7 @@ class GaussianDP(Choice):
             "range": (lambda delta: not (delta <= 0.0 or delta >= 1.0), "a number between 0 and 1, such as 1e-5")
         },
     )
-    noise_multiplier: float | None = field(
-        default=None, metadata={"range": (lambda sigma: 0.0 <= sigma < math.inf, "a finite number >= 0")}
-    )
+    noise_multiplier: float | None = field(default=None, metadata=NON_NEGATIVE)
     target_epsilon: float | None = field(default=None, metadata=POSITIVE)
     noise: Literal["banded", "tree", "independent"] = "banded"
     bands: int | None = field(default=None, metadata=AT_LEAST_ONE)

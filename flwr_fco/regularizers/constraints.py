@@ -197,22 +197,14 @@ class L1Ball(Weighted):
     weights: Array | None = field(default=None, metadata=WEIGHTS)
 
     def value(self, w: Array) -> float:
-        flat = w.reshape(-1)
-        if self.weights is None:
-            norm = kernels.absolute_sum(flat)
-        else:
-            norm = kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape))
+        norm = kernels.absolute_sum(w.reshape(-1), flat_weights(self.weights, w.shape))
         return outside(norm - self.radius, self.radius, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         if self.weights is not None:
             kernels.weighted_ball_project(v, flat_weights(self.weights, shape), self.radius, out)
-            return
-        inside, top, tau, correction = kernels.simplex_threshold(v, self.radius, True, scratch(v, out))
-        if inside:
-            np.add(v, v.dtype.type(0.0), out=out)
         else:
-            kernels.shifted_soft_threshold(v, top, tau, correction, True, out)
+            kernels.project(v, self.radius, True, scratch(v, out), out)
 
 
 @dataclass(frozen=True)
@@ -292,8 +284,7 @@ class Simplex(FlatRegularizer):
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         if v.size:
-            _, top, tau, correction = kernels.simplex_threshold(v, self.radius, False, scratch(v, out))
-            kernels.shifted_soft_threshold(v, top, tau, correction, False, out)
+            kernels.project(v, self.radius, False, scratch(v, out), out)
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise for an empty array, because its sum is 0 instead of the radius."""

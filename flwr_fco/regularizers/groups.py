@@ -226,7 +226,7 @@ class SparseGroupLasso(_Grouped):
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         groups, weights = self._resolve(shape)
-        kernels.soft(v, amount(step, self.strength * self.l1_ratio), 1.0, np.inf, out)
+        kernels.soft(v, amount(step, self.strength * self.l1_ratio), None, 1.0, np.inf, out)
         norms = kernels.group_norms(out, groups, weights.size)
         kernels.group_shrink(out, groups, norms, amount(step, self.strength * (1.0 - self.l1_ratio)), weights, out)
 

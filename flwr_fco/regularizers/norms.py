@@ -373,7 +373,7 @@ class FusedLasso(_Sequence):
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         self.check_shape("v", shape)
         total_variation(v, amount(step, self.difference_strength), out)
-        kernels.soft(out, amount(step, self.strength), 1.0, np.inf, out)
+        kernels.soft(out, amount(step, self.strength), None, 1.0, np.inf, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return the sum of the two subgradients, with sign(0) = 0."""

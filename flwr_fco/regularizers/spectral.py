@@ -390,8 +390,7 @@ class NuclearBall(SingularValueBall):
         return float(values.sum())
 
     def project_values(self, values: Array, radius: float) -> Array:
-        _, top, tau, correction = kernels.simplex_threshold(values, radius, True, np.empty_like(values))
-        kernels.shifted_soft_threshold(values, top, tau, correction, True, values)
+        kernels.project(values, radius, True, np.empty_like(values), values)
         return values
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flwr_fco.algorithms.contract import Algorithm, choices, named
 from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
@@ -10,27 +10,13 @@ from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.algorithms.newton.exchange import CertifiedMethod
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.server import options as groups
 from flwr_fco.server.certifying import Certifier
-from flwr_fco.server.clients.first_gradients import FirstGradients
-from flwr_fco.server.clients.kept_back import CappedMinimisations, KeptBack, OtherLosses
 from flwr_fco.server.clients.memory import ClientMemories
-from flwr_fco.server.clients.participation import Attendance, Everyone
+from flwr_fco.server.clients.participation import CappedMinimisations, Everyone, KeptBack, OtherLosses
 from flwr_fco.server.clients.remembering import Gossip, Remembering
 from flwr_fco.server.clients.unmodified import UnmodifiedClients, Untrained, check_unmodified
-from flwr_fco.server.inquiry import Inquiry
-from flwr_fco.server.options import (
-    ClientOptions,
-    CommonOptions,
-    EveryoneOptions,
-    GraphOptions,
-    MemoryOptions,
-    MinimiseOptions,
-    MomentumOptions,
-    PrivacyOptions,
-    TrackerOptions,
-    UnmodifiedOptions,
-    serves_unmodified,
-)
+from flwr_fco.server.inquiry import FirstGradients, Inquiry
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.server.replies.private import PrivateMean
@@ -73,7 +59,7 @@ class Assembly(NamedTuple):
     untrained: Untrained | None
 
 
-def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assembly:
+def assemble(options: groups.CommonOptions, kind: type[Algorithm], host: Host) -> Assembly:
     """Return the parts that a strategy's options select.
 
     Parameters
@@ -90,65 +76,60 @@ def assemble(options: CommonOptions, kind: type[Algorithm], host: Host) -> Assem
     ConfigurationError
         If options cannot be combined.
     """
-    strategy: object = options
-    name = type(options).__name__
-    privacy = None
-    if isinstance(strategy, PrivacyOptions) and strategy.privacy is not None:
-        privacy = PrivateMean(strategy.privacy, options, host)
+    name, patience, every = type(options).__name__, options.participation.evict_after, options.certificate_every
+    privacy = getattr(options, "privacy", None)
+    private = None if privacy is None else PrivateMean(privacy, options, host)
     mail = Mail(options, kind)
-    inquiry = Inquiry(options, kind, mail)
-    average = PointAverage(*_named(options.output))
-    mean = _mean(options)
-    direction: Mean | Momentum = mean
-    parts: dict[str, Part] = {"bounds": mail, "chosen": inquiry, "average": average}
-    if privacy is not None:
-        parts["privacy"] = privacy
-    if isinstance(strategy, MomentumOptions) and strategy.server_momentum:
-        direction = parts["momentum"] = Momentum(strategy.server_momentum, mean)
-    untrained = None
-    if isinstance(strategy, ClientOptions):
+    inquiry, average = Inquiry(options, kind, mail), PointAverage(*_named(options.output))
+    mean, beta = _mean(options), getattr(options, "server_momentum", 0.0)
+    momentum = Momentum(beta, mean) if beta else None
+    unmodified = untrained = graph = remembering = None
+    strategy: object = options
+    if isinstance(strategy, groups.ClientOptions):
         check_unmodified(strategy)
-        if serves_unmodified(strategy):
-            mail.language = parts["unmodified"] = unmodified = UnmodifiedClients(strategy)
-            if isinstance(strategy, UnmodifiedOptions):
-                parts["untrained"] = untrained = Untrained(unmodified)
+        if groups.serves_unmodified(strategy):
+            mail.language = unmodified = UnmodifiedClients(strategy)
+            untrained = Untrained(unmodified) if isinstance(strategy, groups.UnmodifiedOptions) else None
             mail.nodes.asks = mail.asks = False
-    if isinstance(strategy, MinimiseOptions):
-        parts["capped"] = CappedMinimisations()
-    if named(kind, "columns"):
-        parts["kept back"] = KeptBack()
-    if issubclass(kind, CertifiedMethod) and not named(kind, "losses"):
-        parts["other losses"] = OtherLosses()
-    certifier = None
-    if options.certificate_every is not None:
-        certifier = parts["certificate"] = Certifier(inquiry, options.certificate_every)
-    graph = None
-    if isinstance(strategy, GraphOptions) and strategy.mixing is not None:
+    if isinstance(strategy, groups.GraphOptions) and strategy.mixing is not None:
         _check_weighting(name, options.weighting)
         graph = Graph(strategy.mixing)
-        parts["graph"] = Gossip(graph, options.participation.evict_after)
-    memories = everyone = remembering = None
-    _check_memory(name, isinstance(strategy, MemoryOptions), kind)
-    if isinstance(strategy, MemoryOptions):
-        memories = ClientMemories(
-            kind.memory,
-            client_state=strategy.client_state,
-            weighting=options.weighting,
-            may_be_sparse=kind.sparse and options.wire.sparse,
-        )
-        everybody, patience = isinstance(strategy, EveryoneOptions), options.participation.evict_after
-        remembering = Remembering(memories, everyone=everybody, patience=patience)
-    if isinstance(options.participation, choices.Everyone):
-        roster = Attendance() if remembering is None else remembering
-        everyone = parts["participation"] = Everyone(name, roster, options.participation)
-        if isinstance(roster, Attendance):
-            parts["attendance"] = roster
-    if remembering is not None:
-        parts["memories"] = remembering
-    if isinstance(strategy, TrackerOptions) and strategy.tracker_start == "gradient":
-        parts["first gradients"] = FirstGradients(mail, remembering)
-    called = (mail, inquiry, average, certifier, everyone, mean, direction)
-    return Assembly(parts, *called, privacy, memories, graph, untrained)
+    _check_memory(name, isinstance(strategy, groups.MemoryOptions), kind)
+    if isinstance(strategy, groups.MemoryOptions):
+        remembering = Remembering(_memories(strategy, kind), isinstance(strategy, groups.EveryoneOptions), patience)
+    waits = options.participation if isinstance(options.participation, choices.Everyone) else None
+    everyone = None if waits is None else Everyone(name, remembering, waits)
+    certifier = None if every is None else Certifier(inquiry, every)
+    certifies = issubclass(kind, CertifiedMethod) and not named(kind, "losses")
+    starts = getattr(options, "tracker_start", None) == "gradient"
+    parts: dict[str, Part | None] = {
+        "bounds": mail,
+        "chosen": inquiry,
+        "average": average,
+        "privacy": private,
+        "momentum": momentum,
+        "unmodified": unmodified,
+        "untrained": untrained,
+        "capped": CappedMinimisations() if isinstance(strategy, groups.MinimiseOptions) else None,
+        "kept back": KeptBack() if named(kind, "columns") else None,
+        "other losses": OtherLosses() if certifies else None,
+        "certificate": certifier,
+        "graph": None if graph is None else Gossip(graph, patience),
+        "participation": everyone,
+        "memories": remembering,
+        "first gradients": FirstGradients(mail, remembering) if starts else None,
+    }
+    there = {name: part for name, part in parts.items() if part is not None}
+    memories = None if remembering is None else remembering.memories
+    called = (mail, inquiry, average, certifier, everyone, mean, momentum or mean)
+    return Assembly(there, *called, private, memories, graph, untrained)
+
+
+def _memories(options: Any, kind: type[Algorithm]) -> ClientMemories:
+    sparse = kind.sparse and options.wire.sparse
+    return ClientMemories(
+        kind.memory, client_state=options.client_state, weighting=options.weighting, may_be_sparse=sparse
+    )
 
 
 def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
@@ -166,7 +147,7 @@ def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
     )
 
 
-def _mean(options: CommonOptions) -> Mean:
+def _mean(options: groups.CommonOptions) -> Mean:
     """Return the mean of increments, or the robust centre that stands for it."""
     normalize, rule = bool(getattr(options, "normalize_local_work", True)), options.aggregation
     return Mean(normalize, "trimmed", rule.share) if isinstance(rule, Trimmed) else Mean(normalize, rule)

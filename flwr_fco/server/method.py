@@ -107,15 +107,14 @@ def algorithm_class(options: object) -> type[Algorithm]:
     ConfigurationError
         If the strategy's class says none, or one that a density would replace.
     """
-    method = method_of(options)
+    method, name, density = method_of(options), type(options).__name__, getattr(options, "density", None)
     kind = method.algorithm if method.choose is None else method.choose(options)
     if kind is None:
-        name = type(options).__name__
         raise ConfigurationError(
             f"{name} does not say what it runs: class {name}(..., CompositeStrategy, algorithm=...) takes a subclass "
             "of flwr_fco.algorithms.Algorithm"
         )
-    if getattr(options, "density", None) is None or issubclass(kind, SparseDualAveraging):
+    if density is None or issubclass(kind, SparseDualAveraging):
         return kind
     if kind is not DualAveraging:
         raise ConfigurationError(
@@ -140,10 +139,11 @@ def algorithm_of(options: object) -> Algorithm:
         If the strategy lacks an option that the algorithm needs.
     """
     kind: Any = algorithm_class(options)
-    arguments = [option for option in fields(kind) if option.init] if is_dataclass(kind) else []
-    values = {option.name: getattr(options, option.name) for option in arguments if hasattr(options, option.name)}
-    for option in arguments:
-        if option.name not in values and option.default is MISSING and option.default_factory is MISSING:
+    values: dict[str, Any] = {}
+    for option in fields(kind) if is_dataclass(kind) else ():
+        if option.init and hasattr(options, option.name):
+            values[option.name] = getattr(options, option.name)
+        elif option.init and option.default is MISSING and option.default_factory is MISSING:
             raise ConfigurationError(
                 f"{kind.__name__} needs the option {option.name!r}, which {type(options).__name__} does not have: "
                 f"add a field `{option.name}: ...` to it, or give it a default in {kind.__name__}"
@@ -169,11 +169,8 @@ def check_choices(options: Any, kind: type[Algorithm]) -> None:
     """
     name, refuses = type(options).__name__, kind.refuses
     if options.aggregation != "mean" and kind.reads != "mean":
-        rows, sums = (
-            "gossip reads each reply by itself",
-            "its sums (trackers, duals) hold only with the clients' weights",
-        )
-        why = rows if kind.reads == "rows" else sums
+        sums = "its sums (trackers, duals) hold only with the clients' weights"
+        why = "gossip reads each reply by itself" if kind.reads == "rows" else sums
         raise ConfigurationError(
             f"aggregation={options.aggregation!r}: {name} needs the mean: {why}. Take FedDualAvg, FedMid or "
             "FedAvgSubgradient for robust aggregation, or tighter bounds=Bounds(max_ratio=..., max_increment_norm=...)"

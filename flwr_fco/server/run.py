@@ -25,14 +25,13 @@ from flwr_fco.server.assembly import assemble
 from flwr_fco.server.clients.nodes import listed
 from flwr_fco.server.inquiry import extrapolation
 from flwr_fco.server.method import algorithm_class, algorithm_of, check_choices
-from flwr_fco.server.options import AUTOMATIC, check_options, number_at, rates_of, scope_of, work_of
+from flwr_fco.server.options import AUTOMATIC, check_options, number_at, rates_of, scope_of
 from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import Reply, Round
 from flwr_fco.server.replies.metrics import OTHERS, averaged
-from flwr_fco.server.rounds.keeping import Keeping
 from flwr_fco.server.rounds.output import Output, check_point, check_state, structure
-from flwr_fco.server.rounds.saving import Saved
+from flwr_fco.server.rounds.saving import Keeping, Saved
 from flwr_fco.wire.arrays import layout_of, primal_vector
 from flwr_fco.wire.metrics import CLIENTS, joined_metrics
 from flwr_fco.wire.protocol import Node, Plan, Uplink
@@ -204,7 +203,7 @@ class Run(Keeping):
     @property
     def work(self) -> Work | None:
         """A client's work in a round: the options' before a model is known; None if the algorithm says it then."""
-        return work_of(self.strategy) if self._setting is None else self._setting.work
+        return getattr(self.strategy, "work", None) if self._setting is None else self._setting.work
 
     @property
     def layout(self) -> Layout | None:

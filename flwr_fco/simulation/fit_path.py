@@ -83,16 +83,15 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     def loss_and_gradient(free: Vector) -> tuple[float, Vector]:
         w[~acts] = free
         shapes = {"gradient": (layout.size,)}
-        answers = inquiry.ask(grid, inquiry.question("gradient", w), wanted=("loss",), shapes=shapes)
+        answers = inquiry.ask(grid, "gradient", w, wanted=("loss",), shapes=shapes)
         if not answers:
             raise ConfigurationError("no client has answered, so no strength follows; the reasons are in `left_out`")
         told[:] = answers
         weights = [answer.weight for answer in answers]
         losses = [answer.numbers["loss"] for answer in answers]
-        if run.mean.aggregation == "mean":
-            gradient[:] = sum(answer.weight * answer.vectors["gradient"] for answer in answers)
-            return sum(weight * loss for weight, loss in zip(weights, losses, strict=True)), gradient[~acts]
         gradient[:] = run.mean.of([answer.vectors["gradient"] for answer in answers], weights)
+        if run.mean.aggregation == "mean":
+            return sum(weight * loss for weight, loss in zip(weights, losses, strict=True)), gradient[~acts]
         return centre_of(run.mean)(losses, weights), gradient[~acts]
 
     gradient, told = np.zeros(layout.size), list[Answer]()
@@ -104,9 +103,8 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
         minimum = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options)
         loss_and_gradient(minimum.x)
     # 0 in what psi leaves alone, up to rounding, which a weight of 0 divides.
-    largest, *others = (
-        psi.strength_max(np.where(acts, own, 0.0)) for own in (gradient, *(a.vectors["gradient"] for a in told))
-    )
+    slopes = [gradient, *(answer.vectors["gradient"] for answer in told)]
+    largest, *others = (psi.strength_max(np.where(acts, own, 0.0)) for own in slopes)
     own = sorted((strength, str(answer.partition)) for strength, answer in zip(others, told, strict=True))
     limit = LARGEST_CLAIM * own[(len(own) - 1) // 2][0]
     if strategy.bounds.max_ratio is not None and 0.0 < limit < largest:
@@ -114,10 +112,8 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
         log(WARNING, text, limit, largest, own[-1][1], own[-1][0])
         largest = limit
     if not 0.0 < largest < math.inf:
-        raise ConfigurationError(
-            f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "
-            "strengths=[...] by hand"
-        )
+        what = f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it"
+        raise ConfigurationError(f"{what}; give strengths=[...] by hand")
     return largest, w
 
 
@@ -132,8 +128,8 @@ def held_out_losses(strategy: CompositeStrategy, grid: Grid, w: Vector) -> dict[
         If no client answers, or most clients have no data apart from their training data.
     """
     inquiry = run_of(strategy).inquiry
-    names, question = ("loss", "held-out"), inquiry.question("validation", w)
-    answers = inquiry.ask(grid, question, wanted=names, agreed=("held-out",), check=_check_held_out)
+    about = {"wanted": ("loss", "held-out"), "agreed": ("held-out",), "check": _check_held_out}
+    answers = inquiry.ask(grid, "validation", w, **about)
     if not answers:
         raise ConfigurationError("no client has answered, so nothing is validated; the reasons are in `left_out`")
     without = [f"partition {answer.partition}" for answer in answers if not answer.numbers["held-out"]]
@@ -243,26 +239,21 @@ class PathResult:
 
     def _validated(self) -> list[PathPoint]:
         if not self.points or math.isnan(self.points[0].held_out):
-            raise ConfigurationError(
-                "this path was not validated (validate=False), so no point is better than another; take one of `points`"
-            )
+            what = "this path was not validated (validate=False), so no point is better than another"
+            raise ConfigurationError(f"{what}; take one of `points`")
         return self.points
 
     def rows(self) -> list[dict[str, Number]]:
         """Return a mapping of names to numbers for each point."""
         rows = []
         for point in self.points:
-            row: dict[str, Number] = {"strength": point.strength, "nonzero": point.nonzero}
-            if not math.isnan(point.held_out):
-                row.update({"held-out": point.held_out, "standard-error": point.standard_error})
-            if not math.isnan(point.gap):
-                row["duality-gap"] = point.gap
             history = point.result.train_metrics_clientapp
-            row["rounds"] = max(history, default=0)
+            row: dict[str, Any] = {"strength": point.strength, "nonzero": point.nonzero}
+            known = {"held-out": point.held_out, "standard-error": point.standard_error, "duality-gap": point.gap}
+            row |= {name: number for name, number in known.items() if not math.isnan(number)}
             certified = [metrics["certificate"] for metrics in history.values() if "certificate" in metrics]
-            if certified:
-                row["certificate"] = certified[-1]  # type: ignore[assignment]
-            rows.append(row)
+            row["rounds"] = max(history, default=0)
+            rows.append(row | ({"certificate": certified[-1]} if certified else {}))
         return rows
 
     def table(self) -> Any:
@@ -335,26 +326,22 @@ class StrengthPath:
         checked("ratio", self.ratio, float, PART)
         checked("validate", self.validate, bool)
         strengths: Any = self.strengths
-        if strengths is not None and (isinstance(strengths, str) or not isinstance(strengths, Iterable)):
-            raise ConfigurationError(
-                f"strengths={self.strengths!r}; expected a list of numbers >= 0, such as [1.0, 0.1]"
-            )
         if strengths is not None:
+            if isinstance(strengths, str) or not isinstance(strengths, Iterable):
+                what = f"strengths={strengths!r}; expected a list of numbers >= 0"
+                raise ConfigurationError(f"{what}, such as [1.0, 0.1]")
             numbers = [checked(f"strengths[{i}]", each, float, NON_NEGATIVE) for i, each in enumerate(strengths)]
             self.strengths = sorted(numbers, reverse=True)
-            if not self.strengths:
+            if not numbers:
                 raise ConfigurationError(f"strengths={self.strengths!r}; expected finite numbers >= 0")
-        if self.cv is not None:
-            checked("cv", self.cv, int)
-            if not self._in_one_run:
-                raise ConfigurationError(
-                    f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run; take it, or "
-                    "give client_app(load_objective, load_evaluation_objective=...) and no cv"
-                )
-            if not self.validate:
-                raise ConfigurationError(
-                    f"cv={self.cv!r} validates, and validate=False does not; leave one of them out"
-                )
+        checked("cv", self.cv, int | None)
+        if self.cv is not None and not self._in_one_run:
+            raise ConfigurationError(
+                f"cv={self.cv!r}: only FedNewton with hessian='block' solves for all folds in one run; take it, or "
+                "give client_app(load_objective, load_evaluation_objective=...) and no cv"
+            )
+        if self.cv is not None and not self.validate:
+            raise ConfigurationError(f"cv={self.cv!r} validates, and validate=False does not; leave one of them out")
 
     @property
     def _in_one_run(self) -> bool:
@@ -442,33 +429,22 @@ class StrengthPath:
                     f"after num_rounds={num_rounds}; give more rounds, a larger tolerance (now {strategy.tolerance:g}) "
                     f"or a larger ratio (now {self.ratio:g})"
                 )
-            errors = state.held_out if self.cv is not None else None
-            if self.validate and self.cv is None:
-                errors = _errors_of([held_out_losses(strategy, grid, w) for w in models], run.mean)
+            errors = state.held_out
+            if self.cv is None:
+                losses = [held_out_losses(strategy, grid, w) for w in models] if self.validate else []
+                errors = _errors_of(losses, run.mean) if losses else None
             records = [primal_record(layout, w, run.pass_through_arrays) for w in models]
             results = [replace(result, arrays=record) for record in records]
             return self._path(state.strengths.tolist(), results, models, errors, gaps)
         finally:
             strategy.strengths = before
 
-    def _path(
-        self,
-        strengths: Sequence[float],
-        results: Sequence[Result],
-        models: Sequence[Vector],
-        errors: Matrix | None,
-        gaps: Sequence[float] | None = None,
-    ) -> PathResult:
-        layout = run_of(self.strategy).plan.layout
-        held_out = np.full((3, len(models)), math.nan) if errors is None else errors
+    def _path(self, strengths: Any, results: Any, models: Any, errors: Matrix | None, gaps: Any = None) -> PathResult:
+        layout, nothing = run_of(self.strategy).plan.layout, np.full((3, len(models)), math.nan)
         counts = [int(np.count_nonzero(w[layout.regularized_mask()])) for w in models]
-        points = [
-            PathPoint(strength, result, count, mean, error, difference, gap)
-            for strength, result, count, (mean, error, difference), gap in zip(
-                strengths, results, counts, held_out.T.tolist(), gaps or [math.nan] * len(models), strict=True
-            )
-        ]
-        return PathResult(points, tuple(layout.regularized_names))
+        of_losses = (nothing if errors is None else errors).tolist()
+        columns = strengths, results, counts, *of_losses, gaps or nothing[0].tolist()
+        return PathResult([PathPoint(*row) for row in zip(*columns, strict=True)], tuple(layout.regularized_names))
 
 
 __all__ = ["PathPoint", "PathResult", "StrengthPath", "fit_path", "plot_path"]
@@ -541,17 +517,9 @@ def fit_path(
     >>> [point.nonzero for point in path.points]
     [0, 2, 2, 2]
     """
-    runs = StrengthPath(strategy, num_strengths, ratio, strengths, validate, cv)
-    path = simulate(
-        cast(Any, runs),
-        client_app,
-        num_nodes=num_nodes,
-        num_rounds=num_rounds,
-        initial_arrays=initial_arrays,
-        on_interrupt="raise",
-        **options,
-    )
-    return cast(PathResult, path)
+    runs: Any = StrengthPath(strategy, num_strengths, ratio, strengths, validate, cv)
+    given: dict[str, Any] = {"num_nodes": num_nodes, "num_rounds": num_rounds, "initial_arrays": initial_arrays}
+    return cast(PathResult, simulate(runs, client_app, on_interrupt="raise", **given, **options))
 
 
 def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
@@ -595,10 +563,18 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     axes = np.atleast_1d(figure.subplots(1, 2 if validated else 1))
     lines = _coefficients(path.points, path.acted_on)
     blue, title = np.ones(lines.shape[1], np.bool_), f"{points[0].nonzero} to {points[-1].nonzero} are not zero"
+    marked = []
     if validated:
         best, simple = path.best, path.one_standard_error
+        marked = [(best, "dashed", "smallest loss"), (simple, "dotted", "one standard error")]
         blue = lines[path.points.index(simple)] != 0.0
         title = f"{simple.nonzero} are not zero at one standard error, {best.nonzero} at the smallest loss"
+        losses, errors = np.array([(point.held_out, point.standard_error) for point in points]).T
+        look: dict[str, Any] = {"color": _BLUE, "ecolor": _GREY, "marker": "o", "markersize": 3.5, "capsize": 2}
+        axes[1].errorbar(x, losses, errors, label="loss on held-out data, with its standard error", **look)
+        axes[1].set_ylabel("loss on held-out data")
+        text = f"smallest loss {best.held_out:.4g}, at one standard error {simple.held_out:.4g}"
+        axes[1].set_title(text, fontsize=9)
     lines = lines[[point.strength > 0.0 for point in path.points]]
     # Grey ones first, below the others.
     for j in np.argsort(blue, kind="stable"):
@@ -607,42 +583,28 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     axes[0].axhline(0.0, color="#000000", linewidth=0.6)
     axes[0].set_ylabel("coefficient")
     axes[0].set_title(title, fontsize=9)
-    if validated:
-        losses = np.array([point.held_out for point in points])
-        errors = [point.standard_error for point in points]
-        look = {"color": _BLUE, "ecolor": _GREY, "marker": "o", "markersize": 3.5, "capsize": 2}
-        axes[1].errorbar(x, losses, errors, label="loss on held-out data, with its standard error", **look)
-        axes[1].set_ylabel("loss on held-out data")
-        text = f"smallest loss {best.held_out:.4g}, at one standard error {simple.held_out:.4g}"
-        axes[1].set_title(text, fontsize=9)
+    shown = np.unique(np.linspace(0, len(points) - 1, min(6, len(points))).round().astype(int))
     for place in axes:
         place.set_xlabel("log10(strength)")
         place.locator_params(axis="x", nbins=5)
-        if validated:
-            for point, style, what in (
-                (path.best, "dashed", "smallest loss"),
-                (path.one_standard_error, "dotted", "one standard error"),
-            ):
-                if point.strength > 0.0:
-                    look = {"color": "#000000", "linewidth": 0.8, "linestyle": style}
-                    place.axvline(math.log10(point.strength), label=what, **look)
+        for point, style, what in marked:
+            if point.strength > 0.0:
+                look = {"color": "#000000", "linewidth": 0.8, "linestyle": style}
+                place.axvline(math.log10(point.strength), label=what, **look)
         top = place.secondary_xaxis("top")
-        shown = np.unique(np.linspace(0, len(points) - 1, min(6, len(points))).round().astype(int))
         top.set_xticks(x[shown], [str(points[i].nonzero) for i in shown])
         top.set_xlabel("not zero")
     handles = {text: handle for place in axes for handle, text in zip(*place.get_legend_handles_labels(), strict=True)}
-    figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8
-    )
+    look = {"loc": "outside lower center", "ncols": len(handles), "frameon": False, "fontsize": 8}
+    figure.legend(handles.values(), handles.keys(), **look)
     ending = Path(file).suffix[1:] or "png"
     write_file(file, lambda place: figure.savefig(place, dpi=200, format=ending))
 
 
 def _coefficients(points: Sequence[PathPoint], names: Sequence[str]) -> NDArray[np.float64]:
     """Return the coefficients of each point as rows; for a large model, only the largest ones."""
-    rows = np.array(
-        [np.concatenate([point.result.arrays[name].numpy().reshape(-1) for name in names]) for point in points]
-    )
+    models = [point.result.arrays for point in points]
+    rows = np.array([np.concatenate([model[name].numpy().reshape(-1) for name in names]) for model in models])
     if rows.shape[1] > _LINES:
         rows = rows[:, np.sort(np.argsort(np.abs(rows).max(axis=0))[-_LINES:])]
     return rows

@@ -340,7 +340,6 @@ class InProcessGrid(Grid):
         # A ClientApp should return a message; one that returns nothing is silent in Flower, and also here.
         if reply is None:
             return None
-        content = _flower.content_of(reply)
-        if content is not None:
-            reply.content = _flower.isolated(content)
+        if reply.has_content():
+            reply.content = _flower.isolated(reply.content)
         return reply

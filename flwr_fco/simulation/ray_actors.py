@@ -64,24 +64,21 @@ class RayActors(Workers):
         if number is None and not num_cpus and not num_gpus:
             raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for any number of workers; say how many")
         try:
-            module = import_ray(address)
+            ray: Any = import_ray(address)
         except ImportError as error:
             raise NotInstalledError(
                 "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`, or take engine='processes'"
             ) from error
-        self._ray: Any = module
-        ray: Any = module
-        self._owns = not ray.is_initialized()
+        self._ray, self._owns = ray, not ray.is_initialized()
         if self._owns:
             # Workers import what this process can import, and compute on one core each.
             paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
             threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            local: dict[str, Any] = {} if address else {"include_dashboard": False}
             environment = {"env_vars": {**threads, "PYTHONPATH": paths}}
             options = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": environment}
             try:
-                ray.init(address=address or "local", **options, **local)
+                ray.init(address=address or "local", **options, **({} if address else {"include_dashboard": False}))
             except (ConnectionError, ValueError) as error:
                 raise ConfigurationError(
                     f"address={address!r}: {error}; expected a running cluster, as `ray start --head` makes it, or no "
@@ -111,12 +108,10 @@ class RayActors(Workers):
 
     def _call(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         framed = {k: _framed(call) for k, call in calls.items()}
-        used = Counter(id(array) for _, arrays in framed.values() for array in arrays)
-        stored: dict[int, Any] = {}
-        for _, arrays in framed.values():
-            for array in arrays:
-                if used[id(array)] > 1 and array.nbytes >= _STORED and id(array) not in stored:
-                    stored[id(array)] = self._ray.put(array)
+        each = [array for _, arrays in framed.values() for array in arrays]
+        used = Counter(map(id, each))
+        often = {id(array): array for array in each if used[id(array)] > 1 and array.nbytes >= _STORED}
+        stored = {key: self._ray.put(array) for key, array in often.items()}
         pending = {
             k: self._actors[k].answer.remote(text, *(stored.get(id(array), array) for array in arrays))
             for k, (text, arrays) in framed.items()

@@ -142,13 +142,18 @@ def simulate(
     [True, True, False, False]
     """
     _check_kinds(strategy, client_app, initial_arrays)
-    _check_numbers(num_nodes, num_rounds, evaluate_every)
+    checked("num_nodes", num_nodes, int, AT_LEAST_ONE)
+    checked("num_rounds", num_rounds, int, NATURAL)
+    checked("evaluate_every", evaluate_every, int, AT_LEAST_ONE)
     checked("on_interrupt", on_interrupt, Literal["return", "raise"])
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
-    start, evaluate = _as_record(initial_arrays), _every(evaluate_every, num_rounds, evaluate_fn)
+    evaluate = _every(evaluate_every, num_rounds, evaluate_fn)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
+    start = initial_arrays
+    if not isinstance(start, ArrayRecord):
+        start = ArrayRecord({name: _as_array(name, array) for name, array in start.items()})
     show = sys.stderr.isatty() if progress is None else progress
     options: dict[str, Any] = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
     try:
@@ -220,12 +225,6 @@ def _workers(
     return None
 
 
-def _as_record(arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array]) -> ArrayRecord:
-    if isinstance(arrays, ArrayRecord):
-        return arrays
-    return ArrayRecord({name: _as_array(name, array) for name, array in arrays.items()})
-
-
 def _as_array(name: str, array: Any) -> Array:
     if isinstance(array, Array):
         return array
@@ -288,12 +287,6 @@ def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
         )
 
 
-def _check_numbers(num_nodes: Any, num_rounds: Any, evaluate_every: Any) -> None:
-    checked("num_nodes", num_nodes, int, AT_LEAST_ONE)
-    checked("num_rounds", num_rounds, int, NATURAL)
-    checked("evaluate_every", evaluate_every, int, AT_LEAST_ONE)
-
-
 def _called(value: Any) -> str:
     """Return a description of a wrong argument, without its contents."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
@@ -313,13 +306,13 @@ def _check_samples(strategy: Strategy, num_nodes: int) -> None:
             "would wait for the others. Simulate as many nodes as the graph has, or give the graph by its name, such "
             "as mixing='ring': then it has as many as there are"
         )
-    needed: dict[str, int] = {}
-    for kind in ("train", "evaluate"):
-        fraction = getattr(strategy, f"fraction_{kind}", 0.0)
-        if fraction == 0.0:
-            continue
-        wanted = {name: getattr(strategy, name, 0) for name in (f"min_{kind}_nodes", "min_available_nodes")}
-        needed.update({name: value for name, value in wanted.items() if value > num_nodes})
+    needed = {
+        name: value
+        for kind in ("train", "evaluate")
+        if getattr(strategy, f"fraction_{kind}", 0.0) != 0.0
+        for name in (f"min_{kind}_nodes", "min_available_nodes")
+        if (value := getattr(strategy, name, 0)) > num_nodes
+    }
     if needed:
         named = " and ".join(f"{name}={value}" for name, value in needed.items())
         lower = ", ".join(f"{name}={num_nodes}" for name in needed)

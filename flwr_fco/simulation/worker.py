@@ -165,16 +165,10 @@ class Worker:
         with _flower.identity(run_id):
             return [self._grids[run_id].answer(message) for message in messages]
 
-    def states(self, run_id: int) -> dict[int, bytes]:
-        """Return what the nodes remember, by node id."""
-        return self._grids[run_id].states()
-
-    def restore(self, run_id: int, states: dict[int, bytes]) -> None:
-        """Take back what :meth:`states` gave."""
-        self._grids[run_id].restore(states)
-
     def answer(self, call: tuple[Any, ...]) -> tuple[str, Any]:
-        """Call a method by its name; return ``("done", its result)`` or ``("raised", (the error, its cause))``.
+        """Call a method; return ``("done", its result)`` or ``("raised", (the error, its cause))``.
+
+        What a worker has no method for is asked of the run's grid.
 
         Parameters
         ----------
@@ -182,7 +176,9 @@ class Worker:
             The name and the arguments.
         """
         try:
-            return "done", getattr(self, call[0])(*call[1:])
+            name, run, *others = call
+            own = getattr(self, name, None)
+            return "done", getattr(self._grids[run], name)(*others) if own is None else own(run, *others)
         except Exception as error:
             error.add_note(f"In a worker:\n{traceback.format_exc()}")
             cause = error.__cause__
@@ -322,13 +318,14 @@ def receive(stream: BinaryIO, memory: SharedMemory) -> Any:
     EOFError
         If the other side is gone.
     """
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        raise EOFError("the other side is gone")
-    (length,) = _LENGTH.unpack(head)
-    framed = stream.read(length)
-    if len(framed) < length:
-        raise EOFError("the other side is gone")
+
+    def whole(size: int) -> bytes:
+        part = stream.read(size)
+        if len(part) < size:
+            raise EOFError("the other side is gone")
+        return part
+
+    framed = whole(*_LENGTH.unpack(whole(_LENGTH.size)))
     spans, text = pickle.loads(framed)
     return pickle.loads(text, buffers=memory.take(spans))
 

@@ -31,24 +31,7 @@ from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.design import Design, is_sparse, refuse_text
 from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.sklearn.reading import (
-    Parts,
-    aligned_frames,
-    are_parts,
-    broadcast,
-    check_scales,
-    columns_in,
-    factors_of,
-    fold_of_rows,
-    is_grid,
-    owners_of,
-    penalty_of,
-    read_site,
-    refuse_two_codings,
-    row_weights,
-    scales_of,
-    warn_of_units,
-)
+from flwr_fco.sklearn import reading
 from flwr_fco.sklearn.reports import Judges, Summary, simulated, summary_of
 from flwr_fco.sklearn.solving import Solves
 from flwr_fco.strategies import FedNewton, Strengths, run_of
@@ -130,10 +113,10 @@ class Federated(Judges, Solves):
             selected ones are chance at most; in some tens of rounds before the fit.
         """
         self._ask(intervals, sample_weight, selection)
-        if is_grid(X):
+        if reading.is_grid(X):
             coefficients, intercepts = self._run_over(X, features, 1)
         else:
-            parts = self._parts(X, self._told(X, y), sample_weight, groups, **self._of_y)
+            parts = self._parts(X, y, sample_weight, groups)
             objectives = [self._objective(*own) for own in zip(*parts.rows_of_clients, strict=True)]
             coefficients, intercepts = self._run(objectives, parts, 1)
         self.coef_ = coefficients[:, 0]
@@ -160,12 +143,15 @@ class Federated(Judges, Solves):
 
     def _ask(self, intervals: Any, sample_weight: Any, selection: Any) -> None:
         """Store which intervals, and which selection, are asked for, before a fit."""
-        chosen = checked("selection", selection, bool | Selection)
+
+        def choice(name: str, given: Any, kind: Any) -> Any:
+            chosen = checked(name, given, bool | kind)
+            return (kind() if chosen else None) if isinstance(chosen, bool) else chosen
+
         self._selected: Selected | None = None
-        self._selection = (Selection() if chosen else None) if isinstance(chosen, bool) else chosen
-        asked = checked("intervals", intervals, bool | Intervals)
         self._table, self._row_weights = None, sample_weight is not None
-        self._intervals = (Intervals() if asked else None) if isinstance(asked, bool) else asked
+        self._selection: Selection | None = choice("selection", selection, Selection)
+        self._intervals: Intervals | None = choice("intervals", intervals, Intervals)
         given = "sample_weight" if sample_weight is not None else "class_weight"
         if self._intervals is not None and (sample_weight is not None or getattr(self, given, None) is not None):
             raise ConfigurationError(
@@ -196,8 +182,8 @@ class Federated(Judges, Solves):
     def _penalty(self, total: float, outputs: int) -> Regularizer:
         """Return the penalty; of a path that of strength 1."""
         strength = self._strength(total) if self._path is None else 1.0
-        each = (broadcast(own, outputs) for own in (self._factors, self._scales))
-        return penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), *each)
+        each = (reading.broadcast(own, outputs) for own in (self._factors, self._scales))
+        return reading.penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), *each)
 
     @property
     def _common_intercept(self) -> bool:
@@ -241,7 +227,7 @@ class Federated(Judges, Solves):
             raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
         X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
-        y, given = column_or_1d(y), row_weights(sample_weight, X)
+        y, given = column_or_1d(y), reading.row_weights(sample_weight, X)
         check_consistent_length(X, y)
         X, y, given = (own[given != 0.0] for own in (X, y, given))
         weights = self._site_weights(y, *classes)
@@ -270,36 +256,32 @@ class Federated(Judges, Solves):
             )
         return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
 
-    def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, *, reset: bool = True, **checks: Any) -> Parts:
+    def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, *, reset: bool = True) -> reading.Parts:
         """Return each client's data; without `reset` they have the columns of the fit."""
         self._check_settings()
-        checks |= {"dtype": np.float64, "accept_sparse": "csr"}
+        y, checks = self._told(X, y), {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
         rows: list[NDArray[np.int64]] | None = None
-        sites: Any = ()
         self._sites: list[Any] = []
         # A sparse matrix of keys is a dict.
         if isinstance(X, Mapping) and not is_sparse(X):
-            raise ConfigurationError(
-                f"X is a {type(X).__name__} of {len(X)} tables; expected a list of them, with y in the same order: "
-                "fit(list(X.values()), [y[site] for site in X])"
-            )
-        if are_parts(X):
+            what = f"X is a {type(X).__name__} of {len(X)} tables; expected a list of them, with y in the same order"
+            raise ConfigurationError(f"{what}: fit(list(X.values()), [y[site] for site in X])")
+        if reading.are_parts(X):
             if groups is not None:
-                raise ConfigurationError(
-                    "groups is for one X, y; here X is a list, whose parts are the clients already"
-                )
+                what = "groups is for one X, y"
+                raise ConfigurationError(f"{what}; here X is a list, whose parts are the clients already")
             for own in X:
                 refuse_text(own, "X")
-            parts = aligned_frames(X, y, sample_weight)
-            self._on_trust = len(parts) > 1 and not columns_in(parts[0])
-            sites, pairs = [f"part {m}" for m in range(len(parts))], list[Any]()
-            for site, own, labels in zip(sites, parts, y, strict=True):
+            parts = reading.aligned_frames(X, y, sample_weight)
+            self._on_trust = len(parts) > 1 and not reading.columns_in(parts[0])
+            names, clients = [f"part {m}" for m in range(len(parts))], list[Any]()
+            given = [None] * len(parts) if sample_weight is None else sample_weight
+            for site, own, labels, weights in zip(names, parts, y, given, strict=True):
                 try:
-                    pairs.append(validate_data(self, own, labels, reset=reset and not pairs, **checks))
+                    pair = validate_data(self, own, labels, reset=reset and not clients, **checks)
                 except ValueError as error:
                     raise ConfigurationError(f"{site}: {error}") from error
-            given = [None] * len(pairs) if sample_weight is None else sample_weight
-            clients = [(own, labels, weights) for (own, labels), weights in zip(pairs, given, strict=True)]
+                clients.append((*pair, weights))
         else:
             refuse_text(X, "X")
             X, y = validate_data(self, X, y, reset=reset, **checks)
@@ -307,55 +289,50 @@ class Federated(Judges, Solves):
             owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
             if groups is not None:
                 check_consistent_length(X, groups)
-                sites, owner = owners_of(groups)
+                sites, owner = reading.owners_of(groups)
                 self._sites = sites.tolist()
-            if sample_weight is not None:
-                sample_weight = row_weights(sample_weight, X)
+            whole = None if sample_weight is None else reading.row_weights(sample_weight, X)
             rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
-            clients = [(X[own], y[own], None if sample_weight is None else sample_weight[own]) for own in rows]
+            clients = [(X[own], y[own], None if whole is None else whole[own]) for own in rows]
+            names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(rows)))]
         # Rows that are dealt from one X have its units and its coding.
-        if len(sites) > 1:
+        if len(names) > 1 and (rows is None or self._sites):
             if isinstance(self, ClassifierMixin):
-                refuse_two_codings({f"{site}": own[1] for site, own in zip(sites, clients, strict=True)})
-            told = {f"{site}": Design.of(own[0]).deviations() for site, own in zip(sites, clients, strict=True)}
-            warn_of_units(told, self._names(clients[0][0].shape[1]))
-        weighted = [(own, labels, row_weights(weights, own)) for own, labels, weights in clients]
-        if any((weights < 0.0).any() for _, _, weights in weighted) or not any(w.any() for _, _, w in weighted):
+                reading.refuse_two_codings(dict(zip(names, (labels for _, labels, _ in clients), strict=True)))
+            told = {site: Design.of(own).deviations() for site, (own, *_) in zip(names, clients, strict=True)}
+            reading.warn_of_units(told, self._names(clients[0][0].shape[1]))
+        weighted = [reading.row_weights(weights, own) for own, _, weights in clients]
+        if any((w < 0.0).any() for w in weighted) or not any(w.any() for w in weighted):
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
-        kept = [(own[w > 0.0], labels[w > 0.0], w[w > 0.0]) for own, labels, w in weighted if w.any()]
-        features, targets, weights = (list(column) for column in zip(*kept, strict=True))
-        if rows is not None:
-            rows = [own[w > 0.0] for own, (_, _, w) in zip(rows, weighted, strict=True) if w.any()]
-        names = [f"{site}" for site in sites] if len(sites) else [f"part {m}" for m in range(len(clients))]
-        names = [name for name, (_, _, w) in zip(names, weighted, strict=True) if w.any()]
+        columns = zip(clients, weighted, rows or weighted, names, strict=True)
+        kept = [
+            (X[w > 0.0], y[w > 0.0], w[w > 0.0], own[w > 0.0], who) for (X, y, _), w, own, who in columns if w.any()
+        ]
+        features, targets, weights, numbers, names = (list(column) for column in zip(*kept, strict=True))
         self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
-        return Parts(features, targets, weights, sample_weight is not None, rows, names)
+        return reading.Parts(features, targets, weights, sample_weight is not None, rows and numbers, names)
 
-    def _run(self, objectives: Sequence[Objective], split: Parts, outputs: int) -> tuple[Vector, Vector]:
+    def _run(self, objectives: Sequence[Objective], split: reading.Parts, outputs: int) -> tuple[Vector, Vector]:
         """Train in this process; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
         self._questions = 1
         d, masses = split.features[0].shape[1], [float(weights.sum()) for weights in split.weights]
-        self._factors = factors_of(self.penalty_factor, getattr(self, "feature_names_in_", ()), d)
+        self._factors = reading.factors_of(self.penalty_factor, getattr(self, "feature_names_in_", ()), d)
         if not isinstance(self.cv, int | Strengths | None):
-            fold = fold_of_rows(self.cv, split.rows)
+            fold = reading.fold_of_rows(self.cv, split.rows)
             for objective, rows in zip(objectives, split.rows or [], strict=True):
                 objective.folds = fold[rows]
-        start, total = self._start(d, outputs), math.fsum(masses)
-        w = np.zeros(objectives[0].layout.size)
+        total, w = math.fsum(masses), np.zeros(objectives[0].layout.size)
         told = [(mass / total, f.value(w), f.gradient(w)) for f, mass in zip(objectives, masses, strict=True)]
         self._name_idle(split.sites, told)
-        weighting = dict(enumerate(masses)) if split.weighted else "examples"
         self._scales = None
         if self.standardize:
             parts = zip(told, objectives, strict=True)
-            self._scales = scales_of([(weight, *f.moments()) for (weight, *_), f in parts])  # type: ignore[attr-defined]
-        psi = self._penalty(total, outputs)
-        strategy = self._strategy(psi, told, outputs, weighting=weighting, min_available_nodes=1)
+            moments = [(weight, *f.moments()) for (weight, *_), f in parts]  # type: ignore[attr-defined]
+            self._scales = reading.scales_of(moments)
+        more = {"weighting": dict(enumerate(masses)) if split.weighted else "examples", "min_available_nodes": 1}
         run = partial(simulated, [_compared(objective) for objective in objectives])
-        self._weighted = split.weighted
         count = sum(objective.num_examples for objective in objectives)
-        data = f"{count} rows{', weighted' * split.weighted}, of {len(objectives)} sites"
-        return self._solved(strategy, run, start, outputs, total, data)
+        return self._solved(told, more, run, self._start(d, outputs), outputs, total, count)
 
     def _run_over(self, grid: Any, features: Any, outputs: int) -> tuple[Vector, Vector]:
         """Train where the data are; return coefficients of shape (d, outputs) and intercepts of shape (outputs,)."""
@@ -367,62 +344,54 @@ class Federated(Judges, Solves):
         whole = isinstance(features, Integral) and not isinstance(features, bool)
         d = int(features) if whole else len(names)
         if d < 1:
-            raise ConfigurationError(
-                f"features={features!r}; expected the names of the sites' columns in their order, how many there are, "
-                "or None, which asks the sites"
-            )
-        self._factors, self._sites = factors_of(self.penalty_factor, names, d), []
+            what = f"features={features!r}; expected the names of the sites' columns in their order"
+            raise ConfigurationError(f"{what}, how many there are, or None, which asks the sites")
+        self._factors, self._sites = reading.factors_of(self.penalty_factor, names, d), []
         start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
         # Of this strategy only the question is needed, about the loss at 0 and the sites' columns.
-        asking = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
+        asking = self._asking()
         asking.prepare(start)
-        size = asking.plan.layout.size
         asking.mail.schemas.own = (names_of(names), self._names_of_classes())
-        shapes = {"gradient": (size,), DEVIATIONS: (d,)}
-        numbers = {DEVIATIONS: 1.0}
+        numbers, shapes = {DEVIATIONS: 1.0}, {"gradient": (asking.plan.layout.size,), DEVIATIONS: (d,)}
         if self.standardize:
             numbers, shapes = {**numbers, MOMENTS: 1.0}, {**shapes, MEANS: (d,), VARIANCES: (d,)}
         answers = self._answers(asking, grid, numbers, shapes)
-        config, more = ConfigRecord(), dict[str, Any]()
+        config, more = ConfigRecord(), dict[str, Any](min_available_nodes=self.num_clients)
         if (balance := self._balance(answers, outputs)) is not None:
             # What is asked next is about rows with these weights.
             config = ConfigRecord(dict(numbers_of(balance)))
             answers = self._answers(asking, grid, numbers | numbers_of(balance), shapes)
             self._questions += 1
-        total = math.fsum(answer.examples for answer in answers)
+        rows = total = math.fsum(answer.examples for answer in answers)
         if (masses := self._masses(answers, outputs, balance)) is not None:
-            total = math.fsum(masses)
-            pairs = list(zip(answers, masses, strict=True))
+            total, pairs = math.fsum(masses), list(zip(answers, masses, strict=True))
             answers = [answer._replace(weight=mass / total) for answer, mass in pairs]
             more["weighting"] = {answer.partition: mass for answer, mass in pairs}
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         self._scales = self._scales_of(answers, names or range(d)) if self.standardize else None
-        psi = self._penalty(total, outputs)
-        strategy = self._strategy(psi, told, outputs, min_available_nodes=self.num_clients, **more)
         self.n_features_in_ = d
+        self.__dict__.pop("feature_names_in_", None)
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
         self._on_trust = any(digests_of(answer.schema)[0] == 0 for answer in answers)
-        sites = [f"partition {answer.partition}" for answer in answers]
-        self._check_sites({site: int(answer.examples) for site, answer in zip(sites, answers, strict=True)})
-        self._name_idle(sites, told)
-        deviations = {site: answer.vectors[DEVIATIONS] for site, answer in zip(sites, answers, strict=True)}
-        warn_of_units(deviations, self._names(d))
-        self._weighted = bool(more)
-        rows = math.fsum(answer.examples for answer in answers)
-        data = f"{rows:.0f} rows{', weighted' * bool(more)}, of {len(answers)} sites"
+        named = {f"partition {answer.partition}": answer for answer in answers}
+        self._check_sites({site: int(answer.examples) for site, answer in named.items()})
+        self._name_idle([*named], told)
+        reading.warn_of_units({site: answer.vectors[DEVIATIONS] for site, answer in named.items()}, self._names(d))
 
         def run(runs: Any, *begin: Any) -> Any:
             return runs.start(grid, *begin, train_config=config)
 
-        return self._solved(strategy, run, start, outputs, total, data)
+        return self._solved(told, more, run, start, outputs, total, rows)
+
+    def _asking(self) -> Any:
+        """Return the run of a strategy that only asks the sites."""
+        return run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
 
     def _answers(self, asking: Any, grid: Any, numbers: dict[str, float], shapes: dict[str, Any]) -> list[Any]:
         """Ask all sites about their loss at 0 and their columns."""
-        question = asking.inquiry.question("gradient", np.zeros(asking.plan.layout.size), numbers)
-        answers: list[Any] = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
+        zero, about = np.zeros(asking.plan.layout.size), {"numbers": numbers, "wanted": ("loss",), "shapes": shapes}
+        answers: list[Any] = asking.inquiry.ask(grid, "gradient", zero, **about)
         if len(answers) < self.num_clients:
             raise self._too_few(len(answers), [(row.partition_id, row.first_line) for row in asking.left_out])
         return answers
@@ -449,38 +418,36 @@ class Federated(Judges, Solves):
         """Return the features' deviations over all sites, from what these say of theirs."""
         for answer in answers:
             if (answer.vectors[VARIANCES] < 0.0).any():
-                raise ConfigurationError(
-                    f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}; "
-                    "expected none below 0"
-                )
-        moments = [(a.weight, a.vectors[MEANS], a.vectors[VARIANCES]) for a in answers]
-        scales = scales_of(moments)
-        check_scales(scales, moments, [f"partition {a.partition}" for a in answers], names)
+                what = f"partition {answer.partition} says a variance of {answer.vectors[VARIANCES].min():.3g}"
+                raise ConfigurationError(f"{what}; expected none below 0")
+        moments = [(answer.weight, answer.vectors[MEANS], answer.vectors[VARIANCES]) for answer in answers]
+        scales = reading.scales_of(moments)
+        reading.check_scales(scales, moments, [f"partition {answer.partition}" for answer in answers], names)
         return scales
 
     def _names_at(self, grid: Any) -> Names:
         """Ask the sites for the names of their columns, in one more message to each; return those of most sites."""
-        mail = run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0)).mail
+        mail = self._asking().mail
         nodes = mail.nodes.sample(grid, 0, 0, 1.0, 1, self.num_clients)
+        names: Names
         names, failed = mail.schemas.usual_columns(grid, nodes)
         if names is None and failed:
             why = [(node.partition_id, reason) for node, reason in failed.items()]
             raise self._too_few(len(nodes) - len(failed), why)
         if names is None:
-            raise ConfigurationError(
-                "no site names its columns, as arrays do not: say how many there are, features=30, or their names"
-            )
+            what = "no site names its columns, as arrays do not"
+            raise ConfigurationError(f"{what}: say how many there are, features=30, or their names")
         self._questions = 2
         return names
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
-            X, y, strata, names = read_site(load(context), order)
-            targets = self._targets(y)
+            X, y, strata, names = reading.read_site(load(context), order)
+            targets, more = self._targets(y), dict[str, Any]()
             weights = self._site_weights(targets, *classes, context=context)
             if strata is not None:
                 self._check_strata()
-            more = {} if strata is None else {"strata": strata}
+                more["strata"] = strata
             objective: Objective = self._objective(X, targets, *classes, weights, **more)
             objective.feature_names = names
             return _compared(objective)

@@ -302,16 +302,14 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         self.classes_ = np.unique(classes)
         self._class_weights = weights_of_classes(self.class_weight, self.classes_)
         if self.classes_.size < 2:
-            raise ConfigurationError(
-                f"y holds 1 class, {self.classes_.tolist()}; a classifier needs examples of two classes at least"
-            )
+            what = f"y holds 1 class, {self.classes_.tolist()}"
+            raise ConfigurationError(f"{what}; a classifier needs examples of two classes at least")
         outputs = self.classes_.size if self.classes_.size > 2 else 1
         if outputs > 1 and self._intervals is not None:
             raise ConfigurationError(f"intervals of {outputs} classes; there are some of two classes only")
         if outputs > 1 and self.site_intercepts is not None:
-            raise ConfigurationError(
-                f"site_intercepts={self.site_intercepts!r} of {outputs} classes; sites have their own of two only"
-            )
+            what = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
+            raise ConfigurationError(f"{what}; sites have their own of two only")
         if strata is not None:
             self._check_strata()
         if parts is None:
@@ -612,10 +610,8 @@ class FederatedCoxRegression(Federated):
         given = np.broadcast_to(known, (scores.size,)) if strata is None and len(known) == 1 else strata
         labels = [] if given is None else np.asarray(given, dtype=object).tolist()
         if len(labels) != scores.size or any(label not in known for label in labels):
-            raise ConfigurationError(
-                f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's, which are "
-                f"{known[:10]}"
-            )
+            what = f"strata={strata!r}; expected for each of the {scores.size} rows of X one of the site's"
+            raise ConfigurationError(f"{what}, which are {known[:10]}")
         hazards = np.array([found.at(known.index(label), times) for label in labels])
         return np.asarray(np.exp(-hazards * np.exp(scores)[:, None]))
 
@@ -660,10 +656,8 @@ class FederatedCoxRegression(Federated):
 
     def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
         if not any(weight * loss > 0.0 for weight, loss, _ in told):
-            raise ConfigurationError(
-                "there is no event at which anybody else of the same client and stratum is at risk, so there is "
-                "nothing to fit; events are 1 and censored rows 0"
-            )
+            what = "there is no event at which anybody else of the same client and stratum is at risk"
+            raise ConfigurationError(f"{what}, so there is nothing to fit; events are 1 and censored rows 0")
         return super()._strategy(psi, told, outputs, **more)
 
 

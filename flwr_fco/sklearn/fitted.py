@@ -45,20 +45,17 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     array([7.])
     """
     if not hasattr(result, "arrays"):
-        raise ConfigurationError(
-            f"result is a {type(result).__name__}; expected what `start` or `simulate` returned, with `arrays`"
-        )
+        what = f"result is a {type(result).__name__}"
+        raise ConfigurationError(f"{what}; expected what `start` or `simulate` returned, with `arrays`")
     if not isinstance(objective, LeastSquares | Logistic | MultinomialLogistic):
-        raise ConfigurationError(
-            f"{type(objective).__name__} has no estimator; LeastSquares, Logistic and MultinomialLogistic have one"
-        )
+        what = f"{type(objective).__name__} has no estimator"
+        raise ConfigurationError(f"{what}; LeastSquares, Logistic and MultinomialLogistic have one")
     arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in result.arrays.items()}
     expected = dict(objective.layout.shapes)
     shapes = {name: array.shape for name, array in arrays.items()}
     if shapes != expected:
-        raise ConfigurationError(
-            f"the result's arrays are {shapes}, the objective's {expected}: they are of different runs"
-        )
+        what = f"the result's arrays are {shapes}, the objective's {expected}"
+        raise ConfigurationError(f"{what}: they are of different runs")
     coefficients = arrays["coefficients"]
     intercept = arrays.get("intercept", np.zeros(coefficients.shape[1:] or 1))
     if isinstance(objective, LeastSquares):
@@ -70,10 +67,8 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
         return regression
     if isinstance(objective, Logistic):
         if classes is None and np.isin(objective.labels, 1).all():
-            raise ConfigurationError(
-                "all labels of this objective are 1, which are 0 and 1 or -1 and +1 on other clients; say which they "
-                "are: classes=[0, 1] or classes=[-1, 1]"
-            )
+            what = "all labels of this objective are 1, which are 0 and 1 or -1 and +1 on other clients"
+            raise ConfigurationError(f"{what}; say which they are: classes=[0, 1] or classes=[-1, 1]")
         labels = np.array([0, 1]) if np.isin(objective.labels, (0, 1)).all() else np.array([-1, 1])
     else:
         labels = np.arange(objective.num_classes)

@@ -47,19 +47,16 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
     beside = {"y": y} if sample_weight is None else {"y": y, "sample_weight": sample_weight}
     for name, parts in beside.items():
         if not isinstance(parts, list | tuple) or len(parts) != len(X):
-            raise ConfigurationError(
-                f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}; "
-                "expected a list of as many parts"
-            )
+            what = f"X has {len(X)} parts, {name} is {type(parts).__name__} of {0 if parts is None else len(parts)}"
+            raise ConfigurationError(f"{what}; expected a list of as many parts")
     aligned = [own if hasattr(own, "shape") else as_table(own, f"part {number}") for number, own in enumerate(X)]
     first = columns_in(X[0])
     for number, features in enumerate(aligned):
         if features.shape[:1] == (0,):
             raise ConfigurationError(f"part {number} has no rows; leave it out")
         if len(features.shape) != 2:
-            raise ConfigurationError(
-                f"part {number} is a {type(X[number]).__name__} of shape {features.shape}; expected a table"
-            )
+            what = f"part {number} is a {type(X[number]).__name__} of shape {features.shape}"
+            raise ConfigurationError(f"{what}; expected a table")
         width, expected, names = features.shape[-1], aligned[0].shape[-1], columns_in(features)
         if names and first and (sorted(names) != sorted(first) or len(set(names)) < len(names)):
             twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
@@ -71,10 +68,8 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
                 "expected the same names, in any order: give all parts the columns that they have in common"
             )
         if width != expected:
-            raise ConfigurationError(
-                f"part {number} has {width} columns in X and part 0 has {expected}; expected the same features of "
-                "every client"
-            )
+            what = f"part {number} has {width} columns in X and part 0 has {expected}"
+            raise ConfigurationError(f"{what}; expected the same features of every client")
         numbered = [list(getattr(part, "columns", [])) for part in (X[0], features)]
         if not names and not first and all(numbered) and numbered[0] != numbered[1]:
             raise ConfigurationError(
@@ -94,9 +89,8 @@ def aligned_frames(X: Any, y: Any, sample_weight: Any) -> list[Any]:
         if targets.size == 0:
             raise ConfigurationError(f"part {number} of y has rows without entries; expected a label or a target each")
         if isinstance(targets.flat[0], str) != isinstance(np.asarray(y[0]).flat[0], str):
-            raise ConfigurationError(
-                f"part {number} has other labels than part 0: texts and numbers; expected one kind"
-            )
+            what = f"part {number} has other labels than part 0: texts and numbers"
+            raise ConfigurationError(f"{what}; expected one kind")
     return aligned
 
 
@@ -118,10 +112,8 @@ def _check_count(rows: int, given: Any, number: int, name: str) -> None:
     try:
         count = len(given)
     except TypeError as error:
-        raise ConfigurationError(
-            f"part {number} of {name} is a {type(given).__name__}; expected an array or a list with an entry for each "
-            "row"
-        ) from error
+        what = f"part {number} of {name} is a {type(given).__name__}"
+        raise ConfigurationError(f"{what}; expected an array or a list with an entry for each row") from error
     if rows != count:
         raise ConfigurationError(f"part {number} has {rows} rows in X and {count} in {name}; expected as many")
 
@@ -158,14 +150,12 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Na
     if order is not None and names is not None:
         lacks = [name for name in order if name not in names]
         if lacks:
-            raise PublicError(
-                f"this site's rows lack the columns {lacks[:5]} of features=; give them, or leave them out everywhere"
-            )
+            what = f"this site's rows lack the columns {lacks[:5]} of features="
+            raise PublicError(f"{what}; give them, or leave them out everywhere")
         features, names = features[list(order)], tuple(order)
     elif order is not None and np.shape(features)[-1] != len(order):
-        raise PublicError(
-            f"this site's rows have {np.shape(features)[-1]} columns without names, and features= has {len(order)}"
-        )
+        what = f"this site's rows have {np.shape(features)[-1]} columns without names"
+        raise PublicError(f"{what}, and features= has {len(order)}")
     refuse_text(features, "X")
     return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, strata, names
 
@@ -187,10 +177,8 @@ def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
     for (first, one), *others in spellings.values():
         for second, other in others:
             if one != other and not any({one, other} <= own for own in held.values()):
-                raise ConfigurationError(
-                    f"{first} has labels {one!r}, {second} has labels {other!r}: these are two codings of one class. "
-                    "Write it in the same way at every client"
-                )
+                what = f"{first} has labels {one!r}, {second} has labels {other!r}: these are two codings of one class"
+                raise ConfigurationError(f"{what}. Write it in the same way at every client")
     if set[Any]().union(*held.values()) == {-1, 0, 1} and not any({-1, 0} <= own for own in held.values()):
         first, second = (next(site for site, own in held.items() if label in own) for label in (0, -1))
         raise ConfigurationError(
@@ -204,10 +192,8 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     given = column_or_1d(groups)
     missing = [row for row, name in enumerate(given.tolist()) if is_missing(name)]
     if missing:
-        raise ConfigurationError(
-            f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are; expected "
-            "the client of each row: leave such rows out, or give them a group"
-        )
+        what = f"groups[{missing[0]}] is missing (NaN or None), as {len(missing)} of {len(given)} entries are"
+        raise ConfigurationError(f"{what}; expected the client of each row: leave such rows out, or give them a group")
     return np.unique(given, return_inverse=True)
 
 
@@ -234,19 +220,16 @@ def _labels(strata: Any, X: Any) -> NDArray[Any]:
 def fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:
     """Return the fold of each row of one X, of scikit-learn's pairs of training and test rows."""
     if rows is None:
-        raise ConfigurationError(
-            "cv is a list of splits, whose numbers are rows of one X; with clients' parts, or over a grid, give a "
-            "number of folds"
-        )
+        what = "cv is a list of splits, whose numbers are rows of one X"
+        raise ConfigurationError(f"{what}; with clients' parts, or over a grid, give a number of folds")
     tests = [np.asarray(test, dtype=np.int64) for _, test in splits]
     tested = np.concatenate(tests)
     fold = np.full(1 + max(int(own.max()) for own in (*rows, tested)), -1, dtype=np.int64)
     for number, test in enumerate(tests):
         fold[test] = number
     if np.unique(tested).size != tested.size or (fold[np.concatenate(rows)] < 0).any():
-        raise ConfigurationError(
-            "cv is a list of splits whose test rows overlap or leave rows out; expected a partition"
-        )
+        what = "cv is a list of splits whose test rows overlap or leave rows out"
+        raise ConfigurationError(f"{what}; expected a partition")
     return fold
 
 
@@ -288,10 +271,8 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
     given = given.to_dict() if hasattr(given, "to_dict") else given
     if isinstance(given, Mapping):
         if not len(names):
-            raise ConfigurationError(
-                f"penalty_factor={given!r} names features, but those of X have no names; give a data frame, "
-                f"features=[...] with a grid, or an array of {d} factors"
-            )
+            what = f"penalty_factor={given!r} names features, but those of X have no names; give a data frame"
+            raise ConfigurationError(f"{what}, features=[...] with a grid, or an array of {d} factors")
         given = _by_name(given, [*names])
     factors = np.asarray(given)
     if factors.shape != (d,) or factors.dtype.kind not in "fiu":
@@ -302,10 +283,8 @@ def factors_of(given: Any, names: Any, d: int) -> Vector | None:
     wrong = np.flatnonzero(~(np.isfinite(factors) & (factors >= 0.0)))
     if wrong.size:
         where = names[wrong[0]] if len(names) else wrong[0]
-        raise ConfigurationError(
-            f"penalty_factor={factors[wrong[0]]:g} of feature {where}; expected finite numbers >= 0, where 0 leaves a "
-            "feature without a penalty"
-        )
+        what = f"penalty_factor={factors[wrong[0]]:g} of feature {where}"
+        raise ConfigurationError(f"{what}; expected finite numbers >= 0, where 0 leaves a feature without a penalty")
     return factors.astype(np.float64)
 
 
@@ -325,9 +304,8 @@ def _by_name(given: Mapping[str, Any], names: list[str]) -> list[Any]:
         for name in those:
             # In a tuple, as NaN is refused by itself.
             if name not in given and found.setdefault(name, given[key]) not in (given[key],):
-                raise ConfigurationError(
-                    f"penalty_factor={given!r} has patterns with two factors of feature {name}; name it itself"
-                )
+                what = f"penalty_factor={given!r} has patterns with two factors of feature {name}"
+                raise ConfigurationError(f"{what}; name it itself")
     return [given.get(name, found.get(name, 1.0)) for name in names]
 
 

@@ -249,19 +249,16 @@ class Judges:
         """
         check_is_fitted(self)
         if self._kind is SQUARES or len(getattr(self, "classes_", "01")) > 2:
-            raise ConfigurationError(
-                "quality is of two classes and of survival times; of other models ask `score`, at each site"
-            )
+            what = "quality is of two classes and of survival times"
+            raise ConfigurationError(f"{what}; of other models ask `score`, at each site")
         if self.site_intercepts is not None:
             raise ConfigurationError(
                 f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
                 "`score` at each site, after model.intercept_ = model.intercept_for(X, y)"
             )
         if leave_one_out and self._row_weights:
-            raise ConfigurationError(
-                "leave_one_out after a fit with sample_weight, which the fits without a site would lack. Fit without "
-                "it, or give copies as rows"
-            )
+            what = "leave_one_out after a fit with sample_weight, which the fits without a site would lack"
+            raise ConfigurationError(f"{what}. Fit without it, or give copies as rows")
         found = _left_out(self, X, y, groups) if leave_one_out else _judged(self, X, y, groups)
         lines = [("Each site", "judged by a fit without it")] * leave_one_out + found.lines
         if self._weighted:
@@ -293,7 +290,7 @@ def _judged(model: Any, X: Any, y: Any, groups: Any, *, bins: bool = True) -> Fo
         return Judged(strategy, model._kind, np.ravel(point), names, bins=bins).start(X, arrays, 1)
     # A copy, because a fitted model is not changed.
     other = copy.copy(model)
-    parts = other._parts(X, model._told(X, y), None, groups, reset=False, **model._of_y)
+    parts = other._parts(X, y, None, groups, reset=False)
     objectives = [model._objective(own, targets, *extra) for own, targets in zip(parts.features, parts.y, strict=True)]
     judged = Judged(
         FedNewton(min_available_nodes=1, **few), model._kind, np.ravel(point), sites=other._sites, bins=bins
@@ -365,7 +362,7 @@ def _splits(model: Any, X: Any, y: Any, groups: Any) -> list[tuple[str, dict[str
         return [("", {"X": others, **more}, (_Some(X, [node]), None)) for node, others in without.items()]
     # A fit and a question see their part only.
     model = copy.copy(model)
-    model._parts(X, model._told(X, y), None, groups, reset=False, **model._of_y)
+    model._parts(X, y, None, groups, reset=False)
     if are_parts(X):
         each = range(len(X))
         kept = [{"X": [X[i] for i in each if i != m], "y": [y[i] for i in each if i != m]} for m in each]

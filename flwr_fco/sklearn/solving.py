@@ -81,17 +81,20 @@ class Solves(BaseEstimator):  # type: ignore[misc]
         return Halves(own, asked, penalised, outputs)
 
     def _solved(
-        self, strategy: FedNewton, run: Any, start: Any, outputs: int, examples: float, data: str
+        self, told: Any, more: dict[str, Any], run: Any, start: Any, outputs: int, total: float, rows: float
     ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
+        strategy = self._strategy(self._penalty(total, outputs), told, outputs, **more)
+        self._weighted = more.get("weighting", "examples") != "examples"
+        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
         self.n_iter_ = self._questions
         names = self._names(self.n_features_in_)
         if self._intervals is not None:
             # Before the fit: what cannot be is refused at once.
             self._intervals.places(names)
-            told = run(OwnEstimates(strategy, self._kind), start, 1)
-            check_events(told, names, self._kind)
+            answers = run(OwnEstimates(strategy, self._kind), start, 1)
+            check_events(answers, names, self._kind)
             self.n_iter_ += 1
         if self._selection is not None:
             self._selected = run(self._halves(self._selection, strategy, outputs), start, rounds)
@@ -100,7 +103,7 @@ class Solves(BaseEstimator):  # type: ignore[misc]
             # Of an earlier fit.
             self.__dict__.pop(name, None)
         if self._path is not None:
-            start = self._choose(self._path, strategy, run, start, rounds, examples)
+            start = self._choose(self._path, strategy, run, start, rounds, total)
         result = run(strategy, start, rounds)
         metrics = result.train_metrics_clientapp
         last = metrics[max(metrics)]
@@ -122,9 +125,9 @@ class Solves(BaseEstimator):  # type: ignore[misc]
             if self._kind is TIMES:
                 trend = run(Trends(strategy, sums), start, 1)
                 self.n_iter_ += 1
-            self._table = table_of(self._intervals, names, told, sums, self._kind, self._sites, trend)
+            self._table = table_of(self._intervals, names, answers, sums, self._kind, self._sites, trend)
             self.n_iter_ += asked
-        self._describe(strategy, last, outputs, examples, data, unsolved)
+        self._describe(strategy, last, outputs, total, data, unsolved)
         coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
         if self._common_intercept:
             return coefficients, result.arrays["intercept"].numpy()

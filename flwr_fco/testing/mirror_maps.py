@@ -14,7 +14,8 @@ from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
 from flwr_fco.regularizers.constraints import Box, L1Ball, L2Ball, LInfinityBall, NonNegative, Simplex
 from flwr_fco.regularizers.norms import L2
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
-from flwr_fco.testing.regularizers import check_map, points_of
+from flwr_fco.testing.objectives import require
+from flwr_fco.testing.regularizers import check_map, points_of, require_below
 
 #: The regularizers that a map is checked with by default.
 REGULARIZERS: tuple[Regularizer, ...] = (
@@ -86,23 +87,23 @@ def check_mirror_map(
     primals = [_check_call(mirror_map, z, name) for z in duals]
     spoiled = duals[0].copy()
     spoiled[dimension // 2] = np.nan
-    assert np.isnan(mirror_map.conjugate_gradient(spoiled)).any(), (
-        f"{name}: a NaN in the dual vanishes; it has to stay visible, or a diverged model looks fine"
-    )
+    what = f"{name}: a NaN in the dual vanishes; it has to stay visible, or a diverged model looks fine"
+    require(np.isnan(mirror_map.conjugate_gradient(spoiled)).any(), what)
     for z, w in zip(duals, primals, strict=True):
         _check_dual(mirror_map, z, w, primals, name)
     _check_monotone(duals, primals, name)
     for scale in scales:
         for z in duals[:5]:
             w = mirror_map.conjugate_gradient(scale * z)
-            assert np.isfinite(w).all(), f"{name}: conjugate_gradient of duals of size {scale:g} is not finite: {w[:8]}"
+            what = f"{name}: conjugate_gradient of duals of size {scale:g} is not finite: {w[:8]}"
+            require(np.isfinite(w).all(), what)
             _check_monotone([scale * z, np.zeros(dimension)], [w, mirror_map.start(dimension)], name)
     if mirror_map.kind:
-        spec = mirror_map.to_spec()
-        copy = MirrorMap.from_spec(spec)
-        assert copy == mirror_map, f"{name}: its spec rebuilds {copy!r}, which is not equal to it"
-        assert hash(copy) == hash(mirror_map), f"{name}: equal maps have different hashes"
-        assert np.array_equal(copy.conjugate_gradient(duals[0]), primals[0]), f"{name}: the rebuilt map differs"
+        copy = MirrorMap.from_spec(mirror_map.to_spec())
+        require(copy == mirror_map, f"{name}: its spec rebuilds {copy!r}, which is not equal to it")
+        require(hash(copy) == hash(mirror_map), f"{name}: equal maps have different hashes")
+        same = np.array_equal(copy.conjugate_gradient(duals[0]), primals[0])
+        require(same, f"{name}: the rebuilt map differs")
     for regularizer in REGULARIZERS if regularizers is None else regularizers:
         check_pair(mirror_map, regularizer, dimension, seed)
 
@@ -141,15 +142,12 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
     name = f"{mirror_map!r} with {psi!r}"
     rng = np.random.default_rng(seed)
     duals = points_of(rng, (dimension,), SIZES)
-    if not mirror_map.supports(regularizer):
-        assert mirror_map.retrieval_method(regularizer) == "refused", (
-            f"{name}: unsupported, but retrieval_method does not say 'refused'"
-        )
+    supported = mirror_map.supports(regularizer)
+    what = f"{name}: {'' if supported else 'un'}supported, but retrieval_method says otherwise"
+    require((mirror_map.retrieval_method(regularizer) != "refused") == supported, what)
+    if not supported:
         _check_refusal(mirror_map, regularizer, duals[0], psi, name)
         return
-    assert mirror_map.retrieval_method(regularizer) != "refused", (
-        f"{name}: supported, but retrieval_method says 'refused'"
-    )
     mirror_map.require(regularizer)
     for t in TIMES:
         where = f"{name}, t = {t:g}"
@@ -158,59 +156,53 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
             return mirror_map.retrieve(z, t, regularizer, out)
 
         try:
-            points = [check_map(retrieve, z, where, "retrieve") for z in duals]
-        except UnsupportedPairError as error:
-            raise AssertionError(f"{name}: supports() is True, but retrieve refuses: {error}") from error
+            points = [check_map(retrieve, z, f"{where}: retrieve") for z in duals]
         except ConfigurationError as error:
             # For sets without a common point, the message must tell the user to change one of them.
-            if "do not meet" not in str(error):
+            if isinstance(error, UnsupportedPairError) or "do not meet" not in str(error):
                 raise AssertionError(f"{name}: supports() is True, but retrieve raises: {error}") from error
             return
         for z, w in zip(duals, points, strict=True):
-            assert np.isfinite(w).all(), f"{where}: the result is not finite: {w[:8]}"
-            assert math.isfinite(mirror_map.value(w)), f"{where}: the result is outside the domain of h: {w[:8]}"
-            assert math.isfinite(regularizer.value(w)), f"{where}: the result is infeasible for psi: {w[:8]}"
+            require(np.isfinite(w).all(), f"{where}: the result is not finite: {w[:8]}")
+            require(math.isfinite(mirror_map.value(w)), f"{where}: the result is outside the domain of h: {w[:8]}")
+            require(math.isfinite(regularizer.value(w)), f"{where}: the result is infeasible for psi: {w[:8]}")
             _check_minimum(mirror_map, regularizer, z, t, w, points, where)
-        if isinstance(psi, Zero):
-            for z, w in zip(duals, points, strict=True):
+            if isinstance(psi, Zero):
                 gap = float(np.abs(w - mirror_map.conjugate_gradient(z)).max())
-                assert gap <= 1e-14 * (1.0 + np.abs(w).max()), f"{name}: differs from conjugate_gradient by {gap:.2e}"
+                close = gap <= 1e-14 * (1.0 + float(np.abs(w).max()))
+                require(close, f"{name}: differs from conjugate_gradient by {gap:.2e}")
 
 
 def _check_call(mirror_map: MirrorMap, z: Vector, name: str) -> Vector:
     """Check shape, dtype, `out` and in-place calls; return the primal point."""
-    w = check_map(mirror_map.conjugate_gradient, z, name, "conjugate_gradient")
-    assert np.isfinite(w).all(), f"{name}: conjugate_gradient is not finite at z = {z[:8]}: {w[:8]}"
+    w = check_map(mirror_map.conjugate_gradient, z, f"{name}: conjugate_gradient")
+    require(np.isfinite(w).all(), f"{name}: conjugate_gradient is not finite at z = {z[:8]}: {w[:8]}")
     value = mirror_map.value(w)
-    assert isinstance(value, float), f"{name}: value returned a {type(value).__name__}, expected a float"
-    assert math.isfinite(value), f"{name}: value(conjugate_gradient(z)) is {value}; h is finite where the map goes"
+    require(isinstance(value, float), f"{name}: value returned a {type(value).__name__}, expected a float")
+    what = f"{name}: value(conjugate_gradient(z)) is {value}; h is finite where the map goes"
+    require(math.isfinite(value), what)
     return w
 
 
 def _check_dual(mirror_map: MirrorMap, z: Vector, w: Vector, others: list[Vector], name: str) -> None:
     """Check that z and gradient(w) are subgradients at w, the round trip of w, and Fenchel-Young."""
     dual = mirror_map.gradient(w)
-    assert not np.shares_memory(dual, w), f"{name}: gradient has to return a new array"
-    back = mirror_map.conjugate_gradient(dual)
-    gap = float(np.abs(back - w).max())
-    assert gap <= 1e-10 * (1e-3 + np.abs(w).max()), (
-        f"{name}: conjugate_gradient(gradient(w)) differs from w by {gap:.2e} at w = {w[:8]}"
-    )
+    require(not np.shares_memory(dual, w), f"{name}: gradient has to return a new array")
+    gap = float(np.abs(mirror_map.conjugate_gradient(dual) - w).max())
+    what = f"{name}: conjugate_gradient(gradient(w)) differs from w by {gap:.2e} at w = {w[:8]}"
+    require(gap <= 1e-10 * (1e-3 + float(np.abs(w).max())), what)
     value, conjugate = mirror_map.value(w), mirror_map.conjugate(z)
     gap = value + conjugate - float(z @ w)
     size = abs(value) + abs(conjugate) + float(np.abs(z) @ np.abs(w))
-    assert abs(gap) <= 1e-10 * size + 1e-14, f"{name}: h(w) + h*(z) - <z, w> = {gap:.2e} at w = grad h*(z), expected 0"
+    what = f"{name}: h(w) + h*(z) - <z, w> = {gap:.2e} at w = grad h*(z), expected 0"
+    require(abs(gap) <= 1e-10 * size + 1e-14, what)
     tried = _towards(w, others)
     values = np.array([mirror_map.value(x) for x in tried])
-    for what, slope in (("z", z), ("gradient(w)", dual)):
+    for who, slope in (("z", z), ("gradient(w)", dual)):
         excess = value + (tried - w) @ slope - values
         limits = 1e-12 * (size + np.abs(tried) @ np.abs(slope) + float(np.abs(slope) @ np.abs(w))) + 1e-15
-        for i in np.flatnonzero(~(excess <= limits)):
-            raise AssertionError(
-                f"{name}: {what} is not a subgradient of h at w = grad h*(z): h(w) + <{what}, x - w> exceeds h(x) "
-                f"by {excess[i]:.2e} (rounding would explain {limits[i]:.0e}) at\n  z = {z[:8]}\n  w = {w[:8]}\n  "
-                f"x = {tried[i][:8]}"
-            )
+        what = f"{name}: {who} is not a subgradient of h at w = grad h*(z): h(w) + <{who}, x - w> exceeds h(x)"
+        require_below(excess, limits, what, {"z": z, "w": w, "x": tried})
 
 
 def _towards(w: Vector, others: list[Vector]) -> Vector:
@@ -221,64 +213,53 @@ def _towards(w: Vector, others: list[Vector]) -> Vector:
 
 def _check_monotone(duals: Sequence[Vector], primals: Sequence[Vector], name: str) -> None:
     """Check <z - y, w - v> >= 0 for all pairs, which holds for the gradient of a convex function."""
-    for i, (z, w) in enumerate(zip(duals, primals, strict=True)):
-        for y, v in zip(duals[:i], primals[:i], strict=True):
-            size = max(float(np.abs(z - y).max()), 1e-300)
-            products = ((z - y) / size) * (w - v)
-            assert products.sum() >= -1e-12 * np.abs(products).sum(), (
-                f"{name}: conjugate_gradient is not monotone: <z - y, w - v> = {size * products.sum():.2e} < 0 at\n  "
-                f"z = {z[:8]}\n  y = {y[:8]}"
-            )
+    i, j = np.tril_indices(len(duals), -1)
+    apart, moved = np.array(duals)[i] - np.array(duals)[j], np.array(primals)[i] - np.array(primals)[j]
+    # Duals in units of their largest entry, which can be 1e300.
+    products = apart / np.maximum(np.abs(apart).max(axis=1, keepdims=True), 1e-300) * moved
+    what = (
+        f"{name}: conjugate_gradient is not monotone: <z - y, w - v>, z - y in units of its largest entry, is below 0"
+    )
+    points = {"z": np.array(duals)[i], "y": np.array(duals)[j]}
+    require_below(-products.sum(axis=1), 1e-12 * np.abs(products).sum(axis=1), what, points)
 
 
 def _check_minimum(
     mirror_map: MirrorMap, regularizer: Proximable, z: Vector, t: float, w: Vector, points: list[Vector], where: str
 ) -> None:
     """Check that no other point is better, by first-order conditions if h has a gradient at w."""
-    psi = t * regularizer.value(w)
-    try:
-        dual = mirror_map.gradient(w)
-    except ConfigurationError:
-        dual = None
-    if dual is not None:
-        # Effect of the rounding of w on its dual, which is large around a center and for a large p.
-        nudge = 8.0 * np.finfo(np.float64).eps
-        blur = np.abs(mirror_map.gradient(w * (1.0 + nudge)) - mirror_map.gradient(w * (1.0 - nudge)))
-        signs = np.where(np.arange(w.size) % 2, nudge, -nudge)
-        blur += np.abs(mirror_map.gradient(w * (1.0 + signs)) - mirror_map.gradient(w * (1.0 - signs)))
-    tried = _towards(w, points)
+    psi, tried = t * regularizer.value(w), _towards(w, points)
     with np.errstate(invalid="ignore"):  # 0 times the infinity of a point that rounding has moved out of a set
         there = t * np.array([regularizer.value(x) for x in tried])
     tried, there = tried[np.isfinite(there)], there[np.isfinite(there)]
-    changes = np.abs(tried - w)
-    if dual is not None:
-        deficits = psi - there - (tried - w) @ (dual - z)
-        limits = 1e-11 * (changes @ (np.abs(dual) + np.abs(z)) + np.abs(psi - there))
-        limits += changes @ blur + 1e-13 * (abs(psi) + np.abs(there)) + 1e-15
-    else:
+    try:
+        dual = mirror_map.gradient(w)
+    except ConfigurationError:
         here = -float(z @ w) + psi + mirror_map.value(w)
         deficits = here + tried @ z - there - np.array([mirror_map.value(x) for x in tried])
         limits = np.full(len(tried), 1e-13 * (abs(here) + float(np.abs(z) @ np.abs(w)) + 1.0))
-    for i in np.flatnonzero(~(deficits <= limits)):
-        raise AssertionError(
-            f"{where}: retrieve is not the minimiser of -<z, w> + t psi(w) + h(w): the first-order inequality "
-            f"fails by {deficits[i]:.2e} (rounding would explain {limits[i]:.0e}) at\n  z = {z[:8]}\n"
-            f"  retrieve(z, t) = {w[:8]}\n  x = {tried[i][:8]}"
-        )
+    else:
+        # Effect of the rounding of w on its dual, which is large around a center and for a large p.
+        nudge, blur = 8.0 * np.finfo(np.float64).eps, np.zeros_like(w)
+        for signs in (nudge, np.where(np.arange(w.size) % 2, nudge, -nudge)):
+            blur += np.abs(mirror_map.gradient(w * (1.0 + signs)) - mirror_map.gradient(w * (1.0 - signs)))
+        changes = np.abs(tried - w)
+        deficits = psi - there - (tried - w) @ (dual - z)
+        limits = 1e-11 * (changes @ (np.abs(dual) + np.abs(z)) + np.abs(psi - there))
+        limits += changes @ blur + 1e-13 * (abs(psi) + np.abs(there)) + 1e-15
+    what = f"{where}: retrieve is not the minimiser of -<z, w> + t psi(w) + h(w): the first-order inequality fails"
+    require_below(deficits, limits, what, {"z": z, "retrieve(z, t)": w, "x": tried})
 
 
 def _check_refusal(mirror_map: MirrorMap, regularizer: Proximable, z: Vector, psi: object, name: str) -> None:
     """Check that all methods refuse an unsupported pair by name."""
     title = type(mirror_map).__name__.removeprefix("Bound")
-    for what, call in (
-        ("require", lambda: mirror_map.require(regularizer)),
-        ("retrieve", lambda: mirror_map.retrieve(z, 1.0, regularizer)),
-    ):
+    for what, arguments in (("require", (regularizer,)), ("retrieve", (z, 1.0, regularizer))):
         message = ""
         try:
-            call()
+            getattr(mirror_map, what)(*arguments)
         except UnsupportedPairError as error:
             message = str(error)
-        assert message, f"{name}: supports() is False, but {what} raises no UnsupportedPairError"
+        require(message, f"{name}: supports() is False, but {what} raises no UnsupportedPairError")
         for part in (title, type(psi).__name__):
-            assert part in message, f"{name}: the error of {what} does not name {part}: {message}"
+            require(part in message, f"{name}: the error of {what} does not name {part}: {message}")

@@ -21,16 +21,13 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import centralized_solution, lasso_duality_gap
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.server.method import algorithm_class, method_of
-from flwr_fco.server.options import work_of
 from flwr_fco.server.strategy import CompositeStrategy, run_of
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.testing.objectives import require
 from flwr_fco.wire import flower as _flower
 from flwr_fco.work import Epochs, FirstOrder, Minimise
 
-_STRENGTH = 0.3
-_CLIENTS = 4
-_FEATURES = 6
+_STRENGTH, _CLIENTS, _FEATURES = 0.3, 4, 6
 
 MakeStrategy = Callable[..., CompositeStrategy]
 
@@ -62,27 +59,30 @@ def check_strategy(make: MakeStrategy) -> None:
     >>> from flwr_fco.strategies import FedDualAvg
     >>> check_strategy(FedDualAvg)
     """
-    make = _with_known_options(make)
-    if _limit_of(make).problem == "smooth":
-        _check_psi_is_refused(make)
-        make = _without_psi(make)
-    for check in (_check_answers, _check_state, _check_repeatable, _check_skipped, _check_limit):
+    like = make()
+    name = type(like).__name__
+    limit: Limit | None = method_of(like).limit
+    if limit is None:
+        raise AssertionError(f"{name} does not say what it converges to: class {name}(..., limit=...)")
+    fixed: dict[str, Any] = {}
+    if limit.problem == "smooth":
         try:
-            check(make)
-        except FlwrFcoError as error:
-            raise AssertionError(f"a run ended with {type(error).__name__}: {error}") from error
+            make(regularizer=L1(_STRENGTH))
+        except ConfigurationError:
+            fixed["regularizer"] = Zero()
+        else:
+            raise AssertionError("the limit says problem='smooth', but the strategy takes a psi: check it with one")
+    build, problem = _with_known_options(make, like, fixed), _Problem(_STRENGTH * (limit.problem == "composite"))
 
+    def run(rounds: int, *, equal: bool = False, **options: Any) -> Vector:
+        return _run(build, problem.equal if equal else problem.different, rounds, **options)[0]
 
-def _problem(equal: bool = False) -> list[LeastSquares]:
-    """Return well-conditioned clients with data from different models, or identical clients."""
-    objectives = []
-    for m in range(_CLIENTS):
-        rng = np.random.default_rng(0 if equal else m)
-        features, _ = np.linalg.qr(rng.standard_normal((30, _FEATURES)))
-        truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(_FEATURES)
-        features *= np.sqrt(30)
-        objectives.append(LeastSquares(features, features @ truth, scale=0.5))
-    return objectives
+    try:
+        for check in (_check_answers, _check_state, _check_repeatable, _check_skipped):
+            check(build, problem.different)
+        limit.check(run, problem)
+    except FlwrFcoError as error:
+        raise AssertionError(f"a run ended with {type(error).__name__}: {error}") from error
 
 
 def _app_of(objectives: list[LeastSquares]) -> ClientApp:
@@ -91,39 +91,28 @@ def _app_of(objectives: list[LeastSquares]) -> ClientApp:
 
 def _simulated(strategy: CompositeStrategy, objectives: list[LeastSquares], rounds: int, start: Any) -> Result:
     strategy.fraction_evaluate = 0.0
-    return simulate(
-        strategy,
-        _app_of(objectives),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays=start,
-        progress=False,
-        on_interrupt="raise",
-    )
+    more = {"initial_arrays": start, "progress": False, "on_interrupt": "raise"}
+    return simulate(strategy, _app_of(objectives), num_nodes=len(objectives), num_rounds=rounds, **more)
 
 
 def _run(
     make: MakeStrategy, objectives: list[LeastSquares], rounds: int, **options: Any
 ) -> tuple[Vector, CompositeStrategy]:
-    settings: dict[str, Any] = {"regularizer": L1(_STRENGTH), **_batches(None), "min_evaluate_nodes": 1}
     # A diverging run is measured like any other, so the check fails with its error.
-    settings["on_divergence"] = "warn"
-    settings.update(options)
-    strategy = make(**settings)
+    settings: dict[str, Any] = {"regularizer": L1(_STRENGTH), "min_evaluate_nodes": 1, "on_divergence": "warn"}
+    strategy = make(**{**settings, **_batches(None), **options})
     layout = objectives[0].layout
-    start = layout.unflatten(np.zeros(layout.size))
-    result = _simulated(strategy, objectives, rounds, start)
+    result = _simulated(strategy, objectives, rounds, layout.unflatten(np.zeros(layout.size)))
     return layout.flatten({name: array.numpy() for name, array in result.arrays.items()}), strategy
 
 
-def _with_known_options(make: MakeStrategy) -> MakeStrategy:
-    """Return a function that omits options that the strategy does not have."""
-    like = make()
+def _with_known_options(make: MakeStrategy, like: CompositeStrategy, fixed: dict[str, Any]) -> MakeStrategy:
+    """Return a function that omits options that the strategy does not have, and sets those that are fixed."""
     names = {field.name for field in fields(like) if field.init}
 
     def build(**options: Any) -> CompositeStrategy:
-        known = {name: value for name, value in options.items() if name in names}
-        if isinstance(work_of(like), Minimise) and "work" in known:
+        known = {name: value for name, value in {**options, **fixed}.items() if name in names}
+        if isinstance(getattr(like, "work", None), Minimise) and "work" in known:
             # Another number of rows is another number of iterations.
             known["work"] = Minimise(max_iterations=10_000 + (known["work"].batch_size or 0))
         return make(**known)
@@ -136,41 +125,25 @@ def _batches(size: int | None) -> dict[str, Any]:
     return {"work": Epochs(1, batch_size=size), "batch_size": size}
 
 
-def _limit_of(make: MakeStrategy) -> Limit:
-    strategy = make()
-    limit = method_of(strategy).limit
-    name = type(strategy).__name__
-    require(limit is not None, f"{name} does not say what it converges to: class {name}(..., limit=...)")
-    assert limit is not None
-    return limit
-
-
-def _without_psi(make: MakeStrategy) -> MakeStrategy:
-    def build(**options: Any) -> CompositeStrategy:
-        return make(**{**options, "regularizer": Zero()})
-
-    return build
-
-
-def _check_psi_is_refused(make: MakeStrategy) -> None:
-    try:
-        make(regularizer=L1(_STRENGTH))
-    except ConfigurationError:
-        return
-    raise AssertionError("the limit says problem='smooth', but the strategy takes a psi: check it with one")
-
-
 class _Problem:
-    """The test problem with its solution; strength 0.0 gives least squares."""
+    """Well-conditioned clients with data from different models, or identical clients; strength 0.0 means no psi."""
 
     def __init__(self, strength: float) -> None:
         self.strength = strength
-        self.different, self.equal = _problem(), _problem(equal=True)
+        self.different = [self._client(m) for m in range(_CLIENTS)]
+        self.equal = [self._client(0) for _ in range(_CLIENTS)]
         self.optimum = self._solution(self.different)
 
+    @staticmethod
+    def _client(seed: int) -> LeastSquares:
+        rng = np.random.default_rng(seed)
+        features, _ = np.linalg.qr(rng.standard_normal((30, _FEATURES)))
+        truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(_FEATURES)
+        features *= np.sqrt(30)
+        return LeastSquares(features, features @ truth, scale=0.5)
+
     def _solution(self, objectives: list[LeastSquares]) -> Vector:
-        psi = L1(self.strength) if self.strength else Zero()
-        return centralized_solution(objectives, psi, tol=1e-12)
+        return centralized_solution(objectives, L1(self.strength) if self.strength else Zero(), tol=1e-12)
 
     def error(self, w: Vector) -> float:
         return float(np.abs(w - self.optimum).max())
@@ -187,39 +160,25 @@ class _Problem:
         return int(np.count_nonzero(w[self.different[0].layout.regularized_mask()]))
 
 
-def _check_limit(make: MakeStrategy) -> None:
-    limit = _limit_of(make)
-    problem = _Problem(_STRENGTH if limit.problem == "composite" else 0.0)
-
-    def run(rounds: int, *, equal: bool = False, **options: Any) -> Vector:
-        return _run(make, problem.equal if equal else problem.different, rounds, **options)[0]
-
-    limit.check(run, problem)
-
-
-def _check_answers(make: MakeStrategy) -> None:
+def _check_answers(make: MakeStrategy, objectives: list[LeastSquares]) -> None:
     arrays = ArrayRecord({"coefficients": Array(np.zeros(_FEATURES, np.float32)), "intercept": Array(np.zeros(1))})
-    objectives = _problem()
-    strategy = make(regularizer=L1(_STRENGTH), client_lr=0.1)
-    result = _simulated(strategy, objectives, 2, arrays)
+    result = _simulated(make(regularizer=L1(_STRENGTH), client_lr=0.1), objectives, 2, arrays)
     for name, array in arrays.items():
         got = result.arrays[name]
-        require(
-            (got.dtype, tuple(got.shape)) == (array.dtype, tuple(array.shape)),
-            f"array {name!r} came back as {got.dtype}{list(got.shape)}, the user gave {array.dtype}{list(array.shape)}",
-        )
+        what = f"{got.dtype}{list(got.shape)}, the user gave {array.dtype}{list(array.shape)}"
+        same = (got.dtype, tuple(got.shape)) == (array.dtype, tuple(array.shape))
+        require(same, f"array {name!r} came back as {what}")
     metrics = result.train_metrics_clientapp[2]
     for name in ("num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down"):
         require(name in metrics, f"the round's metrics lack {name!r}; they have {sorted(metrics)}")
 
 
-def _check_state(make: MakeStrategy) -> None:
-    objectives = _problem()
-    _, strategy = _run(make, objectives, 2, client_lr=0.1, **_batches(7))
-    before = strategy.state
+def _check_state(make: MakeStrategy, objectives: list[LeastSquares]) -> None:
+    options: dict[str, Any] = {"client_lr": 0.1, **_batches(7)}
+    strategy, other = (_run(make, objectives, rounds, **options)[1] for rounds in (2, 4))
+    before, later = strategy.state, other.state
     held = {name: np.copy(value) for name, value in before._asdict().items()}
     require(before.round == 2, f"after two rounds the state says round {before.round}")
-    later = _run(make, objectives, 4, client_lr=0.1, **_batches(7))[1].state
     for name, value in before._asdict().items():
         if isinstance(value, np.ndarray):
             require(value.dtype == np.float64, f"state.{name} is {value.dtype}, expected float64")
@@ -228,29 +187,29 @@ def _check_state(make: MakeStrategy) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.npz"
         run_of(strategy).save(path)
-        restored = make(regularizer=L1(_STRENGTH), client_lr=0.1, **_batches(7), min_evaluate_nodes=1)
-        restored.fraction_evaluate = 0.0
-        layout = objectives[0].layout
-        arrays = {name: Array(array) for name, array in layout.unflatten(np.zeros(layout.size)).items()}
-        run_of(restored).prepare(ArrayRecord(arrays))
+        restored = _prepared(make, objectives, **options, min_evaluate_nodes=1)
         run_of(restored).load(path)
         for number in (3, 4):
             following = [_next_round(each, objectives, number) for each in (strategy, restored)]
-            require(
-                all(np.array_equal(a, b) for a, b in zip(*following, strict=True)),
-                f"round {number} after saving and loading the state differs from round {number} without",
-            )
+            same = all(np.array_equal(a, b) for a, b in zip(*following, strict=True))
+            what = f"round {number} after saving and loading the state differs from round {number} without"
+            require(same, what)
         for name, value in held.items():
             kept = np.array_equal(getattr(before, name), value)
             require(kept, f"a round changed state.{name} in place; `aggregate` and all others return new arrays")
-        other = make(regularizer=L1(_STRENGTH), client_lr=0.1, **_batches(7), seed=1)
-        run_of(other).prepare(ArrayRecord(arrays))
         try:
-            run_of(other).load(path)
+            run_of(_prepared(make, objectives, **options, seed=1)).load(path)
         except ConfigurationError:
-            pass
-        else:
-            raise AssertionError("load accepted a state that other settings wrote")
+            return
+        raise AssertionError("load accepted a state that other settings wrote")
+
+
+def _prepared(make: MakeStrategy, objectives: list[LeastSquares], **options: Any) -> CompositeStrategy:
+    strategy, layout = make(regularizer=L1(_STRENGTH), **options), objectives[0].layout
+    strategy.fraction_evaluate = 0.0
+    arrays = {name: Array(array) for name, array in layout.unflatten(np.zeros(layout.size)).items()}
+    run_of(strategy).prepare(ArrayRecord(arrays))
+    return strategy
 
 
 def _next_round(strategy: CompositeStrategy, objectives: list[LeastSquares], number: int) -> tuple[Any, ...]:
@@ -261,22 +220,20 @@ def _next_round(strategy: CompositeStrategy, objectives: list[LeastSquares], num
     return tuple(strategy.state)
 
 
-def _check_repeatable(make: MakeStrategy) -> None:
-    options: dict[str, Any] = {"client_lr": 0.1, **_batches(7), "min_train_nodes": 1, "seed": 3}
-    objectives = _problem()
+def _check_repeatable(make: MakeStrategy, objectives: list[LeastSquares]) -> None:
+    options: dict[str, Any] = {"client_lr": 0.1, **_batches(7), "min_train_nodes": 1}
     draws = isinstance(run_of(_run(make, objectives, 1, **options)[1]).plan.work, FirstOrder)
     everyone = algorithm_class(make()).reads == "everyone"
     if not draws and not everyone:
         # Without minibatches, only the sampling of clients is random.
         options["fraction_train"] = 0.5
-    first, second = (_run(make, objectives, 5, **options)[0] for _ in range(2))
+    first, second, other = (_run(make, objectives, 5, **options, seed=seed)[0] for seed in (3, 3, 4))
     require(np.array_equal(first, second), "two runs with the same seed differ")
-    options["seed"] = 4
-    other, _ = _run(make, objectives, 5, **options)
+    same = np.array_equal(first, other)
     if not draws and everyone:
-        require(np.array_equal(first, other), "no client draws a minibatch, and the seed has an effect")
-        return
-    require(not np.array_equal(first, other), "runs with different seeds are equal: the seed has no effect")
+        require(same, "no client draws a minibatch, and the seed has an effect")
+    else:
+        require(not same, "runs with different seeds are equal: the seed has no effect")
 
 
 class _Silence(InProcessGrid):
@@ -286,8 +243,7 @@ class _Silence(InProcessGrid):
         return []
 
 
-def _check_skipped(make: MakeStrategy) -> None:
-    objectives = _problem()
+def _check_skipped(make: MakeStrategy, objectives: list[LeastSquares]) -> None:
     _, strategy = _run(make, objectives, 2, client_lr=0.1)
     before = strategy.state
     grid = _Silence(client_app(lambda context: objectives[0]), _CLIENTS)
@@ -295,5 +251,5 @@ def _check_skipped(make: MakeStrategy) -> None:
         strategy.configure_train(3, ArrayRecord(), ConfigRecord(), grid)
         arrays, metrics = strategy.aggregate_train(3, [])
     require(strategy.state is before, "a round without replies changed the state")
-    require(arrays is not None and len(arrays) > 0, "a skipped round returned no arrays")
+    require(arrays, "a skipped round returned no arrays")
     require(metrics is not None and metrics["skipped"] == 1, f"a skipped round reports {metrics}")

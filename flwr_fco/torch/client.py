@@ -44,25 +44,18 @@ from flwr_fco.engines.client import as_sent
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.regularizers import Zero
-from flwr_fco.torch.optim import (
-    CompositeOptimizer,
-    DualAveraging,
-    DualExtrapolation,
-    IncrementFirst,
-    MirrorProx,
-    ProximalSGD,
-)
+from flwr_fco.torch import optim
 from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seed_generators, sign_groups
 from flwr_fco.wire.envelope import HANDSHAKE, PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import Work
 
 #: What has an optimiser, by engine or by the name of a method without one: its class, and the vector it starts from.
-_OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
-    "dual steps": (DualAveraging, "dual"),
-    "proximal steps": (ProximalSGD, "primal"),
-    "extragradient": (DualExtrapolation, "dual"),
-    "mirror_prox": (MirrorProx, "primal"),
+_OPTIMIZERS: dict[str, tuple[type[optim.CompositeOptimizer], str]] = {
+    "dual steps": (optim.DualAveraging, "dual"),
+    "proximal steps": (optim.ProximalSGD, "primal"),
+    "extragradient": (optim.DualExtrapolation, "dual"),
+    "mirror_prox": (optim.MirrorProx, "primal"),
 }
 
 #: Limits of the ClientApp that handles the current message; None outside a handler.
@@ -211,7 +204,7 @@ class LocalTraining:
     ...     return training.reply({"num-examples": num_rows})
     """
 
-    optimizer: CompositeOptimizer
+    optimizer: optim.CompositeOptimizer
 
     def __init__(
         self,
@@ -243,10 +236,8 @@ class LocalTraining:
                 "flwr_fco.torch.TorchObjective"
             )
         if momentum and self._half.begin is not dual_averaging.DualAveraging.begin:
-            raise ConfigurationError(
-                f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg; "
-                "the server's momentum is server_momentum"
-            )
+            what = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
+            raise ConfigurationError(f"{what}; the server's momentum is server_momentum")
         if plan.options.get("trajectory"):
             raise ConfigurationError(
                 "the strategy asks for all local points, which an optimiser does not keep. Choose another output of "
@@ -279,11 +270,11 @@ class LocalTraining:
         self._received = self._half.hear(downlink, self._state)
         self._memory = self._half.fresh(self._received) if self._state is None else self._state
         start = self._received.vectors[vector]
-        single = kind is DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
+        single = kind is optim.DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
         if "gradient" in downlink.numbers:
             kind = GradientProbe
         elif single:
-            kind = IncrementFirst
+            kind = optim.IncrementFirst
         options: dict[str, Any] = {"momentum": self._momentum} if self._momentum else {}
         self.optimizer = kind(
             self._groups(),
@@ -348,7 +339,7 @@ class LocalTraining:
         if "num-examples" not in metrics:
             raise ConfigurationError(f"the metrics are {sorted(metrics)}; expected 'num-examples' among them")
         optimizer = self.optimizer
-        if isinstance(optimizer, DualExtrapolation | MirrorProx):
+        if isinstance(optimizer, optim.DualExtrapolation | optim.MirrorProx):
             optimizer.undo_half_step()
         if optimizer.num_steps < 1:
             raise ConfigurationError(
@@ -356,7 +347,7 @@ class LocalTraining:
                 "`training.optimizer`, not with one of your own, and see that the loader is not empty"
             )
         increments = {name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()}
-        if isinstance(optimizer, IncrementFirst):
+        if isinstance(optimizer, optim.IncrementFirst):
             increment: NDArray[Any] = np.concatenate([increments[name].reshape(-1) for name in plan.layout.shapes])
         else:
             increment = plan.layout.flatten(increments)
@@ -394,7 +385,7 @@ def _number(name: str, value: Any) -> float:
         ) from None
 
 
-class GradientProbe(DualAveraging):
+class GradientProbe(optim.DualAveraging):
     """Takes no steps; its increments are the mean of the gradients at the start point."""
 
     def _take(self, index: int, lr: float, *, half: bool = False) -> None:

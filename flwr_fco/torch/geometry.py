@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,11 +16,9 @@ from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, OrthantEn
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.regularizers.validation import amount
-from flwr_fco.torch.regularizers import scalar_terms, tensor_prox, tensor_terms
+from flwr_fco.torch.regularizers import scalar_terms, solve_terms, tensor_prox, tensor_terms
 
 Tensors = list[Tensor]
-#: Smallest positive normal number; results of entropy maps are never below it, so that their logarithm is finite.
-_TINY = 2.2250738585072014e-308
 
 
 class Geometry(ABC):
@@ -107,10 +106,8 @@ def geometry(
         return _Euclidean(regularizers, like, scope, foreach)
     if type(mirror_map) in _FLAT:
         if scope == "joint" and any(not isinstance(psi, Zero) and psi is not None for psi in regularizers):
-            raise ConfigurationError(
-                f"scope='joint' with {type(mirror_map).__name__} has no form on tensors; use scope='each', or "
-                "Euclidean()"
-            )
+            what = f"scope='joint' with {type(mirror_map).__name__} has no form on tensors"
+            raise ConfigurationError(f"{what}; use scope='each', or Euclidean()")
         return _FLAT[type(mirror_map)](mirror_map, regularizers, like)
     kinds: tuple[type[MirrorMap], ...] = (Euclidean, Product, *_FLAT)
     supported = ", ".join(kind.__name__ for kind in kinds)
@@ -136,75 +133,60 @@ class _Euclidean(Geometry):
     def __init__(self, regularizers: Sequence[Regularizer | None], like: Tensors, scope: Scope, foreach: bool) -> None:
         on_cpu = all(tensor.device.type == "cpu" for tensor in like)
         self._foreach = foreach and not (on_cpu and sum(tensor.numel() for tensor in like) >= _LARGE)
+        hit = {i: psi for i, psi in enumerate(regularizers) if psi is not None and not isinstance(psi, Zero)}
         self._joint: list[int] = []
-        hit = [(i, psi) for i, psi in enumerate(regularizers) if psi is not None and not isinstance(psi, Zero)]
         if scope == "joint" and hit:
-            self._joint = [i for i, _ in hit]
-            self._joint_prox = tensor_prox(hit[0][1], _flat([like[i] for i in self._joint]))
-            hit = []
-        terms = {i: scalar_terms(psi) for i, psi in hit}
-        self._separable = [(i, scalars) for i, scalars in terms.items() if scalars is not None]
-        self._others = [(i, tensor_prox(psi, like[i])) for i, psi in hit if terms[i] is None]
+            self._joint = [*hit]
+            self._joint_prox = tensor_prox(next(iter(hit.values())), _flat([like[i] for i in hit]))
+            hit = {}
+        terms = {i: scalar_terms(psi) for i, psi in hit.items()}
+        self._separable = {i: scalars for i, scalars in terms.items() if scalars is not None}
+        self._others = {i: tensor_prox(hit[i], like[i]) for i in hit if terms[i] is None}
 
     def gradient(self, points: Tensors) -> Tensors:
         return [point.clone() for point in points]
 
     def retrieve(self, duals: Tensors, t: float) -> Tensors:
-        result = list(duals)
-        if self._foreach:
-            solved = _solve_all([duals[i] for i, _ in self._separable], t, [terms for _, terms in self._separable])
-            for (i, _), tensor in zip(self._separable, solved, strict=True):
-                result[i] = tensor
-        else:
-            for i, terms in self._separable:
-                result[i] = _solve_one(duals[i], t, terms)
-        self._couple(duals, t, result)
-        return result
+        if not self._foreach:
+            return list(self._one_by_one(duals, t))
+        solved = _solve_all([duals[i] for i in self._separable], t, [*self._separable.values()])
+        result = self._coupled(duals, t) | dict(zip(self._separable, solved, strict=True))
+        return [result.get(i, dual) for i, dual in enumerate(duals)]
 
     def write(self, duals: Tensors, t: float, out: Tensors) -> None:
         if self._foreach:
             super().write(duals, t, out)
-            return
-        result = list(duals)
-        self._couple(duals, t, result)
-        separable = dict(self._separable)
-        for i, point in enumerate(result):
-            out[i].copy_(_solve_one(point, t, separable[i]) if i in separable else point)
+        else:
+            for point, result in zip(out, self._one_by_one(duals, t), strict=True):
+                point.copy_(result)
+
+    def _one_by_one(self, duals: Tensors, t: float) -> Iterator[Tensor]:
+        result = self._coupled(duals, t)
+        for i, dual in enumerate(duals):
+            separable = self._separable.get(i)
+            yield result.get(i, dual) if separable is None else solve_terms(dual, t, separable)
 
     def write_sum(self, starts: Tensors, moved: Tensors, t: float, out: Tensors) -> None:
         whole = self._foreach or self._others or self._joint
         if whole or not all(tensor.is_contiguous() for tensor in (*starts, *moved, *out)):
             super().write_sum(starts, moved, t, out)
             return
-        separable = dict(self._separable)
         for i, tensors in enumerate(zip(starts, moved, out, strict=True)):
             # In chunks that stay in the cache.
             for start, change, point in zip(*(torch.split(tensor.view(-1), _PART) for tensor in tensors), strict=True):
                 total = torch.add(start, change, out=point if point.dtype == start.dtype else None)
-                if i in separable:
-                    _solve_one(total, t, separable[i], out=total)
+                if i in self._separable:
+                    solve_terms(total, t, self._separable[i], out=total)
                 if total is not point:
                     point.copy_(total)
 
-    def _couple(self, duals: Tensors, t: float, result: Tensors) -> None:
-        """Set the results for tensors whose psi is not a sum over coordinates."""
-        for i, prox in self._others:
-            result[i] = prox(duals[i], t)
+    def _coupled(self, duals: Tensors, t: float) -> dict[int, Tensor]:
+        """Return the results for tensors whose psi is not a sum over coordinates."""
+        result = {i: prox(duals[i], t) for i, prox in self._others.items()}
         if self._joint:
             parts = [duals[i] for i in self._joint]
-            for i, tensor in zip(self._joint, _split(self._joint_prox(_flat(parts), t), parts), strict=True):
-                result[i] = tensor
-
-
-def _solve_one(dual: Tensor, t: float, terms: tuple[float, float, float, float], out: Tensor | None = None) -> Tensor:
-    """Return clip(soft(v, t * threshold) / (1 + t * shrinkage), lower, upper) in one new tensor, or in `out`."""
-    threshold, shrinkage, lower, upper = terms
-    cut = amount(t, threshold)
-    result = torch.clamp(dual, -cut, cut)
-    result = torch.sub(dual, result, out=result if out is None else out)
-    if shrinkage > 0.0:
-        result.div_(1.0 + amount(t, shrinkage))
-    return result.clamp_(lower, upper) if lower > -math.inf or upper < math.inf else result
+            result |= zip(self._joint, _split(self._joint_prox(_flat(parts), t), parts), strict=True)
+        return result
 
 
 def _solve_all(duals: Tensors, t: float, terms: Sequence[tuple[float, float, float, float]]) -> Tensors:
@@ -259,10 +241,11 @@ class _Flat(Geometry):
         self.threshold, self.shrinkage, self.lower, self.upper = (
             torch.cat(column) for column in zip(*full, strict=True)
         )
+        self.name = type(mirror_map).__name__
         self.check(mirror_map)
 
     @abstractmethod
-    def check(self, mirror_map: MirrorMap) -> None:
+    def check(self, mirror_map: Any) -> None:
         """Read the map's parameters; raise if there is no closed form with psi."""
 
     @abstractmethod
@@ -284,8 +267,10 @@ class _Flat(Geometry):
         cut = t * self.threshold
         return z - torch.clamp(z, -cut, cut)
 
-    def refuse(self, mirror_map: MirrorMap, what: str) -> None:
-        """Raise :class:`UnsupportedPairError`."""
+    def require(self, condition: bool, mirror_map: MirrorMap, what: str) -> None:
+        """Raise :class:`UnsupportedPairError` unless a condition holds."""
+        if condition:
+            return
         raise UnsupportedPairError(
             f"{type(mirror_map).__name__} has a closed form on tensors only with {what}. Use another regularizer, "
             "Euclidean(), or an Objective (flwr_fco.torch.TorchObjective), whose mirror maps are NumPy's"
@@ -297,8 +282,7 @@ class _Flat(Geometry):
 
 
 class _Diagonal(_Flat):
-    def check(self, mirror_map: MirrorMap) -> None:
-        assert isinstance(mirror_map, DiagonalMetric)
+    def check(self, mirror_map: Any) -> None:
         mirror_map.check_size(self.threshold.numel())
         self._weights = torch.tensor(mirror_map.weights, dtype=self.threshold.dtype, device=self.threshold.device)
 
@@ -310,20 +294,16 @@ class _Diagonal(_Flat):
 
 
 class _PNorm(_Flat):
-    def check(self, mirror_map: MirrorMap) -> None:
-        assert isinstance(mirror_map, PNorm)
+    def check(self, mirror_map: Any) -> None:
         mirror_map.check_size(self.threshold.numel())
         self._p, self._radius = mirror_map.p, math.inf if mirror_map.radius is None else mirror_map.radius
-        self._center: Tensor | None = None
         self._low, self._high = self.plain(self.lower, 0.0), self.plain(self.upper, 0.0)
-        bounded = not (self._low or self.plain(self.lower, -math.inf)) or not (
-            self._high or self.plain(self.upper, math.inf)
-        )
-        if bounded or not self.plain(self.shrinkage, 0.0):
-            self.refuse(mirror_map, "Zero, L1 and NonNegative")
+        free = (self._low or self.plain(self.lower, -math.inf)) and (self._high or self.plain(self.upper, math.inf))
+        self.require(free and self.plain(self.shrinkage, 0.0), mirror_map, "Zero, L1 and NonNegative")
+        self._center: Tensor | None = None
         if mirror_map.center is not None:
-            if self._low or self._high or not self.plain(self.threshold, 0.0):
-                self.refuse(mirror_map, "no regularizer, because it has a center,")
+            free = not (self._low or self._high) and self.plain(self.threshold, 0.0)
+            self.require(free, mirror_map, "no regularizer, because it has a center,")
             like = self.threshold
             self._center = torch.tensor(mirror_map.center, dtype=like.dtype, device=like.device)
 
@@ -353,46 +333,33 @@ class _PNorm(_Flat):
         return z if self._center is None else z + self._center
 
 
-class _Orthant(_Flat):
-    def check(self, mirror_map: MirrorMap) -> None:
-        if not self.plain(self.shrinkage, 0.0):
-            self.refuse(mirror_map, "Zero, L1, Box, NonNegative and LInfinityBall")
-
+class _Entropy(_Flat):
     def flat_gradient(self, w: Tensor) -> Tensor:
-        return _log(w, "OrthantEntropy")
+        if not bool((w > 0.0).all()):
+            what = f"{self.name}: the gradient does not exist at a point with a coordinate of {float(w.min())}"
+            raise ConfigurationError(f"{what}; the parameters must start positive, every coordinate > 0")
+        return torch.log(w)
+
+
+class _Orthant(_Entropy):
+    def check(self, mirror_map: Any) -> None:
+        plain = self.plain(self.shrinkage, 0.0)
+        self.require(plain, mirror_map, "Zero, L1, Box, NonNegative and LInfinityBall")
 
     def flat_retrieve(self, z: Tensor, t: float) -> Tensor:
-        return _inside(torch.exp(z - t * self.threshold), self.lower, self.upper)
+        # At least the smallest positive normal number, whose logarithm is finite; the upper bound takes precedence.
+        w = torch.maximum(torch.exp(z - t * self.threshold), self.lower).clamp(min=torch.finfo(z.dtype).tiny)
+        return torch.minimum(w, self.upper)
 
 
-class _Simplex(_Flat):
-    def check(self, mirror_map: MirrorMap) -> None:
-        assert isinstance(mirror_map, SimplexEntropy)
+class _Simplex(_Entropy):
+    def check(self, mirror_map: Any) -> None:
         self._radius = mirror_map.radius
-        outside = bool((self.lower > 0.0).any()) or bool((self.upper < self._radius).any())
-        if outside or not self.plain(self.shrinkage, 0.0):
-            self.refuse(mirror_map, "Zero, L1 and NonNegative")
-
-    def flat_gradient(self, w: Tensor) -> Tensor:
-        return _log(w, "SimplexEntropy")
+        inside = not ((self.lower > 0.0).any() or (self.upper < self._radius).any())
+        self.require(inside and self.plain(self.shrinkage, 0.0), mirror_map, "Zero, L1 and NonNegative")
 
     def flat_retrieve(self, z: Tensor, t: float) -> Tensor:
-        weights = torch.softmax(z - t * self.threshold, 0)
-        return (self._radius * weights).clamp(min=max(_TINY, torch.finfo(z.dtype).tiny))
-
-
-def _log(w: Tensor, name: str) -> Tensor:
-    if not bool((w > 0.0).all()):
-        raise ConfigurationError(
-            f"{name}: the gradient does not exist at a point with a coordinate of {float(w.min())}; the parameters "
-            "must start positive, every coordinate > 0"
-        )
-    return torch.log(w)
-
-
-def _inside(w: Tensor, lower: Tensor, upper: Tensor) -> Tensor:
-    """Clip w to the bounds and to at least the smallest positive normal number; the upper bound takes precedence."""
-    return torch.minimum(torch.maximum(w, lower).clamp(min=max(_TINY, torch.finfo(w.dtype).tiny)), upper)
+        return (self._radius * torch.softmax(z - t * self.threshold, 0)).clamp(min=torch.finfo(z.dtype).tiny)
 
 
 _FLAT: dict[type[MirrorMap], type[_Flat]] = {
@@ -412,34 +379,30 @@ class _Product(Geometry):
         regularizers: Sequence[Regularizer | None],
         names: Sequence[str],
         like: Tensors,
-        foreach: bool,
+        each: bool,
     ) -> None:
-        self._parts: list[tuple[list[int], Geometry]] = []
-        euclidean = []
+        groups: dict[int | None, tuple[MirrorMap, list[int]]] = {}
         for i, name in enumerate(names):
             mirror_map = next((one for pattern, one in product.maps.items() if fnmatchcase(name, pattern)), None)
             if mirror_map is None:
-                raise ConfigurationError(
-                    f"the Product has no map for the parameter {name!r}; its patterns are {sorted(product.maps)}. Add "
-                    "one, such as '*': Euclidean()"
-                )
-            if type(mirror_map) is Euclidean:
-                euclidean.append(i)
-            else:
-                self._parts.append(([i], geometry(mirror_map, [regularizers[i]], [name], [like[i]], foreach=foreach)))
-        if euclidean:
-            chosen = [regularizers[i] for i in euclidean]
-            self._parts.append((euclidean, _Euclidean(chosen, [like[i] for i in euclidean], "each", foreach)))
+                what = f"the Product has no map for the parameter {name!r}; its patterns are {sorted(product.maps)}"
+                raise ConfigurationError(f"{what}. Add one, such as '*': Euclidean()")
+            # Those of Euclidean maps go together.
+            groups.setdefault(None if type(mirror_map) is Euclidean else i, (mirror_map, []))[1].append(i)
+        self._parts = [
+            (on, geometry(one, [regularizers[i] for i in on], names, [like[i] for i in on], foreach=each))
+            for one, on in groups.values()
+        ]
 
     def gradient(self, points: Tensors) -> Tensors:
-        return self._gather(points, [part.gradient([points[i] for i in indices]) for indices, part in self._parts])
+        return self._gather(points, lambda part, own: part.gradient(own))
 
     def retrieve(self, duals: Tensors, t: float) -> Tensors:
-        return self._gather(duals, [part.retrieve([duals[i] for i in indices], t) for indices, part in self._parts])
+        return self._gather(duals, lambda part, own: part.retrieve(own, t))
 
-    def _gather(self, like: Tensors, results: Sequence[Tensors]) -> Tensors:
-        gathered = list(like)
-        for (indices, _), result in zip(self._parts, results, strict=True):
-            for i, tensor in zip(indices, result, strict=True):
+    def _gather(self, tensors: Tensors, of: Callable[[Geometry, Tensors], Tensors]) -> Tensors:
+        gathered = list(tensors)
+        for on, part in self._parts:
+            for i, tensor in zip(on, of(part, [tensors[i] for i in on]), strict=True):
                 gathered[i] = tensor
         return gathered

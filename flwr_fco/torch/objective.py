@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.torch.regularizers import widest_dtype
@@ -115,26 +116,19 @@ class TorchObjective(Objective):
     ) -> None:
         if not isinstance(model, nn.Module):
             raise ConfigurationError(f"model={model!r}; expected a torch.nn.Module")
-        if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
-            raise ConfigurationError(f"chunk_size={chunk_size!r}; expected a whole number >= 1")
         _check_takes_model_and_batch("loss", loss, "F.cross_entropy(model(batch[0]), batch[1])")
         if scores is not None:
             example = '{"accuracy": (model(batch[0]).argmax(1) == batch[1]).float().mean()}'
             _check_takes_model_and_batch("scores", scores, example)
-        self.model = model
-        self.loss = loss
+        self.model, self.loss, self.scores, self._collate = model, loss, scores, collate
         self.dataset = dataset if isinstance(dataset, Dataset) else _tensors(dataset)
-        self.scores = scores
-        self._collate = collate
+        self.chunk_size: int = checked("chunk_size", chunk_size, int, AT_LEAST_ONE)
         self._losses: list[float] = []
-        self.chunk_size = chunk_size
         try:
             self.num_examples = len(self.dataset)  # type: ignore[arg-type]
         except TypeError as error:
-            raise ConfigurationError(
-                f"{type(dataset).__name__} has no length; expected a map-style data set, whose examples can be counted "
-                "and shuffled"
-            ) from error
+            what = f"{type(dataset).__name__} has no length; expected a map-style data set"
+            raise ConfigurationError(f"{what}, whose examples can be counted and shuffled") from error
         if self.num_examples < 1:
             raise ConfigurationError("the data set is empty; expected at least one example")
         self._parameters = trainable(model)
@@ -177,9 +171,8 @@ class TorchObjective(Objective):
             for share, examples in self._chunks(rows):
                 loss = self._loss_of(examples)
                 if not loss.requires_grad:
-                    raise ConfigurationError(
-                        "the loss does not depend on the parameters that require a gradient, or was detached from them"
-                    )
+                    what = "the loss does not depend on the parameters that require a gradient"
+                    raise ConfigurationError(f"{what}, or was detached from them")
                 gradients = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
                 value += share * float(loss.detach())
                 if share == 1.0:
@@ -231,12 +224,8 @@ class TorchObjective(Objective):
     def _loss_of(self, examples: Any) -> Tensor:
         loss: Any = self.loss(self.model, examples)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            description = (
-                f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
-            )
-            raise ConfigurationError(
-                f"the loss is {description}; expected a tensor of one number, the mean over the batch"
-            )
+            what = f"tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise ConfigurationError(f"the loss is a {what}; expected a tensor of one number, the mean over the batch")
         return loss
 
     def _load(self, w: Vector) -> None:

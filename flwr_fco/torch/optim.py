@@ -19,20 +19,10 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
 from flwr_fco.regularizers import PerParameter, Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
+from flwr_fco.torch import state as model_state
 from flwr_fco.torch.geometry import Geometry, geometry
 from flwr_fco.torch.regularizers import widest_dtype
-from flwr_fco.torch.state import (
-    Group,
-    Parameters,
-    as_groups,
-    check_group,
-    matching,
-    patterns_of,
-    plain,
-    regularized_names,
-    saved_spec,
-    spec_of,
-)
+from flwr_fco.torch.state import Group, Parameters
 
 # Quoted, as in `Scores`: where the reference is built without PyTorch, its Tensor is a stand-in.
 Values = Mapping[str, "Tensor | NDArray[Any]"]
@@ -116,15 +106,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
         self.foreach = foreach
         self._geometries: dict[int, tuple[list[torch.device], Geometry]] = {}
         self._apply_to = apply_to
-        defaults = {
-            "lr": plain(lr),
-            "regularizer": Zero() if regularizer is None else regularizer,
-            "mirror_map": Euclidean() if mirror_map is None else mirror_map,
-            "apply_to": apply_to,
-            "scope": scope,
-            "maximize": maximize,
-        }
-        super().__init__(as_groups(params), defaults)
+        psi, h = Zero() if regularizer is None else regularizer, Euclidean() if mirror_map is None else mirror_map
+        defaults = {"lr": model_state.plain(lr), "regularizer": psi, "mirror_map": h, "apply_to": apply_to}
+        super().__init__(model_state.as_groups(params), {**defaults, "scope": scope, "maximize": maximize})
         if not any(group["params"] for group in self.param_groups):
             raise ConfigurationError("no group has any parameters; expected some, such as model.named_parameters()")
 
@@ -141,7 +125,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """
         group = dict(param_group)
         if "lr" in group:
-            group["lr"] = plain(group["lr"])
+            group["lr"] = model_state.plain(group["lr"])
         items = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
         count = sum(len(other["params"]) for other in self.param_groups)
         group["named"] = all(isinstance(item, tuple) for item in items)
@@ -153,33 +137,29 @@ class CompositeOptimizer(torch.optim.Optimizer):
         taken = {name for other in self.param_groups for name in other["names"]} & set(group["names"])
         if taken:
             raise ConfigurationError(f"two parameters are called {min(taken)!r}; give each a name of its own")
-        check_group({**self.defaults, **group})
+        model_state.check_group({**self.defaults, **group})
         super().add_param_group(group)
         self._geometries.clear()
 
     @property
     def regularizers(self) -> dict[str, Regularizer | None]:
         """Regularizer of each parameter by name; None if psi does not act on it."""
-        shapes = {
-            name: tuple(p.shape)
-            for group in self.param_groups
-            for name, p in zip(group["names"], group["params"], strict=True)
-        }
-        by_default = regularized_names(shapes)
+        pairs = [pair for group in self.param_groups for pair in zip(group["names"], group["params"], strict=True)]
+        shapes = {name: tuple(p.shape) for name, p in pairs}
+        by_default = model_state.regularized_names(shapes)
         self._require_patterns(list(shapes))
         regularizers: dict[str, Regularizer | None] = {}
         acted_on: dict[PerParameter, list[str]] = {}
         for group in self.param_groups:
-            for name in group["names"]:
-                if group["everywhere"]:
-                    acts = True
-                elif group["apply_to"] is None:
-                    acts = name in by_default
-                else:
-                    acts = any(fnmatchcase(name, pattern) for pattern in patterns_of(group["apply_to"]))
-                regularizers[name] = group["regularizer"].for_array(name) if acts else None
-                if isinstance(group["regularizer"], PerParameter):
-                    acted_on.setdefault(group["regularizer"], []).extend([name] if acts else [])
+            psi, hit = group["regularizer"], by_default if group["apply_to"] is None else set[str]()
+            if group["everywhere"]:
+                hit = set(group["names"])
+            elif group["apply_to"] is not None:
+                patterns = model_state.patterns_of(group["apply_to"])
+                hit = {name for name in group["names"] if any(fnmatchcase(name, pattern) for pattern in patterns)}
+            regularizers |= {name: psi.for_array(name) if name in hit else None for name in group["names"]}
+            if isinstance(psi, PerParameter):
+                acted_on.setdefault(psi, []).extend(name for name in group["names"] if name in hit)
         for psi, names in acted_on.items():
             psi.require_names(names, [name for name in shapes if regularizers[name] is None and name not in names])
         return regularizers
@@ -188,11 +168,11 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Raise if a pattern in `apply_to` or in a Product matches no parameter in its groups."""
         named = [group for group in self.param_groups if group["named"]]
         if self._apply_to is not None and named:
-            matching(names, self._apply_to)
+            model_state.matching(names, self._apply_to)
         mapped: dict[Product, list[str]] = {}
         for group in named:
-            if group["apply_to"] is not None and group["apply_to"] != self._apply_to:
-                matching(group["names"], group["apply_to"])
+            if group["apply_to"] != self._apply_to:
+                model_state.matching(group["names"], group["apply_to"])
             if isinstance(group["mirror_map"], Product):
                 mapped.setdefault(group["mirror_map"], []).extend(group["names"])
         for product, group_names in mapped.items():
@@ -208,24 +188,15 @@ class CompositeOptimizer(torch.optim.Optimizer):
         group = self.param_groups[index]
         devices = [p.device for p in group["params"]]
         kept = self._geometries.get(index)
-        if kept is not None and kept[0] == devices:
-            return kept[1]
-        psi = self.regularizers
-        made = geometry(
-            group["mirror_map"],
-            [psi[name] for name in group["names"]],
-            group["names"],
-            [torch.empty(p.shape, dtype=self._dtype(p), device=p.device) for p in group["params"]],
-            scope=group["scope"],
-            foreach=self.foreach,
-        )
-        self._geometries[index] = (devices, made)
-        return made
+        if kept is None or kept[0] != devices:
+            psi, like = self.regularizers, [torch.empty_like(p, dtype=self._dtype(p)) for p in group["params"]]
+            psis, options = [psi[name] for name in group["names"]], {"scope": group["scope"], "foreach": self.foreach}
+            kept = devices, geometry(group["mirror_map"], psis, group["names"], like, **options)
+            self._geometries[index] = kept
+        return kept[1]
 
     def _dtype(self, p: Tensor) -> torch.dtype:
-        if self.dual_dtype is not None:
-            return self.dual_dtype
-        return widest_dtype(p)
+        return self.dual_dtype or widest_dtype(p)
 
     # --- parts of a step ---------------------------------------------------------------------------------------------
 
@@ -249,50 +220,21 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     def _descend(self, group: Group, duals: list[Tensor], lr: float) -> None:
         """Take a step against the gradients and the shifts: z <- z - lr (g + shift)."""
-        chosen, gradients = [], []
-        for p, dual in zip(group["params"], duals, strict=True):
-            if p.grad is not None:
-                if p.grad.is_sparse:
-                    raise ConfigurationError(
-                        f"{type(self).__name__} takes no sparse gradients; make the embedding with sparse=False"
-                    )
-                chosen.append(dual)
-                gradients.append(p.grad)
-        scale = lr if group["maximize"] else -lr
-        self._add(chosen, self._directions(group, gradients), scale)
+        having = [(dual, p.grad) for p, dual in zip(group["params"], duals, strict=True) if p.grad is not None]
+        if any(gradient.is_sparse for _, gradient in having):
+            what = f"{type(self).__name__} takes no sparse gradients"
+            raise ConfigurationError(f"{what}; make the embedding with sparse=False")
+        chosen = [dual for dual, _ in having]
+        _add(chosen, self._directions(group, [gradient for _, gradient in having]), lr if group["maximize"] else -lr)
         # PyTorch hashes parameters in Python, so avoid one look-up per parameter: most optimisers have no shift.
         if any("shift" in values for values in self.state.values()):
             shifted = [i for i, p in enumerate(group["params"]) if "shift" in self.state[p]]
             shifts = self._kept({"params": [group["params"][i] for i in shifted]}, "shift")
-            self._add([duals[i] for i in shifted], shifts, -lr)
+            _add([duals[i] for i in shifted], shifts, -lr)
 
     def _directions(self, group: Group, gradients: list[Tensor]) -> list[Tensor]:
         """Return the directions that a step follows instead of the gradients."""
         return gradients
-
-    def _add(self, duals: list[Tensor], others: list[Tensor], scale: float) -> None:
-        if self.foreach and duals:
-            torch._foreach_add_(duals, others, alpha=scale)
-        else:
-            for dual, other in zip(duals, others, strict=True):
-                dual.add_(other, alpha=scale)
-
-    def _write(self, group: Group, points: list[Tensor]) -> None:
-        """Set the parameters, in their own dtypes."""
-        if self.foreach:
-            torch._foreach_copy_(group["params"], points)
-        else:
-            for p, point in zip(group["params"], points, strict=True):
-                p.copy_(point)
-
-    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
-        """Take a step for a group, or only go to the half-way point where the second gradients are taken."""
-        group = self.param_groups[index]
-        duals = self._duals(index, half)
-        self._descend(group, duals, lr)
-        if not half:
-            self._count(group, lr)
-        self._geometry(index).write(duals, self._time(group, lr, half), group["params"])
 
     def _count(self, group: Group, lr: float) -> None:
         """Count a step."""
@@ -300,12 +242,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         group["steps"] += 1
 
     @abstractmethod
-    def _duals(self, index: int, half: bool) -> list[Tensor]:
-        """Return the duals at the start of a step, which the step changes in place."""
-
-    @abstractmethod
-    def _time(self, group: Group, lr: float, half: bool) -> float:
-        """Return the weight of psi at the end of the step."""
+    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
+        """Take a step for a group, or only go to the half-way point where the second gradients are taken."""
 
     @abstractmethod
     def _put(self, index: int, values: list[Tensor]) -> None:
@@ -390,9 +328,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
             # np.array copies: the server's vectors are read-only, which PyTorch does not support.
             tensor = vector.detach() if isinstance(vector, Tensor) else torch.from_numpy(np.array(vector))
             if tensor.shape != p.shape:
-                raise ConfigurationError(
-                    f"the vector for the parameter {name!r} has shape {list(tensor.shape)}, expected {list(p.shape)}"
-                )
+                what = f"the vector for the parameter {name!r} has shape {list(tensor.shape)}"
+                raise ConfigurationError(f"{what}, expected {list(p.shape)}")
             values.append(tensor.to(device=p.device, dtype=self._dtype(p), copy=True))
         return values
 
@@ -405,10 +342,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
             One vector per parameter name; None removes them.
         """
         for group in self.param_groups:
-            if shifts is None:
-                for p in group["params"]:
-                    self.state[p].pop("shift", None)
-            else:
+            for p in group["params"]:
+                self.state[p].pop("shift", None)
+            if shifts is not None:
                 self._keep(group, "shift", self._start_values(group, shifts))
 
     @property
@@ -442,27 +378,22 @@ class CompositeOptimizer(torch.optim.Optimizer):
         state = super().state_dict()
         for group in state["param_groups"]:
             for key in ("regularizer", "mirror_map"):
-                group[key] = saved_spec(group.pop(key).to_spec())
+                group[key] = model_state.saved_spec(group.pop(key).to_spec())
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state from :meth:`state_dict`; duals keep their precision."""
-        groups = []
-        for saved, present in zip(state_dict["param_groups"], self.param_groups, strict=False):
-            group = dict(saved)
+        saved = [dict(group) for group in state_dict["param_groups"]]
+        if len(saved) != len(self.param_groups):
+            what = f"the state has {len(saved)} parameter group(s)"
+            raise ConfigurationError(f"{what}, the optimiser {len(self.param_groups)}")
+        for group, present in zip(saved, self.param_groups, strict=True):
             if group["names"] != present["names"]:
-                raise ConfigurationError(
-                    f"the state is of the parameters {group['names']}, these are {present['names']}"
-                )
-            group["regularizer"] = Regularizer.from_spec(spec_of(group["regularizer"]))
-            group["mirror_map"] = MirrorMap.from_spec(spec_of(group["mirror_map"]))
-            groups.append(group)
-        if len(groups) != len(state_dict["param_groups"]) or len(groups) != len(self.param_groups):
-            raise ConfigurationError(
-                f"the state has {len(state_dict['param_groups'])} parameter group(s), the optimiser "
-                f"{len(self.param_groups)}"
-            )
-        super().load_state_dict({**state_dict, "param_groups": groups})
+                what = f"the state is of the parameters {group['names']}"
+                raise ConfigurationError(f"{what}, these are {present['names']}")
+            group["regularizer"] = Regularizer.from_spec(model_state.spec_of(group["regularizer"]))
+            group["mirror_map"] = MirrorMap.from_spec(model_state.spec_of(group["mirror_map"]))
+        super().load_state_dict({**state_dict, "param_groups": saved})
         # PyTorch casts the loaded tensors to the parameters' dtypes; duals must keep theirs.
         ids = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         parameters = chain.from_iterable(group["params"] for group in self.param_groups)
@@ -494,13 +425,14 @@ class _DualOptimizer(CompositeOptimizer):
     def _ends(self, group: Group) -> list[Tensor]:
         return self._kept(group, "dual")
 
-    def _duals(self, index: int, half: bool) -> list[Tensor]:
-        duals = self._kept(self.param_groups[index], "dual")
-        return [dual.clone() for dual in duals] if half else duals
-
-    def _time(self, group: Group, lr: float, half: bool) -> float:
-        time: float = group["start_elapsed"] + group["used"]
-        return time + lr if half else time
+    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
+        group = self.param_groups[index]
+        duals = [dual.clone() for dual in self._ends(group)] if half else self._ends(group)
+        self._descend(group, duals, lr)
+        if not half:
+            self._count(group, lr)
+        time = group["start_elapsed"] + group["used"] + (lr if half else 0.0)
+        self._geometry(index).write(duals, time, group["params"])
 
     def _put(self, index: int, values: list[Tensor]) -> None:
         self._keep(self.param_groups[index], "dual", values)
@@ -509,7 +441,8 @@ class _DualOptimizer(CompositeOptimizer):
     def _back(self, index: int) -> None:
         """Set the parameters to the primal points of the duals."""
         group = self.param_groups[index]
-        self._geometry(index).write(self._kept(group, "dual"), self._time(group, 0.0, False), group["params"])
+        time = group["start_elapsed"] + group["used"]
+        self._geometry(index).write(self._ends(group), time, group["params"])
 
     @property
     def duals(self) -> dict[str, Tensor]:
@@ -520,11 +453,8 @@ class _DualOptimizer(CompositeOptimizer):
 
     def _kept_duals(self) -> dict[str, Tensor]:
         """Return what is kept of each parameter as its dual, by name."""
-        return {
-            name: dual
-            for _, group in self._filled
-            for name, dual in zip(group["names"], self._kept(group, "dual"), strict=True)
-        }
+        groups = [group for _, group in self._filled]
+        return {name: dual for group in groups for name, dual in zip(group["names"], self._ends(group), strict=True)}
 
 
 class DualAveraging(_DualOptimizer):
@@ -603,9 +533,8 @@ class DualAveraging(_DualOptimizer):
     def set_shift(self, shifts: Values | None) -> None:
         """Set vectors to add to every gradient, without momentum only; see :meth:`CompositeOptimizer.set_shift`."""
         if shifts is not None and any(group["momentum"] for group in self.param_groups):
-            raise ConfigurationError(
-                "momentum: a tracker is added to plain gradients; take no momentum with methods that track gradients"
-            )
+            what = "momentum: a tracker is added to plain gradients"
+            raise ConfigurationError(f"{what}; take no momentum with methods that track gradients")
         super().set_shift(shifts)
 
 
@@ -636,14 +565,14 @@ class IncrementFirst(DualAveraging):
 
     def _take(self, index: int, lr: float, *, half: bool = False) -> None:
         group = self.param_groups[index]
-        self._descend(group, self._kept(group, "dual"), lr)
+        self._descend(group, self._ends(group), lr)
         self._count(group, lr)
         self._back(index)
 
     def _back(self, index: int) -> None:
         group = self.param_groups[index]
-        starts, moved, t = self._kept(group, "start"), self._kept(group, "dual"), self._time(group, 0.0, False)
-        self._geometry(index).write_sum(starts, moved, t, group["params"])
+        time = group["start_elapsed"] + group["used"]
+        self._geometry(index).write_sum(self._kept(group, "start"), self._ends(group), time, group["params"])
 
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
@@ -657,23 +586,23 @@ class _PrimalOptimizer(CompositeOptimizer):
     def _ends(self, group: Group) -> list[Tensor]:
         return self._points(group)
 
-    def _duals(self, index: int, half: bool) -> list[Tensor]:
+    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
         group = self.param_groups[index]
         if half:
             self._keep(group, "base", [point.clone() for point in self._points(group)])
         points = self._points(group) if group["pending_lr"] is None else self._kept(group, "base")
-        return self._geometry(index).gradient(points)
-
-    def _time(self, group: Group, lr: float, half: bool) -> float:
-        return lr
+        duals = self._geometry(index).gradient(points)
+        self._descend(group, duals, lr)
+        if not half:
+            self._count(group, lr)
+        self._geometry(index).write(duals, lr, group["params"])
 
     def _put(self, index: int, values: list[Tensor]) -> None:
-        self._write(self.param_groups[index], values)
+        torch._foreach_copy_(self.param_groups[index]["params"], values)
 
     def _back(self, index: int) -> None:
         """Reset the parameters to the point before the half step."""
-        group = self.param_groups[index]
-        self._write(group, self._kept(group, "base"))
+        self._put(index, self._kept(self.param_groups[index], "base"))
 
 
 class ProximalSGD(_PrimalOptimizer):
@@ -839,4 +768,6 @@ class MirrorProx(_PrimalOptimizer, _Extragradient):
     """
 
 
-# --- arguments -------------------------------------------------------------------------------------------------------
+def _add(tensors: list[Tensor], others: list[Tensor], scale: float) -> None:
+    if tensors:
+        torch._foreach_add_(tensors, others, alpha=scale)

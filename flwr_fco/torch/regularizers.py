@@ -15,29 +15,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from flwr_fco import regularizers as psis
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import (
-    L1,
-    L2,
-    AffineSubspace,
-    Box,
-    ElasticNet,
-    GroupLasso,
-    HardSparsity,
-    L1Ball,
-    L2Ball,
-    L2Squared,
-    LInfinity,
-    LInfinityBall,
-    NonNegative,
-    Nuclear,
-    NuclearBall,
-    Regularizer,
-    Simplex,
-    SparseGroupLasso,
-    SpectralBall,
-    Zero,
-)
+from flwr_fco.regularizers import Regularizer
 from flwr_fco.regularizers.spectral import MatrixRegularizer, noise_of
 from flwr_fco.regularizers.validation import amount, check_step
 
@@ -46,9 +26,6 @@ TensorProx = Callable[[Tensor, float], Tensor]
 #: Builds the map for a regularizer, given a tensor like the map's inputs.
 _Make = Callable[[Any, Tensor], TensorProx]
 _Maker = TypeVar("_Maker", bound=_Make)
-
-# By class, not by isinstance: a subclass may have another proximal map.
-_MAKERS: dict[type[Regularizer], _Make] = {}
 
 
 def register_tensor_prox(kind: type[Regularizer]) -> Callable[[_Maker], _Maker]:
@@ -82,16 +59,6 @@ def register_tensor_prox(kind: type[Regularizer]) -> Callable[[_Maker], _Maker]:
     def register(make: _Maker) -> _Maker:
         _MAKERS[kind] = make
         return make
-
-    return register
-
-
-def _register_direct(kind: type[Regularizer]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
-    """Register a map ``(psi, v, step) -> tensor``, which has no constants to make."""
-
-    def register(solve: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        _MAKERS[kind] = lambda psi, like: partial(solve, psi)
-        return solve
 
     return register
 
@@ -149,20 +116,22 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
                 "a map of your own with flwr_fco.torch.register_tensor_prox, or train with an Objective "
                 "(flwr_fco.torch.TorchObjective), whose proximal maps are NumPy's"
             )
-        solve = partial(_solve_terms, terms=terms)
+
+        def solve(v: Tensor, step: float) -> Tensor:
+            # Adding 0.0 makes the sign of zero definite: clamp may return either -0.0 or 0.0.
+            return solve_terms(v, step, terms) + 0.0
+
     return lambda v, step: solve(v, check_step(regularizer, step))
 
 
 # --- sums over coordinates -------------------------------------------------------------------------------------------
 
-_TERMWISE: tuple[type[Regularizer], ...] = (Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall)
+_TERMWISE = (psis.Zero, psis.L1, psis.L2Squared, psis.ElasticNet, psis.Box, psis.NonNegative, psis.LInfinityBall)
 
 
 def scalar_terms(regularizer: Regularizer) -> tuple[float, float, float, float] | None:
     """Return threshold, shrinkage, lower and upper bound if they are the same for all coordinates; else None."""
-    if type(regularizer) not in _TERMWISE:
-        return None
-    terms = regularizer.separable_terms(())
+    terms = regularizer.separable_terms(()) if type(regularizer) in _TERMWISE else None
     if terms is None or not all(isinstance(term, float) for term in terms):
         return None
     threshold, shrinkage, lower, upper = (float(term) for term in terms)
@@ -199,19 +168,17 @@ def _constant(array: Any, like: Tensor) -> Tensor:
     return torch.tensor(array, dtype=like.dtype, device=like.device)
 
 
-def _solve_terms(v: Tensor, step: float, terms: Sequence[Tensor | float]) -> Tensor:
-    """Return clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper)."""
+def solve_terms(v: Tensor, step: float, terms: Sequence[Tensor | float], out: Tensor | None = None) -> Tensor:
+    """Return clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper) in one new tensor, or in `out`."""
     threshold, shrinkage, lower, upper = terms
-    result = v
-    if isinstance(threshold, Tensor) or threshold > 0.0:
-        result = soft_threshold(v, _times(step, threshold))
+    cut = _times(step, threshold)
+    result = torch.clamp(v, -cut, cut)  # type: ignore[call-overload,arg-type,unused-ignore]
+    result = torch.sub(v, result, out=result if out is None else out)
     if isinstance(shrinkage, Tensor) or shrinkage > 0.0:
-        result = result / (1.0 + _times(step, shrinkage))
-    if isinstance(lower, Tensor) or lower > -math.inf:
-        # Adding 0.0 makes the sign of zero definite: clamp may return either -0.0 or 0.0.
-        result = 0.0 + torch.clamp(result, min=lower)  # type: ignore[call-overload,arg-type,unused-ignore]
-    if isinstance(upper, Tensor) or upper < math.inf:
-        result = torch.clamp(result, max=upper)  # type: ignore[call-overload,arg-type,unused-ignore]
+        result.div_(1.0 + _times(step, shrinkage))
+    for side, bound in (("min", lower), ("max", upper)):
+        if isinstance(bound, Tensor) or math.isfinite(bound):
+            result.clamp_(**{side: bound})  # type: ignore[arg-type,unused-ignore]
     return result
 
 
@@ -237,16 +204,19 @@ def _exact(v: Tensor) -> Tensor:
     return v if v.device.type == "mps" else v.double()
 
 
-@_register_direct(L2)
-def _l2(psi: L2, v: Tensor, step: float) -> Tensor:
+def _whole(solve: TensorProx) -> TensorProx:
+    """Return a map of an accurate vector as one of arrays, in their shape and dtype; an empty array stays."""
+    return lambda v, step: solve(_exact(v).reshape(-1), step).reshape(v.shape).to(v.dtype) if v.numel() else v
+
+
+def _l2(psi: psis.L2, v: Tensor, step: float) -> Tensor:
     norm = torch.linalg.vector_norm(_exact(v))
     shrunk = v * (1.0 - amount(step, psi.strength) / norm)
     # At norm = 0 the quotient is inf or NaN; `where` does not look at it.
     return torch.where(norm > amount(step, psi.strength), shrunk, torch.where(norm.isnan(), v, 0.0)).to(v.dtype)
 
 
-@_register_direct(L2Ball)
-def _l2_ball(psi: L2Ball, v: Tensor, step: float) -> Tensor:
+def _l2_ball(psi: psis.L2Ball, v: Tensor, step: float) -> Tensor:
     norm = torch.linalg.vector_norm(_exact(v))
     return torch.where(norm <= psi.radius, v, v * (psi.radius / norm)).to(v.dtype)
 
@@ -261,58 +231,54 @@ def _level(size: Tensor, radius: float) -> Tensor:
     return torch.stack((top, taus[active - 1]))
 
 
-@register_tensor_prox(L1Ball)
-def _l1_ball(psi: L1Ball, like: Tensor) -> TensorProx:
+def _l1_ball(psi: psis.L1Ball, like: Tensor) -> TensorProx:
     if psi.weights is not None:
         return _weighted_l1_ball(psi, like)
 
+    @_whole
     def solve(v: Tensor, step: float) -> Tensor:
-        if not v.numel():
-            return v
-        exact = _exact(v).reshape(-1)
-        size = exact.abs()
+        size = v.abs()
         top, tau = _level(size, psi.radius)
         # Adding 0.0 turns -0.0 into 0.0.
-        projected = torch.sign(exact) * torch.clamp(size - top - tau, min=0.0) + 0.0
-        return torch.where(size.sum() <= psi.radius, exact, projected).reshape(v.shape).to(v.dtype)
+        projected = torch.sign(v) * torch.clamp(size - top - tau, min=0.0) + 0.0
+        return torch.where(size.sum() <= psi.radius, v, projected)
 
     return solve
 
 
-def _weighted_l1_ball(psi: L1Ball, like: Tensor) -> TensorProx:
+def _weighted_l1_ball(psi: psis.L1Ball, like: Tensor) -> TensorProx:
     """Return the projection onto {sum weights |w| <= radius}: soft(v, theta * weights) for one theta."""
     weights = _constant(psi.weights, _exact(like)).expand(like.shape).reshape(-1)
     heavy = weights > 0.0
 
+    @_whole
     def solve(v: Tensor, step: float) -> Tensor:
-        exact = _exact(v).reshape(-1)
-        size, slopes = exact.abs()[heavy], weights[heavy]
+        size, slopes = v.abs()[heavy], weights[heavy]
         if not size.numel():
             return v
-        total = (slopes * size).sum()
         ratios, order = torch.sort(size / slopes, descending=True)
-        sorted_slopes = slopes[order]
         # theta = (sum over the active w_i |v_i| - radius) / (sum over the active w_i^2), relative to the largest ratio.
-        squares = sorted_slopes * sorted_slopes
+        squares = slopes[order] * slopes[order]
         thetas = (torch.cumsum(squares * (ratios - ratios[0]), 0) - psi.radius) / torch.cumsum(squares, 0)
         active = (ratios - ratios[0] > thetas).sum().clamp_min(1)
         theta = ratios[0] + thetas[active - 1]
-        projected = exact.clone()
-        projected[heavy] = torch.sign(exact[heavy]) * torch.clamp(size - theta * slopes, min=0.0) + 0.0
-        return torch.where(total <= psi.radius, exact, projected).reshape(v.shape).to(v.dtype)
+        projected = v.clone()
+        projected[heavy] = torch.sign(v[heavy]) * torch.clamp(size - theta * slopes, min=0.0) + 0.0
+        return torch.where((slopes * size).sum() <= psi.radius, v, projected)
 
     return solve
 
 
-@_register_direct(Simplex)
-def _simplex(psi: Simplex, v: Tensor, step: float) -> Tensor:
-    exact = _exact(v).reshape(-1)
-    top, tau = _level(exact, psi.radius)
-    return torch.clamp(exact - top - tau, min=0.0).reshape(v.shape).to(v.dtype)
+def _simplex(psi: psis.Simplex, like: Tensor) -> TensorProx:
+    @_whole
+    def solve(v: Tensor, step: float) -> Tensor:
+        top, tau = _level(v, psi.radius)
+        return torch.clamp(v - top - tau, min=0.0)
+
+    return solve
 
 
-@_register_direct(LInfinity)
-def _l_infinity(psi: LInfinity, v: Tensor, step: float) -> Tensor:
+def _l_infinity(psi: psis.LInfinity, v: Tensor, step: float) -> Tensor:
     threshold = amount(step, psi.strength)
     if threshold == 0.0 or not v.numel():
         return v
@@ -323,8 +289,7 @@ def _l_infinity(psi: LInfinity, v: Tensor, step: float) -> Tensor:
     return torch.clamp(v, -level, level) + 0.0
 
 
-@_register_direct(HardSparsity)
-def _hard_sparsity(psi: HardSparsity, v: Tensor, step: float) -> Tensor:
+def _hard_sparsity(psi: psis.HardSparsity, v: Tensor, step: float) -> Tensor:
     count = psi.count_of(v.numel())
     if count >= v.numel():
         return v
@@ -336,17 +301,16 @@ def _hard_sparsity(psi: HardSparsity, v: Tensor, step: float) -> Tensor:
     return result.reshape(v.shape)
 
 
-@register_tensor_prox(AffineSubspace)
-def _affine_subspace(psi: AffineSubspace, like: Tensor) -> TensorProx:
+def _affine_subspace(psi: psis.AffineSubspace, like: Tensor) -> TensorProx:
     basis = _constant(psi._basis, _exact(like))  # type: ignore[attr-defined]
     offsets = _constant(psi._offsets, _exact(like))  # type: ignore[attr-defined]
 
-    def solve(v: Tensor, step: float) -> Tensor:
-        w = _exact(v).reshape(-1)
+    @_whole
+    def solve(w: Tensor, step: float) -> Tensor:
         # The second projection removes the rounding error of the first when v is far away.
         for _ in range(2):
             w = w - basis.T @ (basis @ w - offsets)
-        return w.reshape(v.shape).to(v.dtype)
+        return w
 
     return solve
 
@@ -354,31 +318,29 @@ def _affine_subspace(psi: AffineSubspace, like: Tensor) -> TensorProx:
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
-def _group_shrink(psi: GroupLasso | SparseGroupLasso, like: Tensor) -> Callable[[Tensor, float], Tensor]:
+def _group_shrink(psi: psis.GroupLasso | psis.SparseGroupLasso, like: Tensor) -> Callable[[Tensor, float], Tensor]:
     """Return the map w_g = v_g max(1 - threshold * weights_g / ||v_g||, 0)."""
     groups_array, weights_array = psi._resolve(tuple(like.shape))
     groups = torch.tensor(groups_array, dtype=torch.int64, device=like.device)
     weights = _constant(weights_array, _exact(like))
 
+    @_whole
     def shrink(v: Tensor, threshold: float) -> Tensor:
-        flat = _exact(v).reshape(-1)
-        norms = torch.zeros_like(weights).index_add_(0, groups, flat * flat).sqrt()
+        norms = torch.zeros_like(weights).index_add_(0, groups, v * v).sqrt()
         cut = threshold * weights
         # The quotient 0/0 is discarded: a group that is 0 stays 0.
         factors = torch.where(norms > cut, 1.0 - cut / norms, torch.where(norms.isnan(), norms, 0.0))
-        return (flat * factors[groups] + 0.0).reshape(v.shape).to(v.dtype)
+        return v * factors[groups] + 0.0
 
     return shrink
 
 
-@register_tensor_prox(GroupLasso)
-def _group_lasso(psi: GroupLasso, like: Tensor) -> TensorProx:
+def _group_lasso(psi: psis.GroupLasso, like: Tensor) -> TensorProx:
     shrink = _group_shrink(psi, like)
     return lambda v, step: shrink(v, amount(step, psi.strength))
 
 
-@register_tensor_prox(SparseGroupLasso)
-def _sparse_group_lasso(psi: SparseGroupLasso, like: Tensor) -> TensorProx:
+def _sparse_group_lasso(psi: psis.SparseGroupLasso, like: Tensor) -> TensorProx:
     shrink = _group_shrink(psi, like)
 
     def solve(v: Tensor, step: float) -> Tensor:
@@ -389,15 +351,6 @@ def _sparse_group_lasso(psi: SparseGroupLasso, like: Tensor) -> TensorProx:
 
 
 # --- singular values -------------------------------------------------------------------------------------------------
-
-
-def _register_singular(kind: type[MatrixRegularizer]) -> Callable[[Callable[..., Tensor | None]], None]:
-    """Register what ``(psi, values, step)`` makes of the singular values; None: the matrix stays as it is."""
-
-    def register(change: Callable[..., Tensor | None]) -> None:
-        _MAKERS[kind] = lambda psi, like: partial(_change_singular_values, psi, change)
-
-    return register
 
 
 def _change_singular_values(
@@ -420,20 +373,39 @@ def _change_singular_values(
     return product.reshape(v.shape).to(v.dtype)
 
 
-@_register_singular(Nuclear)
-def _nuclear(psi: Nuclear, values: Tensor, step: float) -> Tensor:
+def _nuclear(psi: psis.Nuclear, values: Tensor, step: float) -> Tensor:
     bound = sys.float_info.max if psi.bound is None else psi.bound
     return torch.clamp(values - amount(step, psi.strength), min=0.0, max=bound)
 
 
-@_register_singular(NuclearBall)
-def _nuclear_ball(psi: NuclearBall, values: Tensor, step: float) -> Tensor | None:
+def _nuclear_ball(psi: psis.NuclearBall, values: Tensor, step: float) -> Tensor | None:
     if float(values.sum()) <= psi.radius:
         return None
     top, tau = _level(values, psi.radius)
     return torch.clamp(values - top - tau, min=0.0)
 
 
-@_register_singular(SpectralBall)
-def _spectral_ball(psi: SpectralBall, values: Tensor, step: float) -> Tensor | None:
+def _spectral_ball(psi: psis.SpectralBall, values: Tensor, step: float) -> Tensor | None:
     return None if float(values[0]) <= psi.radius else torch.clamp(values, max=psi.radius)
+
+
+def _direct(solve: Callable[..., Tensor], *more: Any) -> _Make:
+    """Return what makes a map ``(psi, ..., v, step) -> tensor``, which has no constants."""
+    return lambda psi, like: partial(solve, psi, *more)
+
+
+# By class, not by isinstance: a subclass may have another proximal map.
+_MAKERS: dict[type[Regularizer], _Make] = {
+    psis.L2: _direct(_l2),
+    psis.L2Ball: _direct(_l2_ball),
+    psis.L1Ball: _l1_ball,
+    psis.Simplex: _simplex,
+    psis.LInfinity: _direct(_l_infinity),
+    psis.HardSparsity: _direct(_hard_sparsity),
+    psis.AffineSubspace: _affine_subspace,
+    psis.GroupLasso: _group_lasso,
+    psis.SparseGroupLasso: _sparse_group_lasso,
+    psis.Nuclear: _direct(_change_singular_values, _nuclear),
+    psis.NuclearBall: _direct(_change_singular_values, _nuclear_ball),
+    psis.SpectralBall: _direct(_change_singular_values, _spectral_ball),
+}

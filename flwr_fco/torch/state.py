@@ -38,17 +38,15 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     >>> list(trainable(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))))
     ['0.weight', '0.bias', '1.weight', '1.bias']
     """
+    named = dict(model.named_parameters(remove_duplicate=False))
     names: dict[int, str] = {}
-    parameters = {}
-    for name, p in model.named_parameters(remove_duplicate=False):
-        if id(p) in names:
+    for name, p in named.items():
+        if names.setdefault(id(p), name) != name:
             raise ConfigurationError(
                 f"the parameters {names[id(p)]!r} and {name!r} are one tensor; as two arrays they would come to "
                 "differ. Register the tensor under one name, and use it from there"
             )
-        names[id(p)] = name
-        if p.requires_grad:
-            parameters[name] = p
+    parameters = {name: p for name, p in named.items() if p.requires_grad}
     if not parameters:
         raise ConfigurationError(f"{type(model).__name__} has no parameter that requires a gradient")
     return {name: parameters[name] for name in model.state_dict() if name in parameters}
@@ -135,9 +133,8 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
         )
     for name, tensor in others.items():
         if tuple(tensor.shape) != buffers[name].shape:
-            raise ConfigurationError(
-                f"the array {name!r} has shape {list(tensor.shape)}, the server's has {list(buffers[name].shape)}"
-            )
+            what = f"the array {name!r} has shape {list(tensor.shape)}"
+            raise ConfigurationError(f"{what}, the server's has {list(buffers[name].shape)}")
         tensor.copy_(torch.from_numpy(np.array(buffers[name])))
 
 
@@ -215,14 +212,9 @@ def check_group(group: Group) -> None:
     lr = group["lr"]
     if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0.0 <= float(lr) < math.inf:
         raise ConfigurationError(f"lr={lr!r}; expected a finite number >= 0")
-    if not isinstance(group["regularizer"], Regularizer):
-        raise ConfigurationError(
-            f"regularizer={group['regularizer']!r}; expected one of flwr_fco.regularizers, such as L1(1e-3)"
-        )
-    if not isinstance(group["mirror_map"], MirrorMap):
-        raise ConfigurationError(
-            f"mirror_map={group['mirror_map']!r}; expected one of flwr_fco.mirror_maps, such as Euclidean()"
-        )
+    for key, kind, such in (("regularizer", Regularizer, "L1(1e-3)"), ("mirror_map", MirrorMap, "Euclidean()")):
+        if not isinstance(group[key], kind):
+            raise ConfigurationError(f"{key}={group[key]!r}; expected one of flwr_fco.{key}s, such as {such}")
     if group["scope"] not in ("each", "joint"):
         raise ConfigurationError(f"scope={group['scope']!r}; expected 'each' or 'joint'")
     if not group["named"]:

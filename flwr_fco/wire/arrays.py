@@ -288,8 +288,3 @@ def primal_request(
         The strategy's record keys.
     """
     return _flower.filled(RecordDict, {arrayrecord_key: arrays.copy(), configrecord_key: config.copy()})
-
-
-def read_primal(content: RecordDict, layout: Layout) -> Vector:
-    """Return the model of an evaluation message as a flat vector."""
-    return primal_vector(layout, vectors_of(content))[0]

@@ -125,12 +125,15 @@ def average_metrics(
             form, agreeing = Counter(map(_form_of, values)).most_common(1)[0]
             if 2 * agreeing <= len(reports):
                 continue
-            agree = [name in metrics and _form_of(metrics[name]) == form for metrics, _ in reports]
-            part = math.fsum(share for share, kept in zip(shares, agree, strict=True) if kept)
+            agreed = [
+                (metrics[name], share)
+                for (metrics, _), share in zip(reports, shares, strict=True)
+                if name in metrics and _form_of(metrics[name]) == form
+            ]
+            part = math.fsum(share for _, share in agreed)
             if part <= 0.0:
                 continue
-            weights = [share / part for share, kept in zip(shares, agree, strict=True) if kept]
-            values = [value for value in values if _form_of(value) == form]
+            values, weights = [value for value, _ in agreed], [share / part for _, share in agreed]
             first = values[0]
         if values.count(first) == len(values):
             means[name] = first

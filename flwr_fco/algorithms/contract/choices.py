@@ -356,8 +356,7 @@ class Strengths(Choice):
         metadata={"range": (lambda values: values is None or _are_strengths(values), "finite numbers >= 0")},
     )
     folds: int | None = field(
-        default=None,
-        metadata={"range": (lambda folds: folds is None or 2 <= folds <= 1000, "2 to 1000 folds")},
+        default=None, metadata={"range": (lambda folds: folds is None or 2 <= folds <= 1000, "2 to 1000 folds")}
     )
     rule: Literal["best", "one-standard-error"] = "best"
     max_bytes: int = field(default=32 * 2**20, metadata=AT_LEAST_ONE)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from flwr_fco.core.validation import AT_LEAST_ONE, POSITIVE, checked
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
 
 _SQRT5 = math.sqrt(5.0)
@@ -67,7 +67,7 @@ _THEOREMS: dict[str, _Formula] = {
 }
 
 _POSITIVE, _COUNT = (float, *POSITIVE["range"]), (int, *AT_LEAST_ONE["range"])
-_NOT_NEGATIVE = (float, lambda value: 0.0 <= value < math.inf, "a finite number >= 0")
+_NOT_NEGATIVE = (float, *NON_NEGATIVE["range"])
 #: Symbol, kind and range of each constant.
 _CONSTANTS: dict[str, tuple[Any, ...]] = {
     "smoothness": ("big_l", *_POSITIVE),

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Disclosure
-from flwr_fco.algorithms.contract.disclosure import rows_with_events
+from flwr_fco.algorithms.contract.disclosure import Disclosure, rows_with_events
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from logging import WARNING
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,6 @@ from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.wire.questions import CONVEX, LINKS
-
-_State = TypeVar("_State")
 
 #: As large a number as a state may hold where nothing is known yet.
 UNKNOWN = 1e300
@@ -157,42 +155,6 @@ def check_columns(columns: Vector, terms: Vector, square: float = math.inf) -> N
         )
 
 
-def check_targets(vectors: Mapping[str, Vector], w: Vector, square: float = math.inf) -> None:
-    """Check the means of a client's columns times its targets, of which an intercept's are mean targets.
-
-    At w = 0 they follow from the gradient.
-
-    Raises
-    ------
-    ProtocolError
-        If shares of classes are none, the mean target of squares is not that of the slopes, or a mean is above the root
-        of the mean squares of column and target.
-    """
-    told = dict(zip(TERMS, vectors["terms"].tolist(), strict=True))
-    link, count = LINKS[int(told["link"])], w.size - int(told["outputs"] * told["intercept"])
-    columns, gradient, outputs = vectors["columns"], vectors["gradient"], int(told["outputs"])
-    if not told["intercept"] or link not in ("identity", "logistic", "softmax"):
-        return
-    if link == "identity":
-        if "targets" not in vectors:
-            return
-        pairs = columns * w
-        expected = float(pairs.sum()) - float(gradient[count]) / told["factor"]
-        size = float(np.abs(pairs).sum()) + abs(float(gradient[count])) / told["factor"] + abs(expected)
-        if abs(float(vectors["targets"][count]) - expected) > ROUNDING * size:
-            raise ProtocolError(
-                f"its mean target is {float(vectors['targets'][count]):.6g}, and by its slopes {expected:.6g}"
-            )
-        return
-    targets = vectors.get("targets", columns / max(2, outputs) - gradient)
-    shares, each = targets[count:], np.tile(targets[count:], -(-count // outputs))[:count]
-    whole = outputs == 1 or abs(float(shares.sum()) - 1.0) <= ROUNDING
-    if not (whole and (shares >= -ROUNDING).all() and (shares <= 1.0 + ROUNDING).all()):
-        raise ProtocolError(f"its shares of classes are {shares.tolist()}; expected numbers from 0 to 1, together 1")
-    if (targets[:count] ** 2 > (1.0 + ROUNDING) * square * np.maximum(each, 0.0) + ROUNDING**2 * square).any():
-        raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
-
-
 def check_block(
     block: Vector, on: NDArray[np.int64], terms: Vector, size: int | None, square: float = math.inf
 ) -> None:
@@ -243,49 +205,58 @@ def check_block(
 
 
 def check_first(vectors: Mapping[str, Vector], w: Vector, tolerance: float) -> None:
-    """Check what a client sends once, if it is there."""
-    if "columns" in vectors:
-        square = float(vectors["square"][0]) if "square" in vectors else math.inf
-        check_columns(vectors["columns"], vectors["terms"], square)
-        check_targets(vectors, w, square)
-    told = dict(zip(TERMS, vectors["terms"].tolist(), strict=True))
-    if "references" in vectors and told["link"] >= LINKS.index(CONVEX[0]):
-        own = w[: w.size - int(told["outputs"] * told["intercept"])]
-        loss = told["loss"] - 0.5 * told["l2"] * float(own @ own)
-        check_references(vectors["references"].reshape(-1, w.size + 1), w, loss, tolerance)
+    """Check what a client sends once, if it is there.
 
-
-def check_facts(state: Any, terms: Vector) -> None:
-    """Check that a client speaks of the loss that it has spoken of in the first round.
+    That are the means of its columns, those of its columns times its targets, of which an intercept's are mean targets,
+    and references. At w = 0 the targets follow from the gradient.
 
     Raises
     ------
     ProtocolError
-        If what all clients agreed on in the first round is not so any more.
+        If shares of classes are none, the mean target of squares is not that of the slopes, a mean is above the root of
+        the mean squares of column and target, or a reference is not possible.
     """
-    if state.population >= 0.0 and state.facts[0] >= 0.0 and not np.array_equal(terms[3:], state.facts):
-        raise ProtocolError("its loss is another one than in the first round")
+    told = dict(zip(TERMS, vectors["terms"].tolist(), strict=True))
+    link, outputs = LINKS[int(told["link"])], int(told["outputs"])
+    count = w.size - int(told["outputs"] * told["intercept"])
+    if "references" in vectors and told["link"] >= LINKS.index(CONVEX[0]):
+        loss = told["loss"] - 0.5 * told["l2"] * float(w[:count] @ w[:count])
+        check_references(vectors["references"].reshape(-1, w.size + 1), w, loss, tolerance)
+    if "columns" not in vectors:
+        return
+    columns, gradient = vectors["columns"], vectors["gradient"]
+    square = float(vectors["square"][0]) if "square" in vectors else math.inf
+    check_columns(columns, vectors["terms"], square)
+    if told["intercept"] and link == "identity" and "targets" in vectors:
+        pairs, target, slope = columns * w, float(vectors["targets"][count]), float(gradient[count]) / told["factor"]
+        expected = float(pairs.sum()) - slope
+        if abs(target - expected) > ROUNDING * (float(np.abs(pairs).sum()) + abs(slope) + abs(expected)):
+            raise ProtocolError(f"its mean target is {target:.6g}, and by its slopes {expected:.6g}")
+    if not told["intercept"] or link not in ("logistic", "softmax"):
+        return
+    targets = vectors.get("targets", columns / max(2, outputs) - gradient)
+    shares, each = targets[count:], np.tile(targets[count:], -(-count // outputs))[:count]
+    whole = outputs == 1 or abs(float(shares.sum()) - 1.0) <= ROUNDING
+    if not (whole and (shares >= -ROUNDING).all() and (shares <= 1.0 + ROUNDING).all()):
+        raise ProtocolError(f"its shares of classes are {shares.tolist()}; expected numbers from 0 to 1, together 1")
+    if (targets[:count] ** 2 > (1.0 + ROUNDING) * square * np.maximum(each, 0.0) + ROUNDING**2 * square).any():
+        raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
 
 
 def checked(state: Any, uplink: Uplink, tolerance: float) -> dict[str, Vector]:
-    """Return the dense vectors of a client that has told of its loss at the trial point, checked by their meaning."""
+    """Return the dense vectors of a client that has told of its loss at the trial point, checked by their meaning.
+
+    Raises
+    ------
+    ProtocolError
+        If they are not possible, or what all clients agreed on in the first round is not so any more.
+    """
     vectors = {name: dense(vector) for name, vector in uplink.vectors.items()}
-    check_facts(state, vectors["terms"])
+    if state.population >= 0.0 and state.facts[0] >= 0.0 and not np.array_equal(vectors["terms"][3:], state.facts):
+        raise ProtocolError("its loss is another one than in the first round")
     check_terms(vectors["terms"], vectors["gradient"], state.trial, tolerance)
     check_first(vectors, state.trial, tolerance)
     return vectors
-
-
-def facts_of(replies: Replies) -> Vector:
-    """Return what the clients' losses agree on; -1 each if they do not, and then nothing bounds the objective."""
-    facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
-    agreed = all(np.array_equal(own, facts[0]) for own in facts)
-    return np.array(facts[0], dtype=np.float64) if agreed else np.full(len(FACTS_OF_LOSS), -1.0)
-
-
-def warn_of_change() -> None:
-    """Warn that other clients answer than before, or with other weights."""
-    log(WARNING, "Clients, or their numbers of examples, have changed: what is known of the objective begins anew")
 
 
 def contradicts(objective: float, lower: float, tolerance: float) -> bool:
@@ -295,38 +266,52 @@ def contradicts(objective: float, lower: float, tolerance: float) -> bool:
     """
     below = objective < lower - _CONTRADICTION * (abs(objective) + abs(lower)) - tolerance
     if below:
-        log(
-            WARNING,
+        text = (
             "The objective, %.9g, is below what an earlier exchange has bounded it by, %.9g: a client's answers "
-            "contradict each other. All that is known of the objective is dropped, and asked for again",
-            objective,
-            lower,
+            "contradict each other. All that is known of the objective is dropped, and asked for again"
         )
+        log(WARNING, text, objective, lower)
     return below
+
+
+def opened(state: Any, psi: BoundRegularizer, replies: Replies) -> tuple[Any, Evaluated] | None:
+    """Return the state with what clients say once, and their means; None if others answer than before: all begins anew.
+
+    That are what they agree on, their columns' means, and a digest of who they are.
+    """
+    first, who = state.population < 0.0, population_of(replies)
+    if not first and who != state.population:
+        log(WARNING, "Clients, or their numbers of examples, have changed: what is known of the objective begins anew")
+        return None
+    known = evaluated(psi, state.trial, replies)
+    if not first:
+        return state, known
+    columns = replies.sum("columns")
+    targets = replies.sum("targets") if state.trial.any() else known.targets_at_zero(columns)
+    references = replies.sum("references") if state.references.size else state.references
+    facts = [dense(uplink.vectors["terms"])[3:] for uplink in replies]
+    # Of losses that do not agree nothing bounds the objective.
+    agreed = np.array(facts[0]) if all(np.array_equal(own, facts[0]) for own in facts) else np.full(len(facts[0]), -1.0)
+    known_once = {"columns": columns, "targets": targets, "references": references, "facts": agreed}
+    return state._replace(population=who, **known_once), known
 
 
 def heard(
     state: Any, psi: BoundRegularizer, replies: Replies, tolerance: float
 ) -> tuple[Any, Evaluated, float, float] | None:
-    """Return the state with what clients say once, their means, the objective and the largest lower bound at the trial.
+    """Return what :func:`opened` returns, the objective and the largest lower bound at the trial.
 
     None if other clients answer than before, or answers contradict each other: then all begins anew.
     """
-    first = state.population < 0.0
-    if not first and population_of(replies) != state.population:
-        warn_of_change()
+    told = opened(state, psi, replies)
+    if told is None:
         return None
-    known = evaluated(psi, state.trial, replies)
-    if first:
-        state = with_first(state, known, replies)
-    objective = known.loss + psi.value(state.trial)
-    lower = state.lower
-    if not known.reason and state.facts[0] >= 0.0:
+    after, known = told
+    objective, lower = known.loss + psi.value(state.trial), state.lower
+    if not known.reason and after.facts[0] >= 0.0:
         # The clients' losses are of one kind.
-        lower = max(lower, known.lower_bound(psi, state.columns, state.targets, state.references, state.rows))
-    if contradicts(min(objective, state.objective), lower, tolerance):
-        return None
-    return state, known, objective, lower
+        lower = max(lower, known.dual(psi, after)[0])
+    return None if contradicts(min(objective, state.objective), lower, tolerance) else (after, known, objective, lower)
 
 
 def progress(state: Any) -> dict[str, float | int]:
@@ -373,8 +358,7 @@ class CertifiedMethod(Algorithm):
         Duality gap at which the run ends.
     """
 
-    engine: ClassVar[str | None] = None
-    reads: ClassVar[Any] = "everyone"
+    engine, reads = None, "everyone"
     holds: ClassVar[Mapping[str, Any]] = {"gradient": "derivatives"}
 
     tolerance: float = 1e-8
@@ -391,6 +375,14 @@ class CertifiedMethod(Algorithm):
             "block": order_of(sent["block"].size) if "block" in sent else 0,
         }
         return {name: own.get(name, 1) for name in sent}
+
+    def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of gradient and terms; of the first round also of what clients say once."""
+        shapes = {"gradient": state.trial.shape, "terms": (len(TERMS),)}
+        if state.population >= 0.0:
+            return shapes
+        shapes |= {"columns": state.trial.shape} | ({"targets": state.trial.shape} if state.trial.any() else {})
+        return shapes | ({"references": state.references.shape} if state.references.size else {})
 
     def setting(self, given: Setting, state: Any) -> Setting:
         """Return the user's, with one evaluation as the work."""
@@ -421,41 +413,11 @@ def order_of(triangle: int) -> int:
     return math.isqrt(2 * triangle)
 
 
-def with_first(state: Any, known: Evaluated, replies: Replies) -> Any:
-    """Return the state with what clients send once, and what they agree on."""
-    columns = replies.sum("columns")
-    return state._replace(
-        columns=columns,
-        targets=replies.sum("targets") if state.trial.any() else known.targets_at_zero(columns),
-        references=replies.sum("references") if state.references.size else state.references,
-        facts=facts_of(replies),
-        population=population_of(replies),
-    )
-
-
-def begun_anew(state: _State, **own: Any) -> _State:
+def begun_anew(state: Any, **own: Any) -> Any:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
-    known: Any = state
-    anew: _State = known._replace(
-        trial=known.point,
-        objective=UNKNOWN,
-        lower=-UNKNOWN,
-        rows=np.zeros(known.rows.size),
-        residual=UNKNOWN,
-        population=-1.0,
-        stalled=0.0,
-        round=known.round + 1,
-        **own,
-    )
-    return anew
-
-
-def first_shapes(state: Any) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of :func:`~flwr_fco.algorithms.newton.terms.first_terms`."""
-    shapes: dict[str, tuple[int, ...]] = {"columns": state.trial.shape}
-    if state.trial.any():
-        shapes["targets"] = state.trial.shape
-    return shapes | ({"references": state.references.shape} if state.references.size else {})
+    nothing = {"objective": UNKNOWN, "lower": -UNKNOWN, "residual": UNKNOWN, "population": -1.0, "stalled": 0.0}
+    own |= {"trial": state.point, "rows": np.zeros(state.rows.size), "round": state.round + 1}
+    return state._replace(**nothing, **own)
 
 
 def beginning(problem: Problem, primal: Vector) -> tuple[Vector, Vector, Vector]:

@@ -49,31 +49,19 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import (
-    COLUMNS_LEFT,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    To,
-    Uplink,
-    Vector,
-)
+from flwr_fco.algorithms.contract import COLUMNS_LEFT, Client, Memory, Moved, Problem, Replies, To, Vector
 from flwr_fco.algorithms.newton import exchange, mixing
 from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, progress
-from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, AcceleratedState
+from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty, minimise_model, whole_groups, working_set
-from flwr_fco.algorithms.newton.terms import TERMS, Evaluated, largest_square, terms_at
+from flwr_fco.algorithms.newton.terms import Evaluated, largest_square, terms_at
 from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.keys import POINTS
-from flwr_fco.wire.protocol import ReceivedVectors
+from flwr_fco.wire.protocol import Downlink, Option, ReceivedVectors, Uplink
 from flwr_fco.wire.questions import CONVEX
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
@@ -182,7 +170,7 @@ class NewtonState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalNewton(CertifiedMethod):
+class ProximalNewton(AcceleratedGradient):
     """Proximal Newton steps on a working set, from sums of the clients' gradients and Hessian blocks.
 
     Parameters
@@ -204,9 +192,8 @@ class ProximalNewton(CertifiedMethod):
     ('everyone', {'gradient': 'derivatives', 'block': 'columns'})
     """
 
-    name: ClassVar[str] = "proximal_newton"
+    name, refuses = "proximal_newton", {"mirror_map": "takes steps in the metric of the Hessian"}
     holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "block": "columns"}
-    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
 
     #: Whether a block's diagonal is held against the curvature of its loss.
     bounded: ClassVar[bool] = True
@@ -249,7 +236,7 @@ class ProximalNewton(CertifiedMethod):
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
         if not state.hessian:
-            told = self._steps.downlink(problem, _accelerated(state), to)
+            told = super().downlink(problem, state, to)
             return told._replace(numbers={**told.numbers, "hessian": 0.0})
         on = _set_of(state).astype(np.int32)
         size, values = state.trial.size, state.trial[on]
@@ -261,31 +248,28 @@ class ProximalNewton(CertifiedMethod):
             free = mixing.mixed(problem.psi)
             count = state.corners.size // free.size
             places = np.add.outer(size * (1 + np.arange(count)), free).reshape(-1)
-            vectors = {
-                name: NonZeros(
-                    np.append(own.indices, places).astype(np.int32),
-                    np.append(own.values, state.corners),
-                    (1 + count) * size,
-                )
-                for name, own in vectors.items()
-            }
+            for name, own in vectors.items():
+                everywhere = np.append(own.indices, places).astype(np.int32)
+                vectors[name] = NonZeros(everywhere, np.append(own.values, state.corners), (1 + count) * size)
             numbers[POINTS] = 1.0 + count
         return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: NewtonState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
         if not state.hessian:
-            return self._steps.shapes(problem, _accelerated(state))
-        d, k = state.trial.size, _set_of(state).size
-        shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "block": (k * (k + 1) // 2,), "terms": (len(TERMS),)}
-        if state.population < 0.0:
-            shapes |= {"square": (1,), **exchange.first_shapes(state)}
-        return shapes | mixing.corner_shapes(state)
+            return super().shapes(problem, state)
+        k, once = _set_of(state).size, {"square": (1,)} if state.population < 0.0 else {}
+        return (
+            CertifiedMethod.shapes(self, problem, state)
+            | {"block": (k * (k + 1) // 2,)}
+            | once
+            | mixing.corner_shapes(state)
+        )
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
         if not state.hessian:
-            self._steps.check(problem, _accelerated(state), uplink)
+            super().check(problem, state, uplink)
             return
         vectors = exchange.checked(state, uplink, self.tolerance)
         if state.asking:
@@ -296,19 +280,17 @@ class ProximalNewton(CertifiedMethod):
             block, on, terms = unpacked(vectors["block"]), _set_of(state), vectors["terms"]
             exchange.check_block(block, on, terms, state.trial.size if self.bounded else None, square)
 
-    def aggregate(self, problem: Problem, state: NewtonState, replies: Replies) -> NewtonState:
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""
         if not state.hessian:
-            after = self._steps.aggregate(problem, _accelerated(state), replies)
-            return state._replace(**after._asdict())
+            return super().aggregate(problem, state, replies)
         state, block = _with_limits(state, replies)
-        who, first = exchange.population_of(replies), state.population < 0.0
-        if not first and who != state.population:
-            exchange.warn_of_change()
+        first, told = state.population < 0.0, exchange.opened(state, problem.psi, replies)
+        if told is None:
             return _begun_anew(state)
-        known = exchange.evaluated(problem.psi, state.trial, replies)
+        state, known = told
         if first:
-            state = exchange.with_first(state, known, replies)._replace(square=float(replies.sum("square")[0]))
+            state = state._replace(square=float(replies.sum("square")[0]))
         state = mixing.with_corners(state, problem.psi, replies)
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
@@ -318,35 +300,23 @@ class ProximalNewton(CertifiedMethod):
         if not first and objective > state.objective + rounding:
             # An ascent is refused, however short the step.
             return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
-        lower, proved = self._bounded(problem, state, known, objective)
+        lower, proved = state.lower, state.proved
+        if not known.reason and state.facts[0] >= 0.0:
+            found, slopes = known.dual(problem.psi, state)
+            zeros = known.zeros(problem.psi, objective, found, slopes, state.columns, state.square)
+            lower, proved = max(lower, found), np.maximum(proved, zeros)
         if exchange.contradicts(objective, lower, self.tolerance):
             return _begun_anew(state)
         before = state
-        state = state._replace(
-            point=state.trial,
-            objective=objective,
-            lower=lower,
-            proved=proved,
-            residual=exchange.residual_of(problem.psi, state.trial, known.gradient),
-            step=1.0,
-            round=state.round + 1,
-        )
+        residual = exchange.residual_of(problem.psi, state.trial, known.gradient)
+        state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
+        state = state._replace(step=1.0, round=state.round + 1)
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
         state = state._replace(stalled=float(not first and distance(state) > _LESS * distance(before)))
         if state.stalled and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
             return state._replace(trial=state.point)
         return self._next_step(problem, state, known, block, first)
-
-    @staticmethod
-    def _bounded(problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> tuple[float, Vector]:
-        """Return the largest lower bound so far, and what is proved zero."""
-        if known.reason or state.facts[0] < 0.0:
-            return state.lower, state.proved
-        psi, columns = problem.psi, state.columns
-        lower, slopes = known.dual(psi, columns, state.targets, state.references, state.rows)
-        proved = known.zeros(psi, objective, lower, slopes, columns, state.square)
-        return max(state.lower, lower), np.maximum(state.proved, proved)
 
     def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:
         """Return the state with a trial point nearer to the best one.
@@ -403,25 +373,13 @@ class ProximalNewton(CertifiedMethod):
         if _TURNS * left >= needed and state.mask.any() and not stuck:
             return state
         follows = "the run ends" if self.on_refusal == "stop" else "accelerated gradient steps go on"
-        log(
-            WARNING,
+        text = (
             "A client allows %d columns of a Hessian block, and %d coordinates of the model are needed: no block is "
-            "asked for after round %d, and %s (on_refusal=%r)",
-            left,
-            needed,
-            problem.round,
-            follows,
-            self.on_refusal,
+            "asked for after round %d, and %s (on_refusal=%r)"
         )
-        return state._replace(
-            mask=np.zeros(state.mask.size),
-            hessian=0.0,
-            previous=state.trial,
-            step=1.0,
-            largest=-1.0,
-            asking=0.0,
-            stalled=0.0,
-        )
+        log(WARNING, text, left, needed, problem.round, follows, self.on_refusal)
+        nothing: dict[str, Any] = dict.fromkeys(("hessian", "asking", "stalled"), 0.0)
+        return state._replace(mask=np.zeros(state.mask.size), previous=state.trial, step=1.0, largest=-1.0, **nothing)
 
     def _with_curvature(self, penalty: Penalty, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
         """Return the state, unless the classes are separable along coefficients that psi leaves alone.
@@ -464,7 +422,7 @@ class ProximalNewton(CertifiedMethod):
         If clients limit it, also to how many columns; if no blocks are asked for, what gradient steps say.
         """
         limit = {} if state.columns_left >= UNKNOWN else {COLUMNS_LEFT: int(state.columns_left)}
-        own = {"step": state.step} if state.hessian else self._steps.metrics(problem, _accelerated(state))
+        own = {"step": state.step} if state.hessian else super().metrics(problem, state)
         return {**progress(state), "working-set": _set_of(state).size, **own, **limit}
 
     def finished(self, problem: Problem, state: Any) -> str:
@@ -481,11 +439,6 @@ class ProximalNewton(CertifiedMethod):
             told = "" if state.hessian else ": none is asked for any more"
             lines.append(("Hessian block", f"{state.columns_left:.0f} columns at most, as clients allow{told}"))
         return lines
-
-    @property
-    def _steps(self) -> AcceleratedGradient:
-        """The method of a run without blocks."""
-        return AcceleratedGradient(tolerance=self.tolerance)
 
 
 def answer(
@@ -505,11 +458,6 @@ def answer(
 def _set_of(state: NewtonState) -> NDArray[np.int64]:
     """Return the coordinates of the working set, ascending."""
     return np.flatnonzero(state.mask)
-
-
-def _accelerated(state: NewtonState) -> AcceleratedState:
-    """Return what the gradient steps know of a state."""
-    return AcceleratedState(*(getattr(state, name) for name in AcceleratedState._fields))
 
 
 def _places(vectors: Any, name: str) -> Any:
@@ -544,17 +492,10 @@ def unpacked(triangle: Vector) -> Matrix:
 
 def _begun_anew(state: NewtonState) -> NewtonState:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
-    limited = state.columns_left < UNKNOWN
-    return exchange.begun_anew(
-        state,
-        mask=np.zeros(state.mask.size) if limited else np.maximum(state.mask, state.point != 0.0),
-        proved=np.zeros(state.point.size),
-        asking=0.0,
-        tries=0.0,
-        slope=0.0,
-        step=1.0,
-        curvature=0.0,
-    )
+    mask = np.zeros(state.mask.size) if state.columns_left < UNKNOWN else np.maximum(state.mask, state.point != 0.0)
+    nothing = dict.fromkeys(("asking", "tries", "slope", "curvature"), 0.0)
+    anew: NewtonState = exchange.begun_anew(state, mask=mask, proved=np.zeros(mask.size), step=1.0, **nothing)
+    return anew
 
 
 def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Vector, Vector, Matrix]:
@@ -570,24 +511,23 @@ def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Ve
         shares = known.shares(targets)
         x[size - outputs :] = np.log(shares) - np.log(shares).mean()
         return x, np.resize(shares, size) * state.columns - targets, np.zeros((0, 0))
+    if known.link in CONVEX and known.link != "poisson":
+        return x, known.gradient.copy(), block
+    factor, bend = 1.0, 1.0
     if known.link == "logistic":
-        share = float(known.shares(targets)[0])
-        x[-1], bend = math.log(share / (1.0 - share)), 4.0 * share * (1.0 - share)
-        ridge = (1.0 - bend) * known.facts["l2"] * (on < size - 1)
-        return x, share * state.columns - targets, bend * block + np.diag(ridge)
-    if known.link == "poisson":
-        ratio = float(targets[-1] / state.columns[-1])
-        if not ratio > _NO_EVENTS:
+        level = float(known.shares(targets)[0])
+        x[-1], bend = math.log(level / (1.0 - level)), 4.0 * level * (1.0 - level)
+    elif known.link == "poisson":
+        level = bend = float(targets[-1] / state.columns[-1])
+        if not level > _NO_EVENTS:
             raise ConfigurationError(
-                f"the clients have {max(0.0, ratio):.1g} times the events that the offsets alone expect, exp(offset): "
+                f"the clients have {max(0.0, level):.1g} times the events that the offsets alone expect, exp(offset): "
                 "none, or too few beside rounding. Without any, and without a regularized intercept "
                 "(arrays=Arrays(apply_to=...)), the loss has no minimum. Otherwise subtract a constant from all "
                 "offsets, which the intercept takes up"
             )
-        x[-1] = math.log(ratio)
-        ridge = (1.0 - ratio) * known.facts["l2"] * (on < size - 1)
-        return x, ratio * state.columns - targets, ratio * block + np.diag(ridge)
-    if known.link in CONVEX:
-        return x, known.gradient.copy(), block
-    x[-1] = targets[-1]
-    return x, known.facts["factor"] * (targets[-1] * state.columns - targets), block
+        x[-1] = math.log(level)
+    else:
+        x[-1], level, factor = targets[-1], targets[-1], known.facts["factor"]
+    ridge = (1.0 - bend) * known.facts["l2"] * (on < size - 1)
+    return x, factor * (level * state.columns - targets), bend * block + np.diag(ridge)

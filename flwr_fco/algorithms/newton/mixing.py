@@ -55,24 +55,15 @@ def parted(told: Any, size: int) -> list[tuple[Vector, Indices]]:
 
 def corner_points(w: Vector, told: Sequence[tuple[Vector, Indices]]) -> list[Vector]:
     """Return the corners of a message, which are the point itself but for the coordinates that are told."""
-    found = []
-    for values, on in told:
-        point = w.copy()
-        point[on] = values[on]
-        found.append(point)
-    return found
+    return [np.where(np.isin(np.arange(w.size), on), values, w) for values, on in told]
 
 
 def corners_of(state: Any, psi: BoundRegularizer) -> list[Vector]:
     """Return the corners that a state asks about."""
     on = mixed(psi)
-    return corner_points(state.trial, [(_at(state.trial, on, own), on) for own in state.corners.reshape(-1, on.size)])
-
-
-def _at(w: Vector, on: Indices, values: Vector) -> Vector:
-    point = np.zeros(w.size)
-    point[on] = values
-    return point
+    points = np.tile(state.trial, (state.corners.size // on.size, 1))
+    points[:, on] = state.corners.reshape(-1, on.size)
+    return list(points)
 
 
 def corner_answers(objective: Objective, points: Sequence[Vector]) -> Any:

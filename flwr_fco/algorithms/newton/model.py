@@ -163,10 +163,21 @@ def minimise_model(hessian: Matrix, gradient: Vector, start: Vector, penalty: Pe
     array([2., 0.])
     """
     scales = _scales(hessian, penalty)
-    if (scales == 1.0).all():
-        return _minimised(hessian, gradient, start, penalty)
-    own = hessian / np.outer(scales, scales)
-    return _minimised(own, gradient / scales, start * scales, penalty.scaled(scales)) / scales
+    penalty, start = penalty.scaled(scales), start * scales
+    model = _Model(hessian / np.outer(scales, scales), gradient / scales, start, penalty)
+    x = start.copy()
+    if penalty.free.all() and np.isinf(penalty.terms[2:]).all():
+        # No coordinate stops at a kink: one factorisation is enough, unless rounding keeps it from any decrease.
+        x = model.solved(x)
+        if not np.array_equal(x, start):
+            return x / scales
+    for _ in range(_TURNS):
+        size = float(np.max(np.abs(x) * np.sqrt(np.maximum(np.diag(model.hessian), 0.0)), initial=0.0))
+        order = *model.order, _SWEEPS, _RELATIVE, _ROUNDING * size
+        if descend(model.hessian, model.slope(x), x, penalty.terms, *order):
+            break
+        x = model.solved(x)
+    return x / scales
 
 
 def _scales(hessian: Matrix, penalty: Penalty) -> Vector:
@@ -179,23 +190,6 @@ def _scales(hessian: Matrix, penalty: Penalty) -> Vector:
     sums = np.bincount(groups, curvatures[inside], count) / np.maximum(np.bincount(groups, minlength=count), 1)
     curvatures[inside] = sums[groups]
     return np.asarray(np.exp2(np.round(0.5 * np.log2(np.where(curvatures > 0.0, curvatures, 1.0)))))
-
-
-def _minimised(hessian: Matrix, gradient: Vector, start: Vector, penalty: Penalty) -> Vector:
-    model = _Model(hessian, gradient, start, penalty)
-    x = start.copy()
-    if penalty.free.all() and np.isinf(penalty.terms[2:]).all():
-        # No coordinate stops at a kink: one factorisation is enough, unless rounding keeps it from any decrease.
-        x = model.solved(x)
-        if not np.array_equal(x, start):
-            return x
-    for _ in range(_TURNS):
-        slope = model.slope(x)
-        size = float(np.max(np.abs(x) * np.sqrt(np.maximum(np.diag(hessian), 0.0)), initial=0.0))
-        if descend(hessian, slope, x, penalty.terms, *model.order, _SWEEPS, _RELATIVE, _ROUNDING * size):
-            break
-        x = model.solved(x)
-    return x
 
 
 class _Model:

@@ -388,10 +388,8 @@ class Momentum(Part):
         return {"velocity": velocity, "elapsed": np.array(elapsed)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        velocity, elapsed = (
-            saved_array(arrays, "velocity", np.float64, (None,)),
-            saved_array(arrays, "elapsed", float, ()),
-        )
+        velocity = saved_array(arrays, "velocity", np.float64, (None,))
+        elapsed = saved_array(arrays, "elapsed", float, ())
         if velocity.size not in (0, self._size):
             raise ValueError(f"its velocity has {velocity.size} entries, expected {self._size}")
         self._velocity = (velocity, float(elapsed)) if velocity.size else None

@@ -103,7 +103,7 @@ def hooked_round(
             f"{name}.aggregate_train returned a {type(returned).__name__} as model; expected an ArrayRecord or None"
         )
     if not closed:
-        if returned is not None and not _is_model(run, returned):
+        if returned is not None and returned != run.primal_arrays():
             raise ConfigurationError(
                 f"{name}.aggregate_train returned another model without calling super().aggregate_train: the server's "
                 "state, which the clients get, has not moved. Change what super().aggregate_train(server_round, "
@@ -113,12 +113,11 @@ def hooked_round(
         log(WARNING, "%s.aggregate_train left round %s out: the model stays as it is", name, server_round)
         run.outcome = {"skipped": 1, "num-replies": 0}
         return arrays, metrics
-    if returned is not None and _is_model(run, returned):
+    if returned is not None and returned == run.primal_arrays():
         return returned, metrics
     if returned is None or returned == arrays:
-        _restore(
-            run, before, f"{name}.aggregate_train returned {'None' if returned is None else 'the model of before'}"
-        )
+        what = "None" if returned is None else "the model of before"
+        _restore(run, before, f"{name}.aggregate_train returned {what}")
         return arrays, metrics
     take(run, returned, f"{name}.aggregate_train returned")
     return run.primal_arrays(), metrics
@@ -198,7 +197,7 @@ def take(run: Run, arrays: ArrayRecord, who: str) -> None:
     ConfigurationError
         If there is no such state.
     """
-    if _is_model(run, arrays):
+    if arrays == run.primal_arrays():
         return
     assert run.layout is not None
     try:
@@ -223,11 +222,6 @@ def take(run: Run, arrays: ArrayRecord, who: str) -> None:
     if isinstance(untrained, Untrained):
         untrained.take(run.layout, point, shown)
     run.move_to(state, passed)
-
-
-def _is_model(run: Run, arrays: ArrayRecord) -> bool:
-    model = run.primal_arrays()
-    return arrays is model or arrays == model
 
 
 def _why_not(run: Run) -> str:
@@ -291,8 +285,7 @@ def _state_at(run: Run, point: Vector, shown: Vector) -> Any:
 
 def _field_of(state: Any, size: int) -> str | None:
     """Return the name of the field that holds the state's point; None if there is none."""
-    fields: dict[str, Any] = state._asdict()
-    return next((name for name in _POINTS if name in fields and np.shape(fields[name]) == (size,)), None)
+    return next((name for name in _POINTS if np.shape(getattr(state, name, 0.0)) == (size,)), None)
 
 
 def _restore(run: Run, before: Any, who: str) -> None:
