@@ -262,7 +262,7 @@ def _add_softmax(features, labels, rows, shift, coefficients, intercept, weight,
 
 
 @njit(cache=True)
-def add_multinomial_gradient(num_classes, features, labels, rows, w, factor, shrinkage, out):  # type: ignore[no-untyped-def]
+def add_multinomial_gradient(features, labels, rows, w, num_classes, factor, shrinkage, out):  # type: ignore[no-untyped-def]
     """Add factor * mean_i (x_i, 1) (softmax(m_i) - e_{y_i})' + shrinkage * (W, 0) to out, m_i = W' x_i + b.
 
     BLAS computes the products, for `CHUNK` gathered rows at a time.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from operator import attrgetter
@@ -17,15 +16,14 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import is_missing
 from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.losses import add_scalar_gradient
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
-from flwr_fco.objectives.design import CHUNK, Design, LinearData, SparseDesign, check_finite, dense
+from flwr_fco.objectives.design import CHUNK, Design, LinearData, Scores, SparseDesign, check_finite, dense
 
 #: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
 LARGEST_GRAM = 2048
 #: Relative tolerance of Lanczos; its estimate, a lower bound, is increased by this factor.
 LANCZOS_TOLERANCE = 1e-9
-
-Scores = NDArray[np.float64]
 
 
 class LinearModel(Objective):
@@ -139,17 +137,19 @@ class LinearModel(Objective):
     _by_row: ClassVar[tuple[str, ...]] = ("_targets", "targets", "labels", "_weights", "_offset")
     #: Whether the loss is a sum over rows, so that a batch concerns only the features of its rows.
     _separable: ClassVar[bool] = True
-    #: ``(features, targets, rows, w, factor, shrinkage, out)``: the compiled loop that adds the gradient on rows of
-    #: dense features; `out` may be `w`. None if there is none.
-    _add_compiled: Callable[..., None] | None = None
+    #: Whether `_add_compiled` is there for dense features.
+    _compiled: ClassVar[bool] = True
+
+    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
+        """Add scale times the gradient on rows of dense features to `out`, by a compiled loop; `out` may be `w`."""
+        logistic, factor, shrinkage = self._link == "logistic", self._factor * scale, self.l2 * scale
+        add_scalar_gradient(logistic, self.design.matrix, self._targets, rows, w, factor, shrinkage, out)
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
         plain = self._weights is None and self._offset is None
-        design = self.design
-        if self._add_compiled is not None and plain and type(design) is not SparseDesign:
-            rows = design.rows if batch is None else batch
-            self._add_compiled(design.matrix, self._targets, rows, w, self._factor * scale, self.l2 * scale, out)
+        if self._compiled and plain and type(self.design) is not SparseDesign:
+            self._add_compiled(w, self.design.rows if batch is None else batch, scale, out)
             return
         scores = self._shifted(self.design.predict(w, batch, self._num_outputs), batch)
         self._weighted_slopes(scores, batch, scale / scores.shape[0])

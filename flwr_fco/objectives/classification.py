@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -11,10 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_multinomial_gradient, add_scalar_gradient, logistic_slopes, softmax_slopes
-from flwr_fco.objectives._linear import LinearModel, Scores, TwoClassModel, as_labels, examples_of
+from flwr_fco.kernels.losses import add_multinomial_gradient, logistic_slopes, softmax_slopes
+from flwr_fco.objectives._linear import LinearModel, TwoClassModel, as_labels, examples_of
 from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import Design, Scores
 
 
 class Logistic(TwoClassModel):
@@ -86,8 +84,6 @@ class Logistic(TwoClassModel):
         from scipy.special import expit
 
         return np.asarray(weight * expit(scores) * expit(-scores) * change)
-
-    _add_compiled = staticmethod(partial(add_scalar_gradient, True))
 
 
 class MultinomialLogistic(LinearModel):
@@ -177,9 +173,9 @@ class MultinomialLogistic(LinearModel):
         centred = change - (chances * change).sum(axis=1, keepdims=True)
         return np.asarray(weight * chances * centred)
 
-    @property
-    def _add_compiled(self) -> Callable[..., None]:  # type: ignore[override]
-        return partial(add_multinomial_gradient, self.num_classes)
+    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
+        shrinkage = self.l2 * scale
+        add_multinomial_gradient(self.design.matrix, self.labels, rows, w, self.num_classes, scale, shrinkage, out)
 
     def margins(self, w: Vector) -> NDArray[np.float64]:
         """Return W' x_i + b, the unnormalised log probabilities, of shape (num_examples, num_classes)."""
@@ -272,6 +268,7 @@ class Hinge(TwoClassModel):
     _link = "hinge"
 
     # The inherited versions are valid only for smooth losses, and the compiled loops do not support this one.
+    _compiled: ClassVar[bool] = False
     linear_data = Objective.linear_data
     hessian_product = Objective.hessian_product
     hessian_block = Objective.hessian_block

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_scalar_gradient
-from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
+from flwr_fco.objectives._linear import LinearModel, as_targets
 from flwr_fco.objectives.base import DualTerms
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import Design, Scores
 
 _SCALE = {
     "range": (POSITIVE["range"][0], "a finite number > 0: 1.0 for mean squares, 0.5 for scikit-learn's convention")
@@ -60,8 +58,6 @@ class _SquaredLoss(LinearModel):
 
     def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
         return (weight * self._factor) * change
-
-    _add_compiled = staticmethod(partial(add_scalar_gradient, False))
 
     def predict(self, w: Vector) -> Vector:
         """Return the predictions for the client's examples."""
@@ -263,6 +259,7 @@ class Huber(LinearModel):
     #: Curvature of a row beyond delta, relative to that of the parabola above the loss.
     _beyond = 0.0
 
+    _compiled = False
     _curvature = (1.0, 1.0)
 
     def __init__(
@@ -365,6 +362,8 @@ class Poisson(LinearModel):
     >>> round(objective.value(np.zeros(1)), 6), objective.gradient(np.zeros(1))
     (0.693147, array([0.]))
     """
+
+    _compiled = False
 
     def __init__(
         self,
