@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from logging import ERROR
 from typing import Any, NamedTuple
-from weakref import finalize
+from weakref import ref
 
 import numpy as np
 from flwr.app import Context, Message
-from numpy.typing import NDArray
 
 import flwr_fco.algorithms  # noqa: F401 (a message names one of its methods)
 from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves, named
@@ -23,7 +22,7 @@ from flwr_fco.core.computing import deadline, single_threaded_blas
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
 from flwr_fco.core.randomness import random_generator, random_generators
-from flwr_fco.core.schema import Names, grades_of, names_of, schema_number
+from flwr_fco.core.schema import Grades, Names, grades_of, names_of, schema_number
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.run import ENGINES, answer
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError, PublicError
@@ -130,7 +129,7 @@ _objectives = KeptObjectives()
 #: Plans already checked, with the limits they were checked against; keyed by identity, as every message has one.
 _allowed_plans: dict[int, tuple[Plan, Limits]] = {}
 #: What objectives say of their names, by identity, as a user's may have no hash. 100,000 names take longer than a step.
-_schemas: dict[int, float] = {}
+_schemas: dict[int, tuple[ref[Objective], float]] = {}
 
 
 class Task(NamedTuple):
@@ -378,14 +377,14 @@ class TrainingHandler:
         return solve
 
 
-def _units_of(objective: Objective) -> NDArray[np.int64]:
+def _units_of(objective: Objective) -> Grades:
     """Return grades of the deviations of a linear model's dense columns, none of a column that is mostly zero.
 
     Where most rows are 0, as a pixel's at the edge, a deviation says how many are not, and little of the unit.
     """
     design = objective.design if isinstance(objective, LinearModel) and objective.tells_units else None
     if design is None or isinstance(design, SparseDesign):
-        return np.zeros(0, np.int64)
+        return []
     empty = 2 * num_zeros(design.matrix) > design.shape[0]
     return grades_of(np.where(empty, 0.0, design.deviations()))
 
@@ -397,13 +396,13 @@ def names_of_objective(objective: Objective) -> tuple[Names, Names]:
 
 def schema_of(objective: Objective) -> float:
     """Return the number of an objective's names of columns and classes, which it keeps as long as it lives."""
-    if objective.feature_names is None and objective.class_names is None:
-        return 0.0
     key = id(objective)
-    if key not in _schemas:
-        finalize(objective, _schemas.pop, key, None)
-        _schemas[key] = schema_number(*names_of_objective(objective))
-    return _schemas[key]
+    kept = _schemas.get(key)
+    if kept is None:
+        # Costs a tenth of `weakref.finalize`, for every new client.
+        alive = ref(objective, lambda _: _schemas.pop(key, None))
+        kept = _schemas[key] = alive, schema_number(*names_of_objective(objective))
+    return kept[1]
 
 
 def forget_objectives(run_id: int) -> None:

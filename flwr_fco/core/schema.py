@@ -136,7 +136,7 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(shown) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN else "")
 
 
-def grades_of(deviations: Vector) -> NDArray[np.int64]:
+def grades_of(deviations: Vector) -> Grades:
     """Return a whole number for each standard deviation: 16 times its logarithm to base 2, and 0 if it is 0.
 
     Grades from 0 on are one larger, so that 0 is free. Above 50,000 columns there are none.
@@ -148,12 +148,13 @@ def grades_of(deviations: Vector) -> NDArray[np.int64]:
 
     Examples
     --------
-    >>> grades_of(np.array([0.0, 1.0, 2.0, 0.5, np.inf])).tolist()
+    >>> list(map(int, grades_of(np.array([0.0, 1.0, 2.0, 0.5, np.inf]))))
     [0, 1, 17, -16, 16369]
     """
     if deviations.size > _MOST_COLUMNS or not deviations.any():
-        return np.zeros(0, np.int64)
-    return grades(deviations, _GRADES)  # type: ignore[no-any-return]
+        return []
+    found: NDArray[np.int64] = grades(deviations, _GRADES)
+    return found
 
 
 def grades_in(said: Any) -> Grades:
