@@ -549,7 +549,10 @@ class Mail(Part):
         columns = self._columns
         if columns and not self.schemas.measured.issuperset([reply.node for reply in good]):
             self.schemas.compare_units(self.grid, columns, {reply.node: reply.value.units for reply in good})
-            good = [reply._replace(content=without_metric(reply.content, UNITS)) for reply in good]
+            cut = [without_metric(reply.content, UNITS) for reply in good]
+            # In process it is no metric, and most replies stay as they are.
+            pairs = zip(good, cut, strict=True)
+            good = [reply if content is reply.content else reply._replace(content=content) for reply, content in pairs]
         uplinks = [reply.value for reply in good]
         if self._kind.holds:
             uplinks = [uplink._replace(vectors={}) for uplink in uplinks]
