@@ -73,15 +73,17 @@ class Specified:
                 raise TypeError(f"{cls.__name__} sets kind={cls.kind!r} but belongs to no family")
             classes = Specified._families[cls.family]
             other = classes.get(cls.kind)
-            if other is not None and (other.__module__, other.__qualname__) != (
-                cls.__module__,
-                cls.__qualname__,
-            ):
-                raise TypeError(
-                    f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__} and "
-                    f"{cls.__module__}.{cls.__qualname__}. Give one of them another kind."
-                )
+            if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                what = f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__}"
+                raise TypeError(f"{what} and {cls.__module__}.{cls.__qualname__}. Give one of them another kind.")
             classes[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        """Validate and convert each field with the check in its metadata; a default of None is kept."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, check = getattr(self, field.name), field.metadata.get("check")
+            if check is not None and not (value is None and field.default is None):
+                object.__setattr__(self, field.name, check(self, field.name, value))
 
     def __eq__(self, other: object) -> bool:
         """Whether the other object is of the same class with equal fields: arrays by dtype, shape and content."""

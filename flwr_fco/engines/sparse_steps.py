@@ -99,12 +99,7 @@ class Shard:
         return steps
 
     def local_dual_steps(
-        self,
-        downlink: Downlink,
-        dual: Vector,
-        rng: np.random.Generator,
-        shift: Vector | None = None,
-        psi: bool = True,
+        self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None = None, psi: bool = True
     ) -> int:
         """Take the local steps of dual averaging on the dual at the shard's coordinates; return their number.
 
@@ -130,7 +125,7 @@ class Shard:
         steps, rows = 0, len(data.targets)
         assert isinstance(data.design, SparseDesign)
         size, logistic = min(work.batch_size, rows), data.link == "logistic"
-        take = partial(lazy_dual_averaging, logistic, *data.design.rows_data, data.intercept, data.targets)
+        take = partial(lazy_dual_averaging, logistic, data.design.rows_data, data.intercept, data.targets)
         for order in shuffled_epochs(rows, rng, work):
             check_time(steps)
             elapsed = downlink.elapsed + client_lr * steps

@@ -50,21 +50,7 @@ class Retrieval(NamedTuple):
 
 @njit(cache=True)
 def dual_averaging(  # type: ignore[no-untyped-def]
-    logistic,
-    features,
-    targets,
-    order,
-    batch_size,
-    thresholds,
-    p,
-    radius,
-    center,
-    elapsed,
-    client_lr,
-    factor,
-    l2,
-    shift,
-    dual,
+    logistic, features, targets, order, batch_size, retrieval, elapsed, client_lr, factor, l2, shift, dual
 ):
     """Run local dual averaging over the rows in `order`, one minibatch per step; return the number of steps.
 
@@ -76,8 +62,8 @@ def dual_averaging(  # type: ignore[no-untyped-def]
         As in :func:`add_scalar_gradient`.
     order : ndarray of int64, shape (m,)
         Row numbers; the last minibatch may be smaller.
-    thresholds, p, radius, center
-        The fields of :class:`Retrieval`.
+    retrieval : tuple
+        The fields of a :class:`Retrieval`; a plain tuple is passed faster than its class.
     elapsed, client_lr, factor, l2 : float
         The weight of psi at the first step, the step size, and the factors of the loss and of its l2 term.
     shift : ndarray of float64, shape of dual or (0,)
@@ -85,6 +71,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
     dual : ndarray of float64, shape (d,) or (d + 1,)
         Changed in place.
     """
+    thresholds, p, radius, center = retrieval
     for vector in (thresholds, center, shift):
         if vector.shape[0] != 0 and vector.shape[0] != dual.shape[0]:
             raise ValueError("thresholds, center and shift must be empty or as long as the dual")

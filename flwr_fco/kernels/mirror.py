@@ -37,12 +37,7 @@ _REORDER = {"reassoc", "contract", "nsz"}
 def _at(terms: Terms, i: int) -> tuple[float, float, float, float]:
     """Return threshold, shrinkage, lower and upper bound of a coordinate."""
     a, b, low, high = terms
-    return (
-        a[i if a.size > 1 else 0],
-        b[i if b.size > 1 else 0],
-        low[i if low.size > 1 else 0],
-        high[i if high.size > 1 else 0],
-    )
+    return a[i * (a.size > 1)], b[i * (b.size > 1)], low[i * (low.size > 1)], high[i * (high.size > 1)]
 
 
 @njit(cache=True)
@@ -177,16 +172,14 @@ def _displacement(s: float, b: float, c: float, p: float) -> tuple[float, float]
 
 
 @njit(cache=True)
-def _p_norm_trial(
-    terms: Vector, shrinkage: Vector, c: float, p: float, u: Vector, share: Vector
-) -> tuple[float, float]:
+def _p_norm_trial(terms: Vector, curved: Vector, c: float, p: float, u: Vector, share: Vector) -> tuple[float, float]:
     """Minimise each coordinate of -<z, u> + psi(v + u) + c (p-1)/q ||u||_q^q; return log ||u||_q and its slope.
 
     The slope is -d log ||u||_q / d log c / (p-1), between 0 (every coordinate on a border or a kink) and 1.
     """
     z, a, lower, upper, v = terms[0], terms[1], terms[2], terms[3], terms[4]
     for i in range(z.size):
-        b = shrinkage[i if shrinkage.size > 1 else 0]
+        b = curved[i * (curved.size > 1)]
         pull = z[i] - b * v[i]
         move, free = _displacement(pull - a[i], b, c, p)
         if v[i] + move <= 0.0 and a[i] >= 0.0:
@@ -488,5 +481,5 @@ def diagonal_terms(z: Vector, weights: Vector, out: Vector, *terms: Vector) -> N
     """Write clip(soft(z, threshold) / (weights + shrinkage), lower, upper); the weights are one or as many as z's."""
     for i in range(z.size):
         a, b, low, high = _at(terms, i)
-        weight = weights[i if weights.size > 1 else 0]
+        weight = weights[i * (weights.size > 1)]
         out[i] = clamp((z[i] - clamp(z[i], -a, a)) / (weight + b), low, high) + 0.0

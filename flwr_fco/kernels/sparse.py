@@ -66,21 +66,7 @@ def add_sparse_rows(starts, indices, values, rows, slopes, weights, offsets):  #
 
 @njit(cache=True)
 def lazy_dual_averaging(  # type: ignore[no-untyped-def]
-    logistic,
-    starts,
-    indices,
-    values,
-    intercept,
-    targets,
-    order,
-    batch_size,
-    terms,
-    elapsed,
-    client_lr,
-    factor,
-    shift,
-    last,
-    dual,
+    logistic, rows, intercept, targets, order, batch_size, terms, elapsed, client_lr, factor, shift, last, dual
 ):
     """Run local dual averaging over the rows in `order`, retrieving only touched coordinates; return the step count.
 
@@ -92,8 +78,8 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     ----------
     logistic : bool
         True for the logistic loss, False for least squares.
-    starts, indices, values
-        As in :func:`row_scores`, with columns numbered within the shard.
+    rows : tuple of ndarray
+        The starts, indices and values of :func:`row_scores`, with columns numbered within the shard.
     targets : ndarray of float64, shape (n,)
         The y_i; -1 or +1 for the logistic loss.
     order : ndarray of int64, shape (m,)
@@ -110,6 +96,7 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     dual : ndarray of float64, shape (d,) or (d + 1,)
         The dual at the shard's columns, then at the intercept if there is one; changed in place.
     """
+    starts, indices, values = rows
     check_rows(starts.shape[0] - 1, order)
     tracked, uniform, columns = shift.shape[0] > 0, terms.shape[1] == 1, dual.shape[0] - intercept
     if not uniform and terms.shape[1] != dual.shape[0]:

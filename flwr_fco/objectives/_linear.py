@@ -16,15 +16,14 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import is_missing
 from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.losses import add_scalar_gradient
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
-from flwr_fco.objectives.design import CHUNK, Design, LinearData, SparseDesign, check_finite, dense
+from flwr_fco.objectives.design import CHUNK, Design, LinearData, Scores, SparseDesign, check_finite, dense
 
 #: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
 LARGEST_GRAM = 2048
 #: Relative tolerance of Lanczos; its estimate, a lower bound, is increased by this factor.
 LANCZOS_TOLERANCE = 1e-9
-
-Scores = NDArray[np.float64]
 
 
 class LinearModel(Objective):
@@ -143,7 +142,8 @@ class LinearModel(Objective):
 
     def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
         """Add scale times the gradient on rows of dense features to `out`, by a compiled loop; `out` may be `w`."""
-        raise NotImplementedError
+        logistic, factor, shrinkage = self._link == "logistic", self._factor * scale, self.l2 * scale
+        add_scalar_gradient(logistic, self.design.matrix, self._targets, rows, w, factor, shrinkage, out)
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""

@@ -36,6 +36,8 @@ FEWEST_ROWS = 20
 _FEWEST_VALUES, _LOOKED_AT, _VARIANCE = 6, 64, 0.1
 
 Rows = NDArray[np.int64]
+#: One number a row, or one for each output.
+Scores = NDArray[np.float64]
 
 
 class Design:
@@ -118,9 +120,7 @@ class Design:
         check_finite(name, array)
         return cls(array if ndim == 2 else array.reshape(array.shape[0], -1))
 
-    def predict(
-        self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None
-    ) -> NDArray[np.float64]:
+    def predict(self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None) -> Scores:
         """Return x_i' W + b for the given rows.
 
         Parameters
@@ -150,7 +150,7 @@ class Design:
             scores += intercept
         return scores
 
-    def add_rows(self, coefficients: NDArray[np.float64], out: Vector, rows: Rows | None = None) -> None:
+    def add_rows(self, coefficients: Scores, out: Vector, rows: Rows | None = None) -> None:
         """Add sum_i (x_i, 1) coefficients_i' to `out` in place.
 
         Parameters
@@ -358,16 +358,14 @@ class SparseDesign(Design):
         parts = (self.matrix.data, local, self.matrix.indptr)
         return SparseDesign(csr_array(parts, shape=(self.shape[0], len(columns))))
 
-    def predict(
-        self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None
-    ) -> NDArray[np.float64]:
+    def predict(self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None) -> Scores:
         rows = self.rows if rows is None else rows
         scores = np.empty((rows.size, num_outputs))
         weights, offsets = self._split(w, num_outputs)
         row_scores(*self.rows_data, rows, weights, offsets, scores)
         return scores.reshape(-1) if num_outputs == 1 else scores
 
-    def add_rows(self, coefficients: NDArray[np.float64], out: Vector, rows: Rows | None = None) -> None:
+    def add_rows(self, coefficients: Scores, out: Vector, rows: Rows | None = None) -> None:
         rows = self.rows if rows is None else rows
         if coefficients.shape[0] != rows.size:
             raise ValueError("there must be one coefficient a row")

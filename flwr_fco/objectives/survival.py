@@ -12,9 +12,9 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
-from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, as_strata, as_targets, examples_of
+from flwr_fco.objectives._linear import LinearModel, as_labels, as_strata, as_targets, examples_of
 from flwr_fco.objectives.base import Batch, DualTerms
-from flwr_fco.objectives.design import Design, dense
+from flwr_fco.objectives.design import Design, Scores, dense
 
 
 class _RiskSets(NamedTuple):
@@ -206,17 +206,21 @@ class CoxRegression(LinearModel):
         """Return the log hazard ratios eta_i of the client's rows, shape (num_examples,)."""
         return self._scores(w)
 
-    def _evaluated(self, scores: Scores, shares: Vector, values: NDArray[np.float64]) -> _RiskSets:
-        """Return the sums over the risk sets with the scores of all rows, for events with these weights."""
-        groups = self._at.size
-        sums, tops = np.empty((groups, 1 + values.shape[1])), np.empty(groups)
+    def _sums(self, scores: Scores, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], Vector]:
+        """Return the sums over the risk sets, and their scales."""
+        sums, tops = np.empty((self._at.size, 1 + values.shape[1])), np.empty(self._at.size)
         kernel: Any = risk_sets.risk_sums
         kernel(scores, self._raw, values, *self._sets, sums, tops)
+        return sums, tops
+
+    def _evaluated(self, scores: Scores, shares: Vector, values: NDArray[np.float64]) -> _RiskSets:
+        """Return the sums over the risk sets with the scores of all rows, for events with these weights."""
+        sums, tops = self._sums(scores, values)
         dead, place = self._dead, self._set
         own = self._raw[dead] * np.exp(scores[dead] - tops[place])
         tied = np.zeros_like(sums)
         np.add.at(tied, place, own[:, None] * np.column_stack([np.ones(dead.size), values[dead]]))
-        mean = np.bincount(place, shares[dead], groups) / self._sizes
+        mean = np.bincount(place, shares[dead], tops.size) / self._sizes
         return _RiskSets(sums[place] - self._gone[:, None] * tied[place], tops, own, mean[place])
 
     def _spread(self, scores: Scores, found: _RiskSets, terms: Vector) -> Vector:
@@ -407,11 +411,8 @@ def baseline(objective: CoxRegression, w: Vector) -> Baseline:
     >>> found.at(0, [0.5, 1.0, 2.5, 4.0]).round(3).tolist()
     [0.0, 0.333, 0.833, nan]
     """
-    scores, groups = objective.margins(w), objective._at.size
-    sums, tops = np.empty((groups, 1)), np.empty(groups)
-    kernel: Any = risk_sets.risk_sums
-    kernel(scores, objective._raw, np.empty((scores.size, 0)), *objective._sets, sums, tops)
-    heads = np.bincount(objective._set, objective._raw[objective._dead], groups)
+    sums, tops = objective._sums(objective.margins(w), np.empty((objective.num_examples, 0)))
+    heads = np.bincount(objective._set, objective._raw[objective._dead], tops.size)
     rises = heads / sums[:, 0] * np.exp(-tops)
     where = objective._strata[objective._dead[np.cumsum(objective._sizes) - objective._sizes]]
     ends = np.full(objective._strata.max() + 1, -np.inf)

@@ -143,8 +143,8 @@ class L1(Weighted):
         return times(self.strength, kernels.absolute_sum(flat, flat_weights(self.weights, w.shape)))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        threshold, bound = amount(step, self.strength), math.inf if self.bound is None else self.bound
-        kernels.soft(v, threshold, flat_weights(self.weights, shape), 1.0, bound, out)
+        bound = math.inf if self.bound is None else self.bound
+        kernels.soft(v, amount(step, self.strength), flat_weights(self.weights, shape), 1.0, bound, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return strength * weights * sign(w), with sign(0) = 0."""
@@ -158,10 +158,9 @@ class L1(Weighted):
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
         """Return the thresholds strength * weights and the box."""
+        bound = math.inf if self.bound is None else self.bound
         threshold = self.strength if self.weights is None else self.strength * self.weights
-        if self.bound is None:
-            return SeparableTerms(threshold=threshold)
-        return SeparableTerms(threshold=threshold, lower=-self.bound, upper=self.bound)
+        return SeparableTerms(threshold=threshold, lower=-bound, upper=bound)
 
 
 @dataclass(frozen=True)
@@ -304,9 +303,8 @@ class ElasticNet(Weighted):
             raise ConfigurationError(
                 "ElasticNet(l1_ratio=0.0) is a ridge: no strength makes its solution 0. Use an l1_ratio > 0."
             )
-        return (
-            threshold_max(gradient_at_zero, self.weights if self.scales is None else self._scaled()[0]) / self.l1_ratio
-        )
+        weights = self.weights if self.scales is None else self._scaled()[0]
+        return threshold_max(gradient_at_zero, weights) / self.l1_ratio
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
         """Return the thresholds and curvatures."""

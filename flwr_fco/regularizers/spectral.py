@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array, Regularizer
-from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, amount, check_step, destination, outside
+from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, amount, check_step, destination, number, outside
 
 Reshape = Literal["first", "last"]
 
@@ -169,10 +170,8 @@ class MatrixRegularizer(Regularizer):
     None accepts only 2-D arrays.
     """
 
-    @property
-    @abstractmethod
-    def reshape(self) -> Reshape | None:
-        """How an array of more than two dimensions becomes a matrix."""
+    #: How an array of more than two dimensions becomes a matrix.
+    reshape: Reshape | None
 
     @abstractmethod
     def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
@@ -231,14 +230,7 @@ class MatrixRegularizer(Regularizer):
         )
 
 
-def known_reshape(owner: object, name: str, value: Reshape) -> Reshape:
-    """Return a valid value of `reshape`; raise :class:`ConfigurationError` for anything else."""
-    if value not in ("first", "last"):
-        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected 'first', 'last' or None")
-    return value
-
-
-RESHAPE = {"check": known_reshape}
+RESHAPE = {"check": partial(number, within=None, kind=Reshape | None)}
 
 
 def outside_ball(norm: float, radius: float, matrix: Array) -> float:
