@@ -18,7 +18,7 @@ from importlib.metadata import version
 
 import numpy as np
 from engines import measured
-from lasso_rounds import BATCH, NODES, OPTIONS, SAMPLE, STRENGTH, start_arrays
+from shared import BATCH, NODES, OPTIONS, SAMPLE, STRENGTH, federate, options_of, start_arrays
 
 try:
     import torch
@@ -35,13 +35,12 @@ except ImportError:
     print("skipped: benchmarks/beside_pfl.py needs pfl and PyTorch (pip install pfl torch)")
     sys.exit(0)
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import lasso
 from flwr_fco.engines.dual_steps import compiled_epoch
 from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import simulate, warmup
+from flwr_fco.simulation import warmup
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg
 
 OBJECTIVES = lasso("I").objectives()
@@ -91,13 +90,12 @@ def with_pfl(algorithm: FederatedAveraging, dtype: torch.dtype, rounds: int) -> 
 
 
 def ours(kind: type, rounds: int) -> np.ndarray:
-    app = client_app(lambda context: OBJECTIVES[int(context.node_config["partition-id"])])
-    given = {"num_nodes": NODES, "num_rounds": rounds, "initial_arrays": start_arrays(1024), "progress": False}
-    arrays = simulate(kind(**{**OPTIONS, "client_lr": RATE}), app, **given).arrays
+    arrays = federate(kind(**{**OPTIONS, "client_lr": RATE}), OBJECTIVES, rounds, start_arrays(1024)).arrays
     return np.append(arrays["coefficients"].numpy(), arrays["intercept"].numpy())
 
 
 def main() -> None:
+    turns = 1 if options_of(__doc__).quick else 7
     warmup()
     cases = {
         "FedDualAvg, in process": lambda n: ours(FedDualAvg, n),
@@ -106,7 +104,7 @@ def main() -> None:
         "pfl, the same by PyTorch": lambda n: with_pfl(FederatedAveraging(), torch.float32, n),
     }
     print("Python", platform.python_version(), *(f"{name} {version(name)}" for name in ("pfl", "torch", "flwr")))
-    for name, (cpu, wall) in measured(cases, ROUNDS, 1 if "--quick" in sys.argv else 7).items():
+    for name, (cpu, wall) in measured(cases, ROUNDS, turns).items():
         point = cases[name](ROUNDS)
         value = np.mean([f.value(point) for f in OBJECTIVES]) + PSI.value(point)
         print(f"{name:30} {cpu:6.2f} ms of CPU, {wall:6.2f} wall a round; objective after {ROUNDS} {value:.2f}")

@@ -15,15 +15,16 @@ selection, of 20 federations, selects no more columns falsely than its bound, 1.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from shared import options_of, print_row
 
 from flwr_fco.models import write_file
 from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
@@ -55,18 +56,27 @@ def split(rows: list[dict[str, float]], truth: Any) -> dict[str, float]:
     return {"not 0": inside[truth != 0.0].mean(), "0": inside[truth == 0.0].mean()}
 
 
-def squares(rng: np.random.Generator, rows: int, columns: int, active: int, model: Any) -> dict[str, float]:
-    parts, truth = features(rng, rows, columns), sparse(rng, columns, active)
-    targets = [X @ truth + rng.normal(size=len(X)) for X in parts]
-    return split(model.fit(parts, targets, intervals=True).summary().rows, truth)
+def targets(rng: np.random.Generator, parts: list[Any], truth: Any) -> list[Any]:
+    return [X @ truth + rng.normal(size=len(X)) for X in parts]
 
 
-def few_rows(rng: np.random.Generator) -> dict[str, float]:
-    return squares(rng, 200, 300, 8, FederatedLasso(0.2))
+def squares(rows: int, columns: int, model: Any, rng: np.random.Generator) -> dict[str, float]:
+    parts, truth = features(rng, rows, columns), sparse(rng, columns, 8)
+    return split(model.fit(parts, targets(rng, parts, truth), intervals=True).summary().rows, truth)
 
 
-def many_rows(rng: np.random.Generator) -> dict[str, float]:
-    return squares(rng, 400, 40, 8, FederatedLasso(cv=3))
+def enough(draw: Callable[..., list[Any]], rarer: Callable[[Any], float], rng: np.random.Generator, rows: int) -> Any:
+    """Return the truth, features and targets of at least so many rows that there are 20 events for each of 10 columns.
+
+    At most 5 rows more a site than that takes.
+    """
+    truth = sparse(rng, 10, 4)
+    while True:
+        parts = features(rng, rows, 10)
+        drawn = draw(rng, parts, truth)
+        if rarer(np.concatenate(drawn)) >= 200:
+            return truth, parts, drawn
+        rows += 25
 
 
 def classes(rng: np.random.Generator, parts: list[Any], truth: Any) -> list[Any]:
@@ -74,14 +84,7 @@ def classes(rng: np.random.Generator, parts: list[Any], truth: Any) -> list[Any]
 
 
 def logistic(rng: np.random.Generator) -> dict[str, float]:
-    """Rows are drawn until there are 20 of the rarer class a column, and at most 5 more a site."""
-    truth, total = sparse(rng, 10, 4), 500
-    while True:
-        parts = features(rng, total, 10)
-        labels = classes(rng, parts, truth)
-        if min(sum(map(np.sum, labels)), total - sum(map(np.sum, labels))) >= 200:
-            break
-        total += 25
+    truth, parts, labels = enough(classes, lambda own: min(own.sum(), own.size - own.sum()), rng, 500)
     model = FederatedLogisticRegression(0.05, l1_ratio=1.0)
     return split(model.fit(parts, labels, intervals=True).summary().rows, truth)
 
@@ -102,8 +105,7 @@ def different(rng: np.random.Generator) -> dict[str, float]:
 
 def same_squares(rng: np.random.Generator) -> dict[str, float]:
     parts, truth = features(rng, 500, 10), sparse(rng, 10, 4)
-    targets = [X @ truth + rng.normal(size=len(X)) for X in parts]
-    rows = FederatedLasso(0.1).fit(parts, targets, intervals=True).summary().rows
+    rows = FederatedLasso(0.1).fit(parts, targets(rng, parts, truth), intervals=True).summary().rows
     return {"Q rejects": np.mean([row["p of Q"] < LEVEL for row in rows])}
 
 
@@ -127,14 +129,7 @@ def times(rng: np.random.Generator, parts: list[Any], truth: Any) -> list[Any]:
 
 
 def cox(rng: np.random.Generator) -> dict[str, float]:
-    """Rows are drawn until there are 20 events a column."""
-    truth, total = sparse(rng, 10, 4), 250
-    while True:
-        parts = features(rng, total, 10)
-        y = times(rng, parts, truth)
-        if sum(own[:, 1].sum() for own in y) >= 200:
-            break
-        total += 25
+    truth, parts, y = enough(times, lambda own: own[:, 1].sum(), rng, 250)
     return split(FederatedCoxRegression(0.05).fit(parts, y, intervals=True).summary().rows, truth)
 
 
@@ -142,16 +137,18 @@ def selected(rng: np.random.Generator) -> dict[str, float]:
     """200 columns of 400 rows, of which 10 are not 0: a bound of 1 on those selected falsely."""
     parts, truth = features(rng, 400, 200), np.zeros(200)
     truth[:10] = rng.choice([-1.0, 1.0], 10) * rng.uniform(0.5, 1.0, 10)
-    targets = [X @ truth + rng.normal(size=len(X)) for X in parts]
-    rows = FederatedLasso(0.1).fit(parts, targets, selection=True).summary().rows
+    rows = FederatedLasso(0.1).fit(parts, targets(rng, parts, truth), selection=True).summary().rows
     found = np.array([row["selected"] for row in rows])
     return {"false selections": float(found[truth == 0.0].sum()), "selected": found[truth != 0.0].mean()}
 
 
 Setting = tuple[Callable[[np.random.Generator], dict[str, float]], dict[str, tuple[float, float]]]
 SETTINGS: dict[str, Setting] = {
-    "squares, 200 rows, 300 columns": (few_rows, {"not 0": LINEAR, "0": LINEAR}),
-    "squares, 400 rows, 40 columns, cv": (many_rows, {"not 0": LINEAR, "0": LINEAR}),
+    "squares, 200 rows, 300 columns": (partial(squares, 200, 300, FederatedLasso(0.2)), {"not 0": LINEAR, "0": LINEAR}),
+    "squares, 400 rows, 40 columns, cv": (
+        partial(squares, 400, 40, FederatedLasso(cv=3)),
+        {"not 0": LINEAR, "0": LINEAR},
+    ),
     "logistic, 10 columns, 20 events each": (logistic, {"not 0": ACTIVE, "0": NULL}),
     "logistic, effects differ, 2 columns, 5 x 100 rows": (different, {"Hartung-Knapp": (0.93, 1.0)}),
     "squares, effects agree, 10 columns, 5 x 100 rows": (same_squares, {"Q rejects": (0.03, 0.07)}),
@@ -174,12 +171,11 @@ def measured(number: int, count: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="2 of each setting but the selection, without bars")
-    parser.add_argument("--only", default="", help="settings that begin so")
-    quick, only = (getattr(parser.parse_args(), name) for name in ("quick", "only"))
+    only = {"default": "", "help": "settings that begin so"}
+    options = options_of(__doc__, "2 of each setting but the selection, without bars", only=only)
+    quick, only = options.quick, options.only
     if not any(name.startswith(only) for name in SETTINGS):
-        parser.error(f"--only {only!r}: expected the beginning of one of {', '.join(map(repr, SETTINGS))}")
+        sys.exit(f"--only {only!r}: expected the beginning of one of {', '.join(map(repr, SETTINGS))}")
     results, failed = json.loads(STORED.read_text(encoding="utf-8")) if only else {}, []
     for number, (name, (make, bars)) in enumerate(SETTINGS.items()):
         if not name.startswith(only) or (quick and make is selected):
@@ -187,7 +183,7 @@ def main() -> int:
         found = results[name] = measured(number, QUICK if quick else SELECTIONS if make is selected else FEDERATIONS)
         shares = {key: value for key, value in found.items() if isinstance(value, list)}
         texts = [f"{key} {mean:.3f} ({error:.3f})" for key, (mean, error) in shares.items()]
-        print(f"| {name} | {', '.join(texts)} | {found['federations']} |", flush=True)
+        print_row(name, ", ".join(texts), found["federations"])
         failed += [f"{name}: {key}" for key, (low, high) in bars.items() if not low <= shares[key][0] <= high]
     if quick:
         return 0

@@ -14,7 +14,6 @@ the grid hands over what it is told and ends with its answer.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections import Counter
@@ -27,14 +26,14 @@ import numpy as np
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 from flwr.app import Array, ArrayRecord
+from shared import federate, options_of
 
 import flwr_fco
-from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import lasso
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L1
 from flwr_fco.server.run import Run
-from flwr_fco.simulation import simulate, warmup
+from flwr_fco.simulation import warmup
 from flwr_fco.strategies import STRATEGIES, Epochs
 
 NODES, ROUND = 10, 2
@@ -105,7 +104,6 @@ def objectives_of(name: str) -> dict[int, Objective]:
 def second_round(name: str) -> Crossings:
     """Return the crossings of a strategy's round in which every client has its data and the plan."""
     found = Crossings()
-
     open_round = Run.open_round
 
     def watched(self: Run, server_round: int, *arguments: Any, **options: Any) -> Any:
@@ -120,13 +118,7 @@ def second_round(name: str) -> Crossings:
     start = ArrayRecord({entry.name: Array(np.zeros(entry.shape, entry.dtype)) for entry in entries})
     Run.open_round = watched  # type: ignore[method-assign]
     try:
-        simulate(
-            strategy,
-            client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-            num_nodes=NODES,
-            num_rounds=ROUND + 1,
-            initial_arrays=start,
-        )
+        federate(strategy, objectives, ROUND + 1, start)
     finally:
         sys.setprofile(None)
         Run.open_round = open_round  # type: ignore[method-assign]
@@ -134,11 +126,12 @@ def second_round(name: str) -> Crossings:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="accepted, as of the other benchmarks")
-    parser.add_argument("--top", type=int, default=0, metavar="N", help="print the N pairs of files with most calls")
-    parser.add_argument("--strategy", default="FedDualAvg", choices=["FedDualAvg", "FedDAGT", "FeDualEx", "torch"])
-    options = parser.parse_args()
+    options = options_of(
+        __doc__,
+        "accepted, as of the other benchmarks",
+        top={"type": int, "default": 0, "metavar": "N", "help": "print the N pairs of files with most calls"},
+        strategy={"default": "FedDualAvg", "choices": ["FedDualAvg", "FedDAGT", "FeDualEx", "torch"]},
+    )
     warmup()
     found = second_round(options.strategy)
     print(f"files of flwr_fco that run code   {len(found.files):5d}")

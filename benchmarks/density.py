@@ -20,7 +20,6 @@ SSFL (Ohib et al. 2024), a mask from the saliency of the start. Their density is
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -41,11 +40,11 @@ except ImportError:
     sys.exit(0)
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from shared import federate, options_of, partition, print_head, print_row
 from torch import nn
 from torch.nn import functional
 from torch.optim.swa_utils import update_bn
 
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
 
 NODES, ROUNDS, DENSITIES, SEEDS = 5, (12, 24, 3, 40, 80), (0.2, 0.1, 0.05), (0, 1, 2)
@@ -98,80 +97,39 @@ def image_files(name: str, folder: Path | None) -> Path:
     return files[0] if files else path
 
 
-#: Data, shape of an example, network, learning rates of SGD (momentum 0.9) and Adam, batch.
-Problem = tuple[Callable[[int, Path | None], Any], tuple[int, ...], Callable[[], nn.Module], tuple[float, float], int]
+#: Clients of a data set by seed and folder.
+DATA: dict[str, Callable[[int, Path | None], Any]] = {
+    "cancer": lambda seed, _: breast_cancer(NODES, None, seed=seed),
+    "digits": lambda seed, _: digits(NODES, 1.0, seed=seed),
+    "mnist": lambda seed, folder: mnist(image_files("mnist", folder), NODES, 1.0, num_examples=2000, seed=seed),
+    "cifar10": lambda seed, folder: cifar10(image_files("cifar10", folder), NODES, 1.0, num_examples=2500, seed=seed),
+}
+#: Shape of an example, network, learning rates of SGD (momentum 0.9) and Adam, batch; a problem begins with its data.
+Problem = tuple[tuple[int, ...], Callable[[], nn.Module], tuple[float, float], int]
 PROBLEMS: dict[str, Problem] = {
-    "cancer small": (
-        lambda seed, _: breast_cancer(NODES, None, seed=seed),
-        (30,),
-        lambda: linear_layers(30, 128, 64, 2),
-        (0.05, 3e-3),
-        16,
-    ),
-    "cancer deep": (
-        lambda seed, _: breast_cancer(NODES, None, seed=seed),
-        (30,),
-        lambda: linear_layers(30, *6 * [64], 2),
-        (0.02, 1e-3),
-        16,
-    ),
-    "digits small": (
-        lambda seed, _: digits(NODES, 1.0, seed=seed),
-        (8, 8, 1),
-        lambda: convolutions(1, 8, (8, 16), 3, 64, 10),
-        (0.05, 3e-3),
-        16,
-    ),
-    "digits deep": (
-        lambda seed, _: digits(NODES, 1.0, seed=seed),
-        (64,),
-        lambda: linear_layers(64, *6 * [64], 10),
-        (0.02, 1e-3),
-        16,
-    ),
-    "mnist small": (
-        lambda seed, folder: mnist(image_files("mnist", folder), NODES, 1.0, num_examples=2000, seed=seed),
-        (28, 28, 1),
-        lambda: convolutions(1, 28, (6, 16), 5, 120, 84, 10),
-        (0.05, 2e-3),
-        32,
-    ),
-    "mnist deep": (
-        lambda seed, folder: mnist(image_files("mnist", folder), NODES, 1.0, num_examples=2000, seed=seed),
-        (784,),
-        lambda: linear_layers(784, *6 * [100], 10),
-        (0.02, 1e-3),
-        32,
-    ),
-    "cifar10 small": (
-        lambda seed, folder: cifar10(image_files("cifar10", folder), NODES, 1.0, num_examples=2500, seed=seed),
-        (32, 32, 3),
-        lambda: convolutions(3, 32, (6, 16), 5, 120, 84, 10),
-        (0.02, 2e-3),
-        32,
-    ),
-    "cifar10 deep": (
-        lambda seed, folder: cifar10(image_files("cifar10", folder), NODES, 1.0, num_examples=2500, seed=seed),
-        (32, 32, 3),
-        lambda: convolutions(3, 32, (8, 8, 16, 16, 32, 32), 3, 64, 10),
-        (0.02, 2e-3),
-        32,
-    ),
+    "cancer small": ((30,), lambda: linear_layers(30, 128, 64, 2), (0.05, 3e-3), 16),
+    "cancer deep": ((30,), lambda: linear_layers(30, *6 * [64], 2), (0.02, 1e-3), 16),
+    "digits small": ((8, 8, 1), lambda: convolutions(1, 8, (8, 16), 3, 64, 10), (0.05, 3e-3), 16),
+    "digits deep": ((64,), lambda: linear_layers(64, *6 * [64], 10), (0.02, 1e-3), 16),
+    "mnist small": ((28, 28, 1), lambda: convolutions(1, 28, (6, 16), 5, 120, 84, 10), (0.05, 2e-3), 32),
+    "mnist deep": ((784,), lambda: linear_layers(784, *6 * [100], 10), (0.02, 1e-3), 32),
+    "cifar10 small": ((32, 32, 3), lambda: convolutions(3, 32, (6, 16), 5, 120, 84, 10), (0.02, 2e-3), 32),
+    "cifar10 deep": ((32, 32, 3), lambda: convolutions(3, 32, (8, 8, 16, 16, 32, 32), 3, 64, 10), (0.02, 2e-3), 32),
 }
 #: Only run if they are named, and counted in no summary.
-NARROW = {
-    name: (PROBLEMS["mnist small"][0], (28, 28, 1), narrow, (rate, 3e-3), 32)
-    for name, rate in (("mnist narrow", 0.05), ("mnist narrow slow", 0.003))
+NARROW: dict[str, Problem] = {
+    "mnist narrow": ((28, 28, 1), narrow, (0.05, 3e-3), 32),
+    "mnist narrow slow": ((28, 28, 1), narrow, (0.003, 3e-3), 32),
+    "mnist running": ((28, 28, 1), partial(narrow, running=True), (0.05, 3e-3), 32),
 }
-NARROW["mnist running"] = (*NARROW["mnist narrow"][:2], partial(narrow, running=True), *NARROW["mnist narrow"][3:])
 
 
 class Task:
     """The data, the network and the local training of a seed: what all ways have in common."""
 
     def __init__(self, problem: str, optimizer: str, seed: int, folder: Path | None) -> None:
-        load, self.shape, network, rates, self.batch = (PROBLEMS | NARROW)[problem]
-        data = load(seed, folder)
+        self.shape, network, rates, self.batch = (PROBLEMS | NARROW)[problem]
+        data = DATA[problem.partition(" ")[0]](seed, folder)
         torch.manual_seed(seed)
         self.seed, self.network, self.optimizer = seed, network(), optimizer
         self.rate = rates[optimizer == "adam"]
@@ -230,14 +188,16 @@ class Task:
             total += loss.item() * len(rows)
         return total / len(labels)
 
-    def trained(
-        self, w: Vector, server_round: int, mask: Vector | None = None, after_step: Callable[[], None] | None = None
-    ) -> Iterator[Vector]:
+    def trained(self, w: Vector, server_round: int, *how: Any) -> Iterator[Vector]:
         """Return what each node makes of a model."""
         for node in range(NODES):
             self.set(w)
-            self.train(node, server_round, mask, after_step)
+            self.train(node, server_round, *how)
             yield self.get()
+
+    def mean(self, w: Vector, server_round: int, *how: Any) -> Vector:
+        """Return the mean of what the nodes make of a model."""
+        return sum(p * own for p, own in zip(self.weights, self.trained(w, server_round, *how), strict=True))
 
     def saliency(self, node: int) -> Vector:
         """Return |w g| at the start, g the gradient of a node's mean loss."""
@@ -257,11 +217,10 @@ class Task:
         if anew:
             update_bn((own for own, _ in self.parts), self.network)
         self.network.eval()
-        right = [
-            (self.network(x).argmax(1) == y).sum() for x, y in zip(images.split(1000), labels.split(1000), strict=True)
-        ]
+        parts = zip(images.split(1000), labels.split(1000), strict=True)
+        right = sum(int((self.network(x).argmax(1) == y).sum()) for x, y in parts)
         self.network.train()
-        return int(sum(right)) / len(labels)
+        return right / len(labels)
 
 
 def largest(v: Vector, density: float) -> Vector:
@@ -281,14 +240,12 @@ def mask_of(task: Task, w: Vector, density: float, how: str) -> Vector:
     return mask
 
 
-def fed_avg(task: Task, rounds: set[int]) -> dict[int, Vector]:
-    """Return FedAvg's model after some numbers of rounds: it knows no schedule, so one run has them all."""
-    w, found = task.start, {}
-    for number in range(1, max(rounds) + 1):
-        w = sum(p * own for p, own in zip(task.weights, task.trained(w, number), strict=True))
-        if number in rounds:
-            found[number] = w
-    return found
+def fed_avg(task: Task, rounds: int) -> Vector:
+    """Return FedAvg's model."""
+    w = task.start
+    for number in range(1, rounds + 1):
+        w = task.mean(w, number)
+    return w
 
 
 def cubic(number: int, density: float, end: int) -> float:
@@ -299,7 +256,7 @@ def masks(task: Task, rounds: int, density: float, how: str) -> Vector:
     """Return the model of FedAvg whose clients train the weights that the server has not pruned yet."""
     w, mask = task.start, np.ones(task.start.size, bool)
     for number in range(1, rounds + 1):
-        w = sum(p * own for p, own in zip(task.weights, task.trained(w, number, mask), strict=True))
+        w = task.mean(w, number, mask)
         mask = mask_of(task, w, cubic(number, density, 3 * rounds // 4), how)
         w = w * mask
     return w
@@ -328,8 +285,7 @@ def hard_thresholding(task: Task, rounds: int, density: float, *, locally: bool)
 
     w = task.start
     for number in range(1, rounds + 1):
-        own = task.trained(w, number, after_step=cut if locally else None)
-        w = sum(p * each for p, each in zip(task.weights, own, strict=True))
+        w = task.mean(w, number, None, cut if locally else None)
         w = w * mask_of(task, w, density, "global")
     return w
 
@@ -340,7 +296,7 @@ def salient(task: Task, rounds: int, density: float) -> Vector:
     mask = mask_of(task, scores, density, "global")
     w = task.start * mask
     for number in range(1, rounds + 1):
-        w = sum(p * own for p, own in zip(task.weights, task.trained(w, number, mask), strict=True))
+        w = task.mean(w, number, mask)
     return w
 
 
@@ -350,7 +306,7 @@ def fed_dual_avg(task: Task, rounds: int, density: float, **options: Any) -> Vec
 
     @app.train()
     def train(message: Message, context: Any) -> Message:
-        node = context.node_config["partition-id"]
+        node = partition(context)
         task.network.load_state_dict(message.content["arrays"].to_torch_state_dict())
         loss = task.train(node, message.content["config"]["server-round"])
         metrics = MetricRecord({"train_loss": loss, "num-examples": len(task.parts[node][1])})
@@ -360,7 +316,7 @@ def fed_dual_avg(task: Task, rounds: int, density: float, **options: Any) -> Vec
     strategy = FedDualAvg(client="unmodified", density=density, fraction_evaluate=0.0, **options)
     task.set(task.start)
     start = ArrayRecord(task.network.state_dict())
-    result = simulate(strategy, app, num_nodes=NODES, num_rounds=rounds, initial_arrays=start, progress=False)
+    result = federate(strategy, app, rounds, start, nodes=NODES)
     task.network.load_state_dict(result.arrays.to_torch_state_dict())
     return task.get()
 
@@ -369,7 +325,7 @@ def ways(
     task: Task, rounds: int, densities: tuple[float, ...], *, more: bool = False
 ) -> dict[tuple[str, float], Callable[[], Vector]]:
     """Return the ways to a model, by name and density; with `more` those whose density does not fall by a schedule."""
-    dense = cache(lambda: fed_avg(task, {rounds})[rounds])
+    dense = cache(partial(fed_avg, task, rounds))
     found: dict[tuple[str, float], Callable[[], Vector]] = {("FedAvg", 1.0): dense}
     for density in densities:
         found[OURS, density] = partial(fed_dual_avg, task, rounds, density)
@@ -397,10 +353,7 @@ def cells(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
             cell.setdefault(row["way"], []).append(row["accuracy"])
     means = []
     for key, ways in sorted(found.items(), key=lambda item: (*item[0][:3], -item[0][3])):
-        if (
-            len({way: own for way, own in ways.items() if way not in MORE}) == 7
-            and len(set(map(len, ways.values()))) == 1
-        ):
+        if len(ways.keys() - set(MORE)) == 7 and len(set(map(len, ways.values()))) == 1:
             cell = {way: float(np.mean(own)) for way, own in ways.items()}
             cell["afterwards"], cell["masked"] = (max(cell[way] for way in names) for names in (AFTERWARDS, MASKED))
             means.append({"key": key, "seeds": len(ways[OURS]), **cell})
@@ -408,8 +361,8 @@ def cells(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def print_table(results: list[dict[str, Any]]) -> None:
-    print("| problem | optimiser | rounds | density | seeds | FedAvg | afterwards | masks | FedSparsify | ours | |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    key = ("problem", "optimiser", "rounds", "density")
+    print_head(*key, "seeds", "FedAvg", "afterwards", "masks", "FedSparsify", "ours", "")
     found = cells(results)
     for cell in found:
         ours, afterwards, masked = cell[OURS], cell["afterwards"], cell["masked"]
@@ -417,7 +370,7 @@ def print_table(results: list[dict[str, Any]]) -> None:
         remarks += ["below afterwards"] if ours < afterwards - 0.01 and cell["key"][2] >= 12 else []
         remarks += ["below masks"] if ours < masked - 0.01 else []
         numbers = (f"{value:.3f}" for value in (cell["FedAvg"], afterwards, masked, cell["FedSparsify"], ours))
-        print(f"| {' | '.join([*map(str, cell['key']), str(cell['seeds']), *numbers, ', '.join(remarks)])} |")
+        print_row(*cell["key"], cell["seeds"], *numbers, ", ".join(remarks))
     every, found = found, [cell for cell in found if cell["key"][0] in PROBLEMS]
     long = [cell for cell in found if cell["key"][2] >= 12]
     if not long:
@@ -430,33 +383,35 @@ def print_table(results: list[dict[str, Any]]) -> None:
         print(f"{share:.0%} of {len(long)} cells with 12 rounds or more: within one point of {name}, or above")
     extra = [cell for cell in every if MORE[0] in cell]
     if extra:
-        print(f"\n| problem | optimiser | rounds | density | FedAvg | masks | {' | '.join(MORE)} | ours |")
-        print("|---|---|---|---|---|---|---|---|---|---|")
+        print()
+        print_head(*key, "FedAvg", "masks", *MORE, "ours")
     for cell in extra:
         numbers = (f"{cell[way]:.3f}" if way in cell else "-" for way in ("FedAvg", "masked", *MORE, OURS))
-        print(f"| {' | '.join([*map(str, cell['key']), *numbers])} |")
-    print("\n| networks of which `density=` has 95 % / 99 % of FedAvg's accuracy | 3 rounds | 12 | 24 | 40 | 80 |")
-    print("|---|---|---|---|---|---|")
+        print_row(*cell["key"], *numbers)
+    print()
+    print_head("networks of which `density=` has 95 % / 99 % of FedAvg's accuracy", "3 rounds", "12", "24", "40", "80")
     for depth, density in itertools.product(("small", "deep"), DENSITIES):
         row, of = [f"{depth}, {density}"], [c for c in found if c["key"][0].endswith(depth) and c["key"][3] == density]
         for rounds in sorted(ROUNDS):
             alike = [c for c in of if c["key"][2] == rounds]
             shares = (sum(c[OURS] >= part * c["FedAvg"] for c in alike) for part in (0.95, 0.99))
             row.append(f"{' / '.join(map(str, shares))} of {len(alike)}" if alike else "")
-        print(f"| {' | '.join(row)} |")
+        print_row(*row)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one small network and two cells")
-    parser.add_argument("--out", type=Path, help="gets one line of JSON for each result, and is gone on with")
-    parser.add_argument("--data", type=Path, default=os.environ.get("FLWR_FCO_DATA"), help="folder of mnist/, cifar10/")
-    parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=[*PROBLEMS, *NARROW])
-    parser.add_argument("--rounds", type=int, nargs="+", default=ROUNDS)
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    parser.add_argument("--more", action="store_true", help="Fed-HT, FedIter-HT and SSFL too")
-    parser.add_argument("--table", action="store_true", help="print the table of --out, and end")
-    settings = parser.parse_args()
+    data: dict[str, Any] = {"type": Path, "default": os.environ.get("FLWR_FCO_DATA")}
+    settings = options_of(
+        __doc__,
+        "one small network and two cells",
+        out={"type": Path, "help": "gets one line of JSON for each result, and is gone on with"},
+        data=data | {"help": "folder of mnist/, cifar10/"},
+        problems={"nargs": "+", "default": list(PROBLEMS), "choices": [*PROBLEMS, *NARROW]},
+        rounds={"type": int, "nargs": "+", "default": ROUNDS},
+        seeds={"type": int, "nargs": "+", "default": SEEDS},
+        more={"action": "store_true", "help": "Fed-HT, FedIter-HT and SSFL too"},
+        table={"action": "store_true", "help": "print the table of --out, and end"},
+    )
     torch.set_num_threads(1)
     known = settings.out is not None and settings.out.exists()
     results = [json.loads(line) for line in settings.out.read_text().splitlines()] if known else []
@@ -464,9 +419,7 @@ def main() -> None:
         grid: Any = [(12, "cancer small", "sgd", 0)]
     else:
         grid = itertools.product(settings.rounds, settings.problems, ("sgd", "adam"), settings.seeds)
-    done = {
-        (row["rounds"], row["problem"], row["optimizer"], row["seed"], row["way"], row["density"]) for row in results
-    }
+    done = {tuple(row[name] for name in NAMES) for row in results}
     for rounds, problem, optimizer, seed in () if settings.table else grid:
         densities = DENSITIES[:2] if settings.quick else DENSITIES
         try:

@@ -15,7 +15,6 @@ of them; medians. Then rounds with 1,000 and 1,000,000 known clients, 100 of the
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ import platform
 import statistics
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -35,7 +35,22 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import flwr
 import numba
 import numpy as np
-from lasso_rounds import BATCH, NODES, OPTIONS, RATE, SAMPLE, STRENGTH, load, start_arrays
+from shared import (
+    BATCH,
+    NODES,
+    OPTIONS,
+    RATE,
+    SAMPLE,
+    STRENGTH,
+    Marks,
+    cpu_seconds,
+    federate,
+    holding,
+    load,
+    options_of,
+    partition,
+    start_arrays,
+)
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
@@ -49,36 +64,21 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.server.run import Run
-from flwr_fco.simulation import InProcessGrid, Processes, RayActors, simulate, warmup
+from flwr_fco.simulation import InProcessGrid, Processes, RayActors, warmup
 from flwr_fco.strategies import Epochs, FedDualAvg, Steps
+from tools.local_superlink import descendants
 
 STORED = Path(__file__).with_suffix(".json")
 #: By how much a ratio may be worse than the stored one.
 TOLERANCE = 1.3
 #: What the parts of a round are called.
 PARTS = {Run: ("open_round", "close_round"), Mail: ("exchange",), InProcessGrid: ("exchange",)}
-_TICK = os.sysconf("SC_CLK_TCK")
 
 
 def tree_seconds() -> float:
     """Return the CPU seconds of this process, its descendants, and those of them that have ended."""
-    children: dict[int, list[int]] = {}
-    seconds: dict[int, float] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            children.setdefault(int(fields[1]), []).append(int(name))
-            seconds[int(name)] = sum(map(int, fields[11:15])) / _TICK
     # The clock of this process itself is finer than the ticks.
-    found, waiting = time.process_time(), list(children.get(os.getpid(), ()))
-    while waiting:
-        process = waiting.pop()
-        found += seconds[process]
-        waiting += children.get(process, [])
-    return found
+    return time.process_time() + cpu_seconds(descendants(os.getpid()))
 
 
 def bare_loop(objectives: list[LeastSquares], rounds: int) -> None:
@@ -101,8 +101,7 @@ def bare_loop(objectives: list[LeastSquares], rounds: int) -> None:
 
 def run(rounds: int, app, **options) -> None:
     """Simulate FedDualAvg on LASSO I."""
-    given = {"num_nodes": NODES, "num_rounds": rounds, "initial_arrays": start_arrays(1024), "progress": False}
-    simulate(FedDualAvg(**OPTIONS), app, **given, **options)
+    federate(FedDualAvg(**OPTIONS), app, rounds, start_arrays(1024), nodes=NODES, **options)
 
 
 def passing(message, context, call_next):
@@ -126,40 +125,25 @@ def measured(cases: dict[str, Callable[[int], object]], rounds: int, runs: int) 
     return {name: tuple(statistics.median(pair[i] for pair in own) for i in (0, 1)) for name, own in found.items()}
 
 
-def flower_round(clients: int, d: int, rounds: int) -> tuple[float, float, float]:
-    """Return what :func:`one_step` does, of Flower's Ray simulation; its server's process is not told apart."""
-    options = {"regularizer": L1(1e-3), "client_lr": 1e-5, "work": Steps(1, batch_size=10), "fraction_evaluate": 0.0}
-    found = flower_simulation(rounds, FedDualAvg(**options), client_app(small_shard(d)), clients, start_arrays(d), 1)
-    return found[0], float("nan"), found[1]
-
-
-def flower_simulation(
-    rounds: int,
-    strategy=None,
-    clients=None,
-    nodes: int = NODES,
-    start=None,
-    warm: int = 12,
-) -> tuple[float, float]:
+def flower_simulation(rounds: int, strategy, clients, nodes: int, start, warm: int) -> list[float]:
     """Return CPU and wall milliseconds a round of Flower's Ray simulation, without its start."""
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
-    stamps: list[tuple[float, float]] = []
-    app = ServerApp()
-    strategy, clients = strategy or FedDualAvg(**OPTIONS), clients or client_app(load)
+    marks, app = Marks(tree_seconds, time.perf_counter), ServerApp()
 
     @app.main()
     def main(grid, context):
-        def callback(number, arrays, metrics):
-            if number in (warm, warm + rounds):
-                stamps.append((tree_seconds(), time.perf_counter()))
-
-        strategy.start(grid, start or start_arrays(1024), warm + rounds, callbacks=[callback])
+        strategy.start(grid, start, warm + rounds, callbacks=[marks])
 
     resources = {"client_resources": {"num_cpus": 1}, "init_args": {"include_dashboard": False}}
     run_simulation(server_app=app, client_app=clients, num_supernodes=nodes, backend_config=resources)
-    return tuple((stamps[1][i] - stamps[0][i]) / rounds * 1e3 for i in (0, 1))
+    return a_round(marks, warm, rounds)
+
+
+def a_round(marks: Marks, warm: int, rounds: int) -> list[float]:
+    """Return the mean milliseconds of the rounds after the first ones."""
+    return [(end - begin) / rounds * 1e3 for begin, end in zip(marks[warm - 1], marks[-1], strict=True)]
 
 
 def known_clients(number: int, rounds: int) -> tuple[float, float]:
@@ -169,65 +153,41 @@ def known_clients(number: int, rounds: int) -> tuple[float, float]:
     """
     loading = 0.0
 
-    def shard(context):
+    def shard(context) -> LeastSquares:
         nonlocal loading
         began = time.process_time()
-        features = np.random.default_rng(int(context.node_config["partition-id"])).normal(size=(20, 200))
-        objective = LeastSquares(features, features[:, 0])
+        objective = shard_of(20, 200)(context)
         loading += time.process_time() - began
         return objective
 
-    marks: list[tuple[float, float]] = []
-    strategy = FedDualAvg(
-        regularizer=L1(1e-3),
-        client_lr=1e-4,
-        work=Epochs(1, batch_size=10),
-        fraction_train=100 / number,
-        fraction_evaluate=0.0,
-    )
-    simulate(
-        strategy,
-        client_app(shard),
-        num_nodes=number,
-        num_rounds=rounds,
-        initial_arrays={"coefficients": np.zeros(200), "intercept": np.zeros(1)},
-        callbacks=[lambda *_: marks.append((time.process_time(), loading))],
-        progress=False,
-    )
+    marks = Marks(time.process_time, lambda: loading)
+    strategy = our_strategy(Epochs(1, batch_size=10), 1e-4, fraction_train=100 / number)
+    federate(strategy, client_app(shard), rounds, start_arrays(200), nodes=number, callbacks=[marks])
     # The first half of the rounds has met most of a thousand clients.
-    whole, data = np.median(np.diff(marks, axis=0)[rounds // 2 :], axis=0) * 1e3
-    return float(whole), float(data)
+    whole, data = marks.milliseconds(first=rounds // 2)
+    return whole, data
 
 
-def small_shard(d: int) -> Callable[..., LeastSquares]:
-    """Return a load_objective of 10 rows of `d` features."""
+def our_strategy(work, client_lr: float, **options) -> FedDualAvg:
+    return FedDualAvg(regularizer=L1(1e-3), client_lr=client_lr, work=work, fraction_evaluate=0.0, **options)
+
+
+def shard_of(rows: int, d: int) -> Callable[..., LeastSquares]:
+    """Return a load_objective of some rows of `d` features."""
 
     def load_rows(context):
-        features = np.random.default_rng(int(context.node_config["partition-id"])).normal(size=(10, d))
+        features = np.random.default_rng(partition(context)).normal(size=(rows, d))
         return LeastSquares(features, features[:, 0])
 
     return load_rows
 
 
-def one_step(clients: int, d: int, rounds: int, **options) -> tuple[float, float, float]:
+def one_step(clients: int, d: int, rounds: int, **options) -> list[float]:
     """Return milliseconds a round in which every client takes one step: CPU of all, of the server's process, wall."""
-    marks: list[tuple[float, float, float]] = []
-
-    def mark(number, *_):
-        if number in (2, rounds + 2):
-            marks.append((tree_seconds(), time.process_time(), time.perf_counter()))
-
-    simulate(
-        FedDualAvg(regularizer=L1(1e-3), client_lr=1e-5, work=Steps(1, batch_size=10), fraction_evaluate=0.0),
-        client_app(small_shard(d)),
-        num_nodes=clients,
-        num_rounds=rounds + 2,
-        initial_arrays=start_arrays(d),
-        callbacks=[mark],
-        progress=False,
-        **options,
-    )
-    return tuple((end - begin) / rounds * 1e3 for begin, end in zip(*marks, strict=True))
+    strategy, app = our_strategy(Steps(1, batch_size=10), 1e-5), client_app(shard_of(10, d))
+    marks = Marks(tree_seconds, time.process_time, time.perf_counter)
+    federate(strategy, app, rounds + 2, start_arrays(d), nodes=clients, callbacks=[marks], **options)
+    return a_round(marks, 2, rounds)
 
 
 def many_clients(clients: int, d: int, rounds: int, engines: dict[str, Any], ray: bool) -> dict[str, float]:
@@ -235,7 +195,10 @@ def many_clients(clients: int, d: int, rounds: int, engines: dict[str, Any], ray
     found = {"in process": one_step(clients, d, rounds)}
     found |= {name: one_step(clients, d, rounds, engine=engine) for name, engine in engines.items()}
     if ray:
-        found["Flower's Ray simulation"] = flower_round(clients, d, 2)
+        given = our_strategy(Steps(1, batch_size=10), 1e-5), client_app(shard_of(10, d)), clients, start_arrays(d)
+        cpu, wall = flower_simulation(2, *given, warm=1)
+        # Its server's process is not told apart.
+        found["Flower's Ray simulation"] = [cpu, float("nan"), wall]
     print(f"\n{f'{clients:,} clients, d = {d:,}, a client':42} {'CPU us':>8} {'server CPU us':>14} {'wall us':>8}")
     for name, row in found.items():
         print(f"{name:42} {row[0] / clients * 1e3:8.0f} {row[1] / clients * 1e3:14.1f} {row[2] / clients * 1e3:8.0f}")
@@ -246,29 +209,16 @@ def many_clients(clients: int, d: int, rounds: int, engines: dict[str, Any], ray
 def slow_clients(clients: int, rounds: int, workers: Any) -> None:
     """Print what two workers make of clients of a fifth of a second of NumPy."""
 
-    def load_large(context):
-        rng = np.random.default_rng(int(context.node_config["partition-id"]))
-        features = rng.normal(size=(2_000, 500))
-        return LeastSquares(features, features[:, 0])
+    def timed(**options) -> list[float]:
+        marks, strategy = Marks(tree_seconds, time.perf_counter), our_strategy(Steps(800, batch_size=None), 1e-4)
+        app = client_app(shard_of(2_000, 500))
+        federate(strategy, app, rounds + 1, start_arrays(500), nodes=clients, callbacks=[marks], **options)
+        return a_round(marks, 1, rounds)
 
-    def seconds(**options) -> list[float]:
-        marks: list[tuple[float, float]] = []
-        simulate(
-            FedDualAvg(regularizer=L1(1e-3), client_lr=1e-4, work=Steps(800, batch_size=None), fraction_evaluate=0.0),
-            client_app(load_large),
-            num_nodes=clients,
-            num_rounds=rounds + 1,
-            initial_arrays=start_arrays(500),
-            callbacks=[lambda *_: marks.append((tree_seconds(), time.perf_counter()))],
-            progress=False,
-            **options,
-        )
-        return [(marks[-1][i] - marks[0][i]) / rounds for i in (0, 1)]
-
-    here, there = seconds(), seconds(engine=workers)
+    here, there = timed(), timed(engine=workers)
     print(
-        f"\n{clients} clients of {here[0] / clients:.2f} s: 2 workers take {there[0] / here[0]:.2f} times the CPU of "
-        f"one process, and {there[1] / (here[1] / 2):.2f} times half of its wall time"
+        f"\n{clients} clients of {here[0] / clients / 1e3:.2f} s: 2 workers take {there[0] / here[0]:.2f} times the "
+        f"CPU of one process, and {there[1] / (here[1] / 2):.2f} times half of its wall time"
     )
 
 
@@ -343,11 +293,8 @@ def pictures(file: str) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for flag in ("quick", "ray", "store", "compare"):
-        parser.add_argument(f"--{flag}", action="store_true")
-    parser.add_argument("--pictures", metavar="FILE")
-    arguments = parser.parse_args()
+    flags = {name: {"action": "store_true"} for name in ("ray", "store", "compare")}
+    arguments = options_of(__doc__, pictures={"metavar": "FILE"}, **flags)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     warmup()
     if arguments.pictures:
@@ -360,12 +307,11 @@ def main() -> None:
         compare(arguments, engines)
 
 
-def compare(arguments: argparse.Namespace, engines: dict[str, Any]) -> None:
+def compare(arguments: Namespace, engines: dict[str, Any]) -> None:
     """Measure all cases, and print, store or compare them."""
     rounds, runs = (30, 1) if arguments.quick else (200, 7)
     objectives = lasso("I").objectives()
-    here, there = client_app(lambda c: objectives[int(c.node_config["partition-id"])]), client_app(load)
-    mods = client_app(lambda c: objectives[int(c.node_config["partition-id"])], mods=[passing])
+    here, mods, there = holding(objectives), holding(objectives, mods=[passing]), client_app(load)
     cases: dict[str, Callable[[int], object]] = {
         "bare compiled loop": lambda n: bare_loop(objectives, n),
         "in process": lambda n: run(n, here),
@@ -376,7 +322,8 @@ def compare(arguments: argparse.Namespace, engines: dict[str, Any]) -> None:
     cases |= {name: partial(run, app=there, engine=engine) for name, engine in engines.items()}
     found = measured(cases, rounds, runs)
     if arguments.ray:
-        found["Flower's Ray simulation"] = flower_simulation(10 if arguments.quick else 40)
+        given = FedDualAvg(**OPTIONS), there, NODES, start_arrays(1024)
+        found["Flower's Ray simulation"] = flower_simulation(10 if arguments.quick else 40, *given, warm=12)
     versions = f"flwr {flwr.__version__}, NumPy {np.__version__}, numba {numba.__version__}"
     print(f"Python {platform.python_version()}, {versions}, {os.cpu_count()} cores, load {load_average:.1f}\n")
     base = found["bare compiled loop"][0]

@@ -10,11 +10,9 @@ memory the most that the process had. Beside Flower's FedAvg with a training loo
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import resource
-import statistics
 import subprocess
 import sys
 import time
@@ -28,11 +26,12 @@ except ImportError:
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
+from shared import Marks, federate, middles, options_of, partition, print_head, print_row
 from torch import nn
 from torch.nn import functional
 
 import flwr_fco.torch
-from flwr_fco import L1, FedDualAvg, simulate
+from flwr_fco import L1, FedDualAvg
 from flwr_fco.strategies import Bounds, Density
 
 WAYS = ("FedAvg", "unmodified", "own loop")
@@ -56,7 +55,7 @@ def run(way: str, widths: tuple[int, ...], rounds: int, steps: int) -> dict[str,
             optimizer.step()
 
     def train(message: Message, context: Context) -> Message:
-        model, node = network(), int(context.node_config["partition-id"])
+        model, node = network(), partition(context)
         if way == "own loop":
             with flwr_fco.torch.local_training(message, context, model) as training:
                 fit(model, node, training.optimizer)
@@ -77,26 +76,15 @@ def run(way: str, widths: tuple[int, ...], rounds: int, steps: int) -> dict[str,
         strategy = FedDualAvg(
             regularizer=L1(1e-4), client_lr=0.01, bounds=Bounds(own_loops=True), fraction_evaluate=0.0
         )
-    ends: list[float] = []
-    simulate(
-        strategy,
-        app,
-        num_nodes=NODES,
-        num_rounds=rounds,
-        initial_arrays=ArrayRecord(network().state_dict()),
-        evaluate_fn=lambda number, arrays: ends.append(time.process_time()),
-        progress=False,
-    )
-    cpu = [end - begin for begin, end in itertools.pairwise(ends[1:])]
-    return {"cpu": statistics.median(cpu), "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}
+    ends = Marks(time.process_time)
+    federate(strategy, app, rounds, ArrayRecord(network().state_dict()), nodes=NODES, evaluate_fn=ends)
+    (cpu,) = ends.milliseconds(first=1)
+    return {"cpu": cpu / 1e3, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="a small network, three rounds")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--only", choices=WAYS, help="one of them, in this process")
-    given = parser.parse_args()
+    only = {"choices": WAYS, "help": "one of them, in this process"}
+    given = options_of(__doc__, "a small network, three rounds", turns={"type": int, "default": 3}, only=only)
     widths, rounds, steps = ((64, 64), 3, 2) if given.quick else ((2900, 2600), 5, 10)
     if given.only:
         print(json.dumps(run(given.only, widths, rounds, steps)))
@@ -107,12 +95,10 @@ def main() -> None:
             command = [sys.executable, __file__, "--only", way, *(["--quick"] if given.quick else [])]
             told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
             found[way].append(json.loads(told.splitlines()[-1]))
-    middle = {way: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for way, rows in found.items()}
-    print("| | CPU seconds a round | of FedAvg's | GB | of FedAvg's |")
-    print("|---|---|---|---|---|")
+    middle = {way: middles(rows) for way, rows in found.items()}
+    print_head("", "CPU seconds a round", "of FedAvg's", "GB", "of FedAvg's")
     for way, own in middle.items():
-        ratios = {key: own[key] / middle["FedAvg"][key] for key in own}
-        print(f"| {way} | {own['cpu']:.2f} | {ratios['cpu']:.2f} | {own['memory']:.2f} | {ratios['memory']:.2f} |")
+        print_row(way, *(f"{part:.2f}" for key in own for part in (own[key], own[key] / middle["FedAvg"][key])))
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ several runs in turn. Also the gradient beside the two matrix products that it n
 
 from __future__ import annotations
 
-import argparse
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.optimize
+from shared import by_turns, options_of, print_head, print_row
 from threadpoolctl import threadpool_limits
 
 from flwr_fco.engines import Minimise
@@ -46,14 +45,9 @@ def images(directory: Path | None, rows: int) -> MultinomialLogistic:
 
 
 def least(functions: dict[str, Callable[[], Any]], repeats: int) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return the least CPU seconds of each, run in turn, so that a busy machine is as busy for all."""
-    seconds, results = dict.fromkeys(functions, np.inf), {}
-    for _ in range(repeats):
-        for name, function in functions.items():
-            began = time.process_time()
-            results[name] = function()
-            seconds[name] = min(seconds[name], time.process_time() - began)
-    return seconds, results
+    """Return the least CPU seconds of each, and what it returns."""
+    seconds, results = by_turns(functions, repeats)
+    return {name: min(own) for name, own in seconds.items()}, results
 
 
 class Enough(Exception):
@@ -83,14 +77,10 @@ def scipy_lbfgsb(objective: MultinomialLogistic) -> tuple[np.ndarray, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="directory of MNIST's IDX files")
-    parser.add_argument("--rows", type=int, default=7500)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--quick", action="store_true")
-    options = parser.parse_args()
+    counts = {name: {"type": int, "default": count} for name, count in (("rows", 7500), ("repeats", 3))}
+    options = options_of(__doc__, data={"type": Path, "help": "directory of MNIST's IDX files"}, **counts)
     if not options.quick and options.data is None:
-        parser.error("give --data DIRECTORY, or --quick")
+        raise SystemExit("give --data DIRECTORY, or --quick")
     objective = images(None if options.quick else options.data, options.rows)
     features, size = objective.features, objective.layout.size
     w = np.random.default_rng(0).standard_normal(size) * 0.01
@@ -111,15 +101,15 @@ def main() -> None:
             runs[engine] = lambda work=work: minimise(objective, work)  # type: ignore[misc]
         seconds, results = least(runs, 1 if options.quick else options.repeats)
     first = seconds["SciPy L-BFGS-B, 1e-7"]
-    print("| engine | CPU seconds | times as fast as SciPy to 1e-7 | gradient norm | gradients | Hessian products |")
-    print("|---|---|---|---|---|---|")
+    faster = "times as fast as SciPy to 1e-7"
+    print_head("engine", "CPU seconds", faster, "gradient norm", "gradients", "Hessian products")
     for name, found in results.items():
         if isinstance(found, Minimum):
             point, count, products = found.point, found.gradient_evaluations, found.hessian_products
         else:
             (point, count), products = found, 0
         norm = float(np.linalg.norm(objective.gradient(point)))
-        print(f"| {name} | {seconds[name]:.2f} | {first / seconds[name]:.2f} | {norm:.1e} | {count} | {products} |")
+        print_row(name, f"{seconds[name]:.2f}", f"{first / seconds[name]:.2f}", f"{norm:.1e}", count, products)
     default = fastest_engine(local_problem(objective))
     print(f"\nThe default is {default}, the fastest is {min(ENGINES, key=seconds.__getitem__)}.")
 

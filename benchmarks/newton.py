@@ -18,7 +18,6 @@ process.
 
 from __future__ import annotations
 
-import argparse
 import math
 import subprocess
 import sys
@@ -31,16 +30,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.sparse import hstack
 from scipy.sparse import random as random_sparse
+from shared import federate, options_of, print_head, print_row
 from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.models import read_npy
 from flwr_fco.objectives import Logistic, MultinomialLogistic
 from flwr_fco.objectives.design import stacked
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedNewton, Strengths
 
 TOLERANCE, MOST_ROUNDS, MOST_TIMES = 1e-8, 20, 1.3
@@ -185,14 +183,7 @@ def solved(problem: Problem, rounds: int, **options: Any) -> tuple[dict[str, flo
     options = {"tolerance": TOLERANCE, **options}
     strategy = FedNewton(regularizer=L1(problem.strength), fraction_evaluate=0.0, **options)
     began = time.perf_counter()
-    result = simulate(
-        strategy,
-        client_app(lambda context: problem.sites[int(context.node_config["partition-id"])]),
-        num_nodes=len(problem.sites),
-        num_rounds=rounds,
-        initial_arrays={name: np.zeros(shape) for name, shape in layout.shapes.items()},
-        progress=False,
-    )
+    result = federate(strategy, problem.sites, rounds, {name: np.zeros(shape) for name, shape in layout.shapes.items()})
     seconds, history = time.perf_counter() - began, list(result.train_metrics_clientapp.values())
     numbers: dict[str, Any] = dict(history[-1])
     for name in ("bytes-up", "bytes-down"):
@@ -234,15 +225,13 @@ def restarted_fista(problem: Problem, best: float) -> int:
 
 def main() -> None:
     """Print a line a problem; an error if a bar is not met."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="breast cancer only, and no run without blocks")
-    parser.add_argument("--data", type=Path, help="folder with the files of ISLP")
-    given = parser.parse_args()
+    data = {"type": Path, "help": "folder with the files of ISLP"}
+    given = options_of(__doc__, "breast cancer only, and no run without blocks", data=data)
     makers: list[Any] = [breast_cancer] if given.quick else [breast_cancer, digits, wide, sparse]
     if given.data is not None:
         makers.append(lambda: tumours(given.data))
-    print("| problem | rounds | gap | up, a site | down | seconds | without blocks: rounds | centralised FISTA |")
-    print("|---|---|---|---|---|---|---|---|")
+    last = ("seconds", "without blocks: rounds", "centralised FISTA")
+    print_head("problem", "rounds", "gap", "up, a site", "down", *last)
     missed = []
     for problem in (each for make in makers for each in make()):
         numbers, seconds = solved(problem, 60)
@@ -252,12 +241,9 @@ def main() -> None:
             fista = restarted_fista(problem, numbers["objective"])
             if first_order["rounds"] > MOST_TIMES * fista:
                 missed.append(f"{problem.name}: {first_order['rounds']} rounds without blocks, FISTA takes {fista}")
-        print(
-            f"| {problem.name} | {numbers['rounds']} | {numbers['duality-gap']:.1e} | "
-            f"{numbers['bytes-up'] / 1e3:,.0f} kB | {numbers['bytes-down'] / 1e3:,.0f} kB | {seconds:.2f} | "
-            f"{first_order['rounds']:g} | {fista:g} |",
-            flush=True,
-        )
+        sizes = (f"{numbers[way] / 1e3:,.0f} kB" for way in ("bytes-up", "bytes-down"))
+        counts = (f"{seconds:.2f}", f"{first_order['rounds']:g}", f"{fista:g}")
+        print_row(problem.name, numbers["rounds"], f"{numbers['duality-gap']:.1e}", *sizes, *counts)
         if not numbers["duality-gap"] <= TOLERANCE or numbers["rounds"] > problem.most_rounds:
             missed.append(f"{problem.name}: a gap of {numbers['duality-gap']:.1e} after {numbers['rounds']} rounds")
         if problem.oracle and numbers["objective"] > scikit_learns(problem) + TOLERANCE:

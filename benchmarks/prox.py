@@ -9,13 +9,14 @@ where an implementation takes one. Compare ratios: 'x copy' is the time over tha
 
 from __future__ import annotations
 
-import argparse
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
+from shared import options_of
 from threadpoolctl import threadpool_limits
 
 from flwr_fco.regularizers import (
@@ -79,67 +80,45 @@ def singular_numpy(v, threshold):
     return (left * np.maximum(values - threshold, 0.0)) @ right
 
 
+def theirs(name: str, *arguments: Any, **options: Any) -> Callable[[Any], Any]:
+    """Return what makes pyproximal's operator, which need not be installed."""
+    return lambda package: getattr(package, name)(*arguments, **options)
+
+
 def foreign(make: Callable[[Any], Any], v) -> Call | None:
     """Return a call of pyproximal's operator on the vector, None without pyproximal."""
-    if pyproximal is None:
-        return None
-    operator = make(pyproximal)
-    flat = v.reshape(-1)
-    return lambda: operator.prox(flat, 1.0)
+    return None if pyproximal is None else partial(make(pyproximal).prox, v.reshape(-1), 1.0)
 
 
 def vector_rows(n: int, v):
     """Yield (name, regularizer, NumPy's way or None, pyproximal's operator or None, target ratio or None)."""
     weights = np.abs(np.random.default_rng(1).normal(size=n))
-    one_norm = float(np.abs(v).sum())
-    yield "l1", L1(0.7), lambda: soft_numpy(v, 0.7), lambda p: p.L1(sigma=0.7), 1.5
+    one_norm, radius = float(np.abs(v).sum()), float(np.linalg.norm(v)) / 2
+    scaled, few = 0.7 * weights, n <= 100_000
+    yield "l1", L1(0.7), lambda: soft_numpy(v, 0.7), theirs("L1", sigma=0.7), 1.5
     yield "l1 in a box", L1(0.7, bound=1.0), lambda: np.clip(soft_numpy(v, 0.7), -1, 1), None, 1.5
-    yield (
-        "l1 weighted",
-        L1(0.7, weights=weights),
-        lambda: soft_numpy(v, 0.7 * weights),
-        lambda p: p.L1(0.7 * weights),
-        2.2,
-    )
-    yield "l2 squared", L2Squared(0.7), lambda: v / 1.7, lambda p: p.L2(sigma=0.7), 1.5
+    yield "l1 weighted", L1(0.7, weights=weights), lambda: soft_numpy(v, 0.7 * weights), theirs("L1", scaled), 2.2
+    yield "l2 squared", L2Squared(0.7), lambda: v / 1.7, theirs("L2", sigma=0.7), 1.5
     yield "elastic net", ElasticNet(0.7), lambda: soft_numpy(v, 0.35) / 1.35, None, 1.5
-    yield "box", Box(-1.0, 0.5), lambda: np.clip(v, -1.0, 0.5), lambda p: p.Box(-1.0, 0.5), 1.5
-    yield "non-negative", NonNegative(), lambda: np.maximum(v, 0.0), lambda p: p.Box(lower=0.0), 1.5
-    yield "l2", L2(0.7), lambda: v * max(1 - 0.7 / np.linalg.norm(v), 0), lambda p: p.Euclidean(sigma=0.7), None
-    radius = float(np.linalg.norm(v)) / 2
-    yield (
-        "l2 ball",
-        L2Ball(radius),
-        lambda: v * (radius / np.linalg.norm(v)),
-        lambda p: p.EuclideanBall(0.0, radius),
-        None,
-    )
+    yield "box", Box(-1.0, 0.5), lambda: np.clip(v, -1.0, 0.5), theirs("Box", -1.0, 0.5), 1.5
+    yield "non-negative", NonNegative(), lambda: np.maximum(v, 0.0), theirs("Box", lower=0.0), 1.5
+    yield "l2", L2(0.7), lambda: v * max(1 - 0.7 / np.linalg.norm(v), 0), theirs("Euclidean", sigma=0.7), None
+    ball = theirs("EuclideanBall", 0.0, radius)
+    yield "l2 ball", L2Ball(radius), lambda: v * (radius / np.linalg.norm(v)), ball, None
     for share in (0.001, 0.1, 0.5):
-        radius = share * one_norm
-        yield (
-            f"l1 ball, radius {share:g} ||v||_1",
-            L1Ball(radius),
-            lambda radius=radius: ball_numpy(v, radius),
-            (lambda p, radius=radius: p.L1Ball(n, radius)) if n <= 100_000 else None,
-            5.0,
-        )
+        name, own = f"l1 ball, radius {share:g} ||v||_1", share * one_norm
+        yield name, L1Ball(own), partial(ball_numpy, v, own), theirs("L1Ball", n, own) if few else None, 5.0
     yield "l1 ball, v inside", L1Ball(2 * one_norm), lambda: ball_numpy(v, one_norm / 2), None, 5.0
-    for radius in (1.0, 0.1 * one_norm):
-        yield (
-            f"simplex, radius {radius:.3g}",
-            Simplex(radius),
-            lambda radius=radius: simplex_numpy(v, radius),
-            (lambda p, radius=radius: p.Simplex(n, radius)) if n <= 100_000 else None,
-            5.0,
-        )
+    for own in (1.0, 0.1 * one_norm):
+        name, other = f"simplex, radius {own:.3g}", theirs("Simplex", n, own) if few else None
+        yield name, Simplex(own), partial(simplex_numpy, v, own), other, 5.0
     yield "l1 ball weighted", L1Ball(0.1 * one_norm, weights=weights), None, None, None
     strength = 0.1 * one_norm
     yield "l infinity", LInfinity(strength), lambda: v - ball_numpy(v, strength), None, None
-    groups = np.arange(n) // 10
-    yield "group lasso, groups of 10", GroupLasso(0.3, groups=groups), None, None, None
-    yield "total variation", TotalVariation(1.0), None, (lambda p: p.TV((n,), sigma=1.0)) if n <= 1000 else None, None
+    yield "group lasso, groups of 10", GroupLasso(0.3, groups=np.arange(n) // 10), None, None, None
+    yield "total variation", TotalVariation(1.0), None, theirs("TV", (n,), sigma=1.0) if n <= 1000 else None, None
     yield "fused lasso", FusedLasso(0.3, 1.0), None, None, None
-    yield "hard sparsity, 1 %", HardSparsity(max(1, n // 100)), None, lambda p: p.L0Ball(max(1, n // 100)), None
+    yield "hard sparsity, 1 %", HardSparsity(max(1, n // 100)), None, theirs("L0Ball", max(1, n // 100)), None
 
 
 def low_rank(m: int, n: int, rank: int):
@@ -152,32 +131,17 @@ def matrix_rows(m: int, n: int):
     """Yield (name, matrix, regularizer, NumPy's way, pyproximal's operator)."""
     v = low_rank(m, n, 5)
     values = np.linalg.svd(v, compute_uv=False)
-    for label, threshold in (
-        ("rank 5", 0.5 * (values[4] + values[5])),
-        ("half the rank", float(np.median(values))),
-        ("full rank, tiny step", 1e-9),
-    ):
-        yield (
-            f"nuclear, {label}",
-            v,
-            Nuclear(threshold),
-            lambda threshold=threshold: singular_numpy(v, threshold),
-            lambda p, threshold=threshold: p.Nuclear((m, n), threshold),
-        )
+    middle = 0.5 * (values[4] + values[5])
+    for label, threshold in {
+        "rank 5": middle,
+        "half the rank": np.median(values),
+        "full rank, tiny step": 1e-9,
+    }.items():
+        numpys, other = partial(singular_numpy, v, threshold), theirs("Nuclear", (m, n), threshold)
+        yield f"nuclear, {label}", v, Nuclear(float(threshold)), numpys, other
     radius = 0.5 * float(values.sum())
-    yield "nuclear ball", v, NuclearBall(radius), None, lambda p: p.NuclearBall((m, n), radius)
+    yield "nuclear ball", v, NuclearBall(radius), None, theirs("NuclearBall", (m, n), radius)
     yield "spectral ball", v, SpectralBall(0.5 * values[0]), None, None
-
-
-def line(
-    name: str, ours: float, copy: float, numpy_way: float | None, other: float | None, target: float | None
-) -> str:
-    ratio = ours / copy
-    verdict = "" if target is None else ("ok" if ratio <= target else "OVER") + f" ({target:g})"
-    numpy_text = f"{numpy_way / ours:8.1f}x" if numpy_way is not None else "       - "
-    other_text = f"{other / ours:8.1f}x" if other is not None else "       - "
-    slower = "" if other is None or other >= ours else f"slower than pyproximal {ours / other:.1f}x"
-    return f"{name:34s} {1e3 * ours:10.4f} {ratio:9.2f} {verdict:>10s} {numpy_text} {other_text}  {slower}"
 
 
 HEADER = (
@@ -191,16 +155,17 @@ def measure(regularizer: Regularizer, v, numpy_way, other, target, name: str, bu
     copies = [median_time(lambda: np.copyto(out, v), budget / 4)]
     ours = median_time(lambda: regularizer.prox(v, 1.0, out), budget)
     copies.append(median_time(lambda: np.copyto(out, v), budget / 4))
-    plain = median_time(numpy_way, budget) if numpy_way is not None else None
     call = foreign(other, v) if other is not None else None
-    theirs = median_time(call, budget) if call is not None else None
-    return line(name, ours, min(copies), plain, theirs, target)
+    plain, theirs = (None if way is None else median_time(way, budget) for way in (numpy_way, call))
+    ratio = ours / min(copies)
+    verdict = "" if target is None else ("ok" if ratio <= target else "OVER") + f" ({target:g})"
+    numpy_text, other_text = ("       - " if each is None else f"{each / ours:8.1f}x" for each in (plain, theirs))
+    slower = "" if theirs is None or theirs >= ours else f"slower than pyproximal {ours / theirs:.1f}x"
+    return f"{name:34s} {1e3 * ours:10.4f} {ratio:9.2f} {verdict:>10s} {numpy_text} {other_text}  {slower}"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="small sizes, seconds")
-    quick = parser.parse_args().quick
+    quick = options_of(__doc__, "small sizes, seconds").quick
     sizes = (1_000, 100_000) if quick else (1_000, 100_000, 10_000_000)
     shapes = ((32, 32), (200, 200)) if quick else ((32, 32), (200, 200), (600, 20), (1000, 1000))
     budget = 0.02 if quick else 0.5

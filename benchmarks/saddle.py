@@ -19,18 +19,16 @@ Times are this thread's on its core, medians over rounds that alternate: a busy 
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 
 import numpy as np
+from shared import federate, options_of
 from threadpoolctl import threadpool_limits
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.mirror_maps import Product, SimplexEntropy
 from flwr_fco.objectives import Objective, UniversalAdversarialLogistic
 from flwr_fco.regularizers import L1, Nuclear, PerParameter
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Arrays, FeDualEx, Steps
 from reproduction.data.saddle import low_rank_bilinear, matrix_games, sparse_bilinear
 
@@ -63,15 +61,7 @@ def compare(
     work = Steps(steps, batch_size=batch)
     strategy = FeDualEx(client_lr=1e-3, work=work, fraction_evaluate=0.0, **options)  # type: ignore[arg-type]
     bare()
-    simulate(
-        strategy,
-        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=len(objectives),
-        num_rounds=rounds + 1,
-        initial_arrays=start,
-        callbacks=[between],
-        progress=False,
-    )
+    federate(strategy, objectives, rounds + 1, start, callbacks=[between])
     # The first round compiles kernels or loads them.
     ours, theirs = 1e3 * np.median(grid[1:]), 1e3 * np.median(alone[1:])
     verdict = ("yes" if ours <= BAR * theirs else "no") if judged else "-"
@@ -123,9 +113,7 @@ def gathered(features: np.ndarray, batch: int, classes: int, queries: int, per_c
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds and clients, for continuous integration")
-    quick = parser.parse_args().quick
+    quick = options_of(__doc__, "few rounds and clients, for continuous integration").quick
     rounds, clients = (3, 20) if quick else (9, 100)
     rng = np.random.default_rng(0)
     box = PerParameter({"x": L1(0.1, bound=0.05), "y": L1(0.1, bound=0.05)})

@@ -11,13 +11,13 @@ Needs PyTorch.
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from flwr_fco.strategies import Bounds, Epochs
 
@@ -27,11 +27,12 @@ except ImportError:
     print("skipped: benchmarks/small_network.py needs PyTorch (pip install torch)")
     sys.exit(0)
 from flwr.app import ArrayRecord, Context, Message
+from shared import Marks, federate, options_of, partition
 from torch import nn
 from torch.nn import functional
 
 import flwr_fco.torch
-from flwr_fco import L1, FedDualAvg, client_app, simulate
+from flwr_fco import L1, FedDualAvg, client_app
 from flwr_fco.torch import TorchObjective
 
 BATCH, RATE = 8, 0.01
@@ -83,7 +84,7 @@ class Problem:
 
         @app.train()
         def train(message: Message, context: Context) -> Message:
-            client = int(context.node_config["partition-id"])
+            client = partition(context)
             with flwr_fco.torch.local_training(message, context, models[client]) as training:
                 self.train(models[client], client, training.optimizer)
             return training.reply({"num-examples": self.size})
@@ -92,46 +93,30 @@ class Problem:
 
     def objective(self, rounds: int, mark: Mark) -> None:
         def load(context: Context) -> TorchObjective:
-            client = int(context.node_config["partition-id"])
-            data = (self.images[client], self.labels[client])
-            return TorchObjective(
-                self.network(), lambda m, batch: functional.cross_entropy(m(batch[0]), batch[1]), data
-            )
+            data = (self.images[partition(context)], self.labels[partition(context)])
+            return TorchObjective(self.network(), lambda m, rows: functional.cross_entropy(m(rows[0]), rows[1]), data)
 
         self._simulate(client_app(load), rounds, mark)
 
     def _simulate(self, app: flwr_fco.torch.ClientApp, rounds: int, mark: Mark, **options: Any) -> None:
-        simulate(
-            FedDualAvg(
-                regularizer=L1(1e-5),
-                client_lr=RATE,
-                work=Epochs(1, batch_size=BATCH),
-                fraction_evaluate=0.0,
-                **options,
-            ),
-            app,
-            num_nodes=self.clients,
-            num_rounds=rounds,
-            initial_arrays=ArrayRecord(self.network().state_dict()),
-            callbacks=[mark],
-            progress=False,
-        )
+        work = Epochs(1, batch_size=BATCH)
+        strategy = FedDualAvg(regularizer=L1(1e-5), client_lr=RATE, work=work, fraction_evaluate=0.0, **options)
+        start = ArrayRecord(self.network().state_dict())
+        federate(strategy, app, rounds, start, nodes=self.clients, callbacks=[mark])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = options_of(__doc__).quick
     torch.set_num_threads(1)
     problem = Problem(2, 3) if quick else Problem(10, 53)
     ways = {"bare loop": problem.bare, "own loop": problem.own_loop, "TorchObjective": problem.objective}
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(2 if quick else 12):
         for name, way in ways.items():
-            marks: list[float] = []
-            way(4, lambda *_, marks=marks: marks.append(time.process_time()))
+            marks = Marks(time.process_time)
+            way(4, marks)
             # What happens once is before the first mark.
-            spent[name] += [after - before for before, after in itertools.pairwise(marks)]
+            spent[name] += np.diff(marks, axis=0).ravel().tolist()
     bare = statistics.median(spent["bare loop"])
     for name, seconds in spent.items():
         median = statistics.median(seconds)

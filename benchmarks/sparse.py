@@ -12,16 +12,15 @@ The bars are those of the issue that asked for this; a bar that is missed is mar
 
 from __future__ import annotations
 
-import argparse
 import logging
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from scipy.sparse import csr_array
+from shared import by_turns, options_of
 from threadpoolctl import threadpool_limits
 
 from flwr_fco import FedDualAvg
@@ -57,28 +56,14 @@ def rows_of(count: int, features: int, rng: np.random.Generator, zipf: bool) -> 
     return csr_array((values.ravel(), columns.ravel(), ends), shape=(count, features))
 
 
-def seconds(call: Callable[[], Any], times: int) -> float:
-    """Return the CPU time of a call."""
-    start = time.process_time()
-    for _ in range(times):
-        call()
-    return (time.process_time() - start) / times
-
-
 class Client:
     """One client with its shard, and a server that has just asked it."""
 
     def __init__(self, count: int, features: int, zipf: bool) -> None:
         rng = np.random.default_rng((count, features, zipf))
         self.objective = Logistic(rows_of(count, features, rng, zipf), rng.integers(0, 2, count))
-        self.strategy = FedDualAvg(
-            regularizer=L1(0.01),
-            client_lr=1e-6,
-            work=Epochs(1, batch_size=10),
-            fraction_evaluate=0.0,
-            min_train_nodes=1,
-            min_available_nodes=1,
-        )
+        one = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
+        self.strategy = FedDualAvg(regularizer=L1(0.01), client_lr=1e-6, work=Epochs(1, batch_size=10), **one)
         self.grid = InProcessGrid(client_app(lambda context: self.objective), 1)
         dual = rng.normal(scale=0.05, size=features)
         start = ArrayRecord({"coefficients": Array(dual), "intercept": Array(np.zeros(1))})
@@ -96,9 +81,8 @@ class Client:
         self.downlink = Downlink(plan, {"dual": self.own}, client_lr=1e-6, elapsed=0.3)
 
     def _asked(self, number: int) -> list[Any]:
-        return list(
-            self.strategy.configure_train(number, run_of(self.strategy).primal_arrays(), ConfigRecord(), self.grid)
-        )
+        arrays = run_of(self.strategy).primal_arrays()
+        return list(self.strategy.configure_train(number, arrays, ConfigRecord(), self.grid))
 
     def epoch(self) -> None:
         """Take an epoch of lazy steps."""
@@ -112,12 +96,9 @@ class Client:
 
 def compare(name: str, calls: dict[int, Callable[[], Any]], times: int, repetitions: int) -> tuple[float, str]:
     """Return the ratio of 1e6 to 1e4, and a line with the milliseconds of each size."""
-    found: dict[int, list[float]] = {size: [] for size in calls}
     for call in calls.values():
         call()
-    for _ in range(repetitions):
-        for size, call in calls.items():
-            found[size].append(seconds(call, times))
+    found, _ = by_turns(calls, repetitions, times)
     ratio = statistics.median(b / a for a, b in zip(found[10**4], found[10**6], strict=True))
     shown = "  ".join(f"1e{len(str(size)) - 1}: {1e3 * statistics.median(own):.3f}" for size, own in found.items())
     return ratio, f"{name:24} {shown} ms"
@@ -125,9 +106,7 @@ def compare(name: str, calls: dict[int, Callable[[], Any]], times: int, repetiti
 
 def main() -> int:
     """Print a table; return the number of bars that are missed."""
-    parser = argparse.ArgumentParser(description="A client with sparse features, as the model grows")
-    parser.add_argument("--quick", action="store_true")
-    quick = parser.parse_args().quick
+    quick = options_of(__doc__).quick
     logging.getLogger("flwr").setLevel(logging.ERROR)
     sizes, repetitions, missed = [10**4, 10**6] + ([] if quick else [10**7]), 5 if quick else 15, 0
     with threadpool_limits(1):

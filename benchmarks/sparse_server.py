@@ -13,7 +13,6 @@ status of the full run says so; in the quick mode, much of the time is the cache
 
 from __future__ import annotations
 
-import argparse
 import logging
 import resource
 import statistics
@@ -26,10 +25,11 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+from shared import Marks, by_turns, options_of
 from threadpoolctl import threadpool_limits
 
 from flwr_fco import FedDualAvg
-from flwr_fco.algorithms.contract.replies import mean_increment
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.regularizers import L1
@@ -47,52 +47,38 @@ def replies_of(count: int, size: int) -> list[RecordDict]:
     """Return replies of float32 increments, four different ones in turn."""
     rng = np.random.default_rng(0)
     shared = [flower.serialised(rng.standard_normal(size, dtype=np.float32)) for _ in range(4)]
-    return [
-        RecordDict(
-            {
-                "arrays": flower.filled(ArrayRecord, {"increment": shared[i % 4]}),
-                "metrics": MetricRecord({"num-examples": 10 + i, "local-steps": 5, "elapsed": 0.5}),
-            }
-        )
-        for i in range(count)
-    ]
+    arrays = [flower.filled(ArrayRecord, {"increment": shared[i % 4]}) for i in range(count)]
+    metrics = [MetricRecord({"num-examples": 10 + i, "local-steps": 5, "elapsed": 0.5}) for i in range(count)]
+    return [RecordDict({"arrays": one, "metrics": other}) for one, other in zip(arrays, metrics, strict=True)]
 
 
 def mean_of(replies: list[RecordDict], size: int) -> Any:
     """Return the mean as the server takes it."""
     layout = Layout.from_arrays({"w": np.empty(size, dtype=np.float32)})
-    shapes = {"increment": (size,)}
-    found = [
-        read_uplink(each, layout, shapes=shapes, wire_dtype="float32", weighted_by_key="num-examples")
-        for each in replies
-    ]
+    how = {"shapes": {"increment": (size,)}, "wire_dtype": "float32", "weighted_by_key": "num-examples"}
+    found = [read_uplink(each, layout, **how) for each in replies]
     total = sum(uplink.examples for uplink in found)
-    return mean_increment([own._replace(weight=own.examples / total) for own in found], normalize=True)[0]
+    return Mean()([own._replace(weight=own.examples / total) for own in found])[0]
 
 
 def compare_means(count: int, size: int, times: int) -> bool:
     """Print how the two means compare; return whether the bars are met."""
     replies = replies_of(count, size)
-    calls: list[Callable[[], Any]] = [
-        lambda: aggregate_arrayrecords(replies, "num-examples")["increment"].numpy(),
-        lambda: mean_of(replies, size),
-    ]
-    apart = float(np.abs(calls[0]() - calls[1]()).max())
-    seconds: list[list[float]] = [[], []]
-    for _ in range(times):
-        for call, own in zip(calls, seconds, strict=True):
-            began = time.process_time()
-            call()
-            own.append(time.process_time() - began)
+    calls: dict[str, Callable[[], Any]] = {
+        "Flower": lambda: aggregate_arrayrecords(replies, "num-examples")["increment"].numpy(),
+        "ours": lambda: mean_of(replies, size),
+    }
+    apart = float(np.abs(calls["Flower"]() - calls["ours"]()).max())
+    seconds = list(by_turns(calls, times)[0].values())
     peaks = []
-    for call in calls:
+    for call in calls.values():
         tracemalloc.start()
         call()
         peaks.append(tracemalloc.get_traced_memory()[1] / (8 * size))
         tracemalloc.stop()
     ratio = statistics.median(a / b for a, b in zip(*seconds, strict=True))
     met = ratio >= BARS["ratio"] and peaks[1] <= BARS["memory"]
-    flowers, ours = (statistics.median(own) for own in seconds)
+    flowers, ours = map(statistics.median, seconds)
     print(
         f"mean of {count:3d} replies of {size:.0e}: Flower {flowers:.3f} s, {peaks[0]:.1f} models; ours {ours:.3f} s, "
         f"{peaks[1]:.1f} models; {ratio:.1f} times as fast, {apart:.0e} apart{'' if met else '  below the bar'}"
@@ -106,12 +92,8 @@ def answering_app(size: int, count: int) -> ClientApp:
     places = np.sort(rng.choice(size, count, replace=False)).astype(np.int32)
     increment = SparseVector(places, rng.normal(size=count), size)
     arrays = {"increment": increment.values, "places:increment": places}
-    content = flower.packed(
-        {
-            "arrays": (ArrayRecord, arrays),
-            "metrics": (MetricRecord, {"num-examples": 10, "local-steps": 5, "elapsed": 0.5}),
-        }
-    )
+    metrics = {"num-examples": 10, "local-steps": 5, "elapsed": 0.5}
+    content = flower.packed({"arrays": (ArrayRecord, arrays), "metrics": (MetricRecord, metrics)})
 
     @app.train()
     def train(message: Message, context: Any) -> Message:
@@ -125,24 +107,17 @@ def answering_app(size: int, count: int) -> ClientApp:
 
 
 def server_round(cls: Any, size: int, count: int, rounds: int) -> float:
-    """Return the CPU seconds of a round."""
+    """Return the CPU milliseconds of a round."""
     own_options = {"tracker_start": "zero"} if cls is FedDAGT else {}
     strategy = cls(regularizer=L1(1e-4), client_lr=0.1, work=Steps(5), fraction_evaluate=0.0, **own_options)
-    grid, own = InProcessGrid(answering_app(size, count), 10), []
-
-    def note(number: int, arrays: ArrayRecord, metrics: MetricRecord) -> bool:
-        own.append(time.process_time())
-        return False
-
-    strategy.start(grid, ArrayRecord({"w": flower.serialised(np.zeros(size))}), rounds + 3, callbacks=[note])
-    return statistics.median(np.diff(own)[2:])
+    grid, marks = InProcessGrid(answering_app(size, count), 10), Marks(time.process_time)
+    strategy.start(grid, ArrayRecord({"w": flower.serialised(np.zeros(size))}), rounds + 3, callbacks=[marks])
+    return marks.milliseconds(first=2)[0]
 
 
 def main() -> int:
     """Run all and return 1 if a bar is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="smaller and fewer")
-    quick = parser.parse_args().quick
+    quick = options_of(__doc__, "smaller and fewer").quick
     logging.getLogger("flwr").setLevel(logging.ERROR)
     met = True
     with threadpool_limits(1):
@@ -152,7 +127,7 @@ def main() -> int:
             for cls in (FedDualAvg, FedDAGT):
                 spent = server_round(cls, size, 10_000, 8 if quick else 12)
                 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-                print(f"round of {cls.__name__} at {size:.0e}: {1e3 * spent:.1f} ms; peak {peak:.2f} GB")
+                print(f"round of {cls.__name__} at {size:.0e}: {spent:.1f} ms; peak {peak:.2f} GB")
     return int(not met and not quick)
 
 

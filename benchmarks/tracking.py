@@ -13,19 +13,18 @@ something. Both are medians over rounds, on one core.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 
 import numpy as np
+from shared import Marks, federate, options_of
 from threadpoolctl import threadpool_limits
 
-from flwr_fco.client_apps import client_app, find_solver
+from flwr_fco.client_apps import find_solver
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy, DFedDAGT, Epochs, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.topology import chain
 from flwr_fco.wire.protocol import Downlink, Plan
@@ -46,61 +45,37 @@ def given() -> list[LeastSquares]:
     return objectives
 
 
-class Clock:
-    """Time stamps of rounds: of the wall, and of this thread on its core."""
-
-    def __init__(self) -> None:
-        self.stamps: list[tuple[float, float]] = []
-
-    def stamp(self, *_: object) -> None:
-        """Note the end of a round; also as a callback of a strategy."""
-        self.stamps.append((time.perf_counter(), time.thread_time()))
-
-    def milliseconds(self) -> tuple[float, float]:
-        """Return the medians over rounds."""
-        wall, core = 1e3 * np.median(np.diff(self.stamps, axis=0), axis=0)
-        return float(wall), float(core)
-
-
-Times = tuple[float, float]
+#: Of the wall, and of this thread on its core.
+CLOCKS = (time.perf_counter, time.thread_time)
+Times = list[float]
 
 
 def rounds_of(strategy: CompositeStrategy, objectives: list, rounds: int) -> tuple[Times, np.ndarray]:
     """Return the milliseconds of a round, medians over rounds, and the last model."""
     strategy.fraction_evaluate = 0.0
-    clock = Clock()
-    result = simulate(
-        strategy,
-        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays={"coefficients": np.zeros(objectives[0].layout.size)},
-        callbacks=[clock.stamp],
-        progress=False,
-    )
-    return clock.milliseconds(), result.arrays["coefficients"].numpy()
+    marks, start = Marks(*CLOCKS), {"coefficients": np.zeros(objectives[0].layout.size)}
+    result = federate(strategy, objectives, rounds, start, callbacks=[marks])
+    return marks.milliseconds(), result.arrays["coefficients"].numpy()
 
 
 def solvers_alone(objectives: list[LeastSquares], plan: Plan, rounds: int) -> Times:
     """Return the milliseconds that the clients' local solvers take in a round, with generators and without messages."""
     solve = find_solver(plan.solver)
-    dual, tracker = np.zeros(DIMENSION), np.full(DIMENSION, 1e-3)
-    clock = Clock()
-    clock.stamp()
+    dual, tracker, mark = np.zeros(DIMENSION), np.full(DIMENSION, 1e-3), Marks(*CLOCKS)
+    mark()
     for number in range(1, rounds + 1):
         for m, objective in enumerate(objectives):
             downlink = Downlink(plan, {"dual": dual, "tracker": tracker}, RATE)
             solve(downlink, objective, None, random_generator(0, number, m))
-        clock.stamp()
-    return clock.milliseconds()
+        mark()
+    return mark.milliseconds()
 
 
 def reference(objectives: list[LeastSquares], rounds: int) -> tuple[Times, np.ndarray]:
     """Return the same of DFedDA-GT in plain NumPy with the same minibatches."""
     mixing = chain(CLIENTS).mixing
-    z, c = np.zeros((CLIENTS, DIMENSION)), np.zeros((CLIENTS, DIMENSION))
-    clock = Clock()
-    clock.stamp()
+    z, c, mark = np.zeros((CLIENTS, DIMENSION)), np.zeros((CLIENTS, DIMENSION)), Marks(*CLOCKS)
+    mark()
     for number in range(1, rounds + 1):
         end = z.copy()
         for m, objective in enumerate(objectives):
@@ -113,8 +88,8 @@ def reference(objectives: list[LeastSquares], rounds: int) -> tuple[Times, np.nd
         move = (end - z) / (STEPS * RATE)
         c += move - mixing @ move
         z = mixing @ end
-        clock.stamp()
-    return clock.milliseconds(), point(z.mean(axis=0))
+        mark()
+    return mark.milliseconds(), point(z.mean(axis=0))
 
 
 def point(z: np.ndarray) -> np.ndarray:
@@ -141,9 +116,7 @@ def memories(make: Callable[..., CompositeStrategy], rounds: int) -> Times:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds, for continuous integration")
-    rounds = 20 if parser.parse_args().quick else 300
+    rounds = 20 if options_of(__doc__, "few rounds, for continuous integration").quick else 300
     options = {"mirror_map": PNorm(P), "client_lr": RATE, "work": Steps(STEPS, batch_size=BATCH)}
     with threadpool_limits(1, user_api="blas"):
         objectives = given()

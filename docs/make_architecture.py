@@ -65,16 +65,14 @@ def arrange(graph: networkx.DiGraph) -> tuple[dict[str, tuple[float, float]], li
     A part lies below everything that it imports. An arrow over several layers has a lane in each of those between, so
     that it passes beside the boxes.
     """
-    depth = {
-        part: i for i, layer in enumerate(networkx.topological_generations(graph.reverse())) for part in sorted(layer)
-    }
-    layers: list[list[str]] = [[part for part in depth if depth[part] == i] for i in range(max(depth.values()) + 1)]
+    layers = [sorted(layer) for layer in networkx.topological_generations(graph.reverse())]
+    depth = {part: i for i, layer in enumerate(layers) for part in layer}
     routes = []
     neighbours: dict[str, list[str]] = {part: [] for part in depth}
     # Sorted: sets of names have another order in every process.
     for part, other in sorted(graph.edges):
-        lanes = [f"{part}>{other}:{i}" for i in range(depth[part] - 1, depth[other], -1)]
-        for i, lane in zip(range(depth[part] - 1, depth[other], -1), lanes, strict=True):
+        lanes = {f"{part}>{other}:{i}": i for i in range(depth[part] - 1, depth[other], -1)}
+        for lane, i in lanes.items():
             layers[i].append(lane)
             neighbours[lane] = []
         route = [part, *lanes, other]
@@ -127,28 +125,17 @@ def draw(axes: Axes, graph: networkx.DiGraph) -> None:
                 middle = (start[1] + end[1]) / 2
                 vertices += [(start[0], middle), (end[0], middle), end]
                 codes += [Curve.CURVE4] * 3
-        arrow = FancyArrowPatch(
-            path=Curve(vertices, codes), arrowstyle="-|>", mutation_scale=8, linewidth=0.8, color="0.5", zorder=1
-        )
-        axes.add_patch(arrow)
+        look = {"arrowstyle": "-|>", "mutation_scale": 8, "linewidth": 0.8, "color": "0.5", "zorder": 1}
+        axes.add_patch(FancyArrowPatch(path=Curve(vertices, codes), **look))
     for part in graph:
         x, y = places[part]
         colour = SIDES.get(part, (PLAIN, ""))[0]
         corner = (x - WIDTH / 2, y - HEIGHT / 2)
         style = "round,pad=0,rounding_size=0.08"
-        axes.add_patch(
-            FancyBboxPatch(corner, WIDTH, HEIGHT, boxstyle=style, facecolor=colour, edgecolor="0.35", zorder=2)
-        )
-        axes.text(
-            x,
-            y - 0.01,
-            part,
-            ha="center",
-            va="center",
-            fontsize=9.5 if len(part) < 11 else 8 if len(part) < 13 else 6.3,
-            family="monospace",
-            zorder=3,
-        )
+        look = {"boxstyle": style, "facecolor": colour, "edgecolor": "0.35", "zorder": 2}
+        axes.add_patch(FancyBboxPatch(corner, WIDTH, HEIGHT, **look))
+        size = 9.5 if len(part) < 11 else 8 if len(part) < 13 else 6.3
+        axes.text(x, y - 0.01, part, ha="center", va="center", fontsize=size, family="monospace", zorder=3)
     columns, rows = zip(*places.values(), strict=True)
     axes.set_xlim(min(columns) - WIDTH, max(columns) + WIDTH)
     axes.set_ylim(min(rows) - 0.9, max(rows) + 0.4)

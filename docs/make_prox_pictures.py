@@ -1,12 +1,9 @@
 """Draw the proximal maps of one or a few numbers: `python docs/make_prox_pictures.py` writes images/prox.png."""
 
-from io import BytesIO
-from pathlib import Path
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from PIL import Image
+from writing import OURS, save
 
 from flwr_fco.regularizers import (
     L1,
@@ -26,7 +23,7 @@ from flwr_fco.regularizers import (
     TotalVariation,
 )
 
-OURS, THEIRS = "#0072B2", "0.65"
+THEIRS = "0.65"
 #: Three rows of five, by what the maps do.
 GROUPS = {
     "Shrink": {
@@ -87,15 +84,7 @@ def main() -> None:
             if not number:
                 axes.annotate(group, (0, 1.22), xycoords="axes fraction", fontsize=12, fontweight="bold")
             axes.tick_params(labelsize=8)
-    figure.suptitle(
-        "What each psi does: grey is what comes in, blue what goes out", x=0.01, ha="left", fontweight="bold"
-    )
-    path = Path(__file__).parent / "images" / "prox.png"
-    file = BytesIO()
-    figure.savefig(file, dpi=200)
-    # A few colours: a quarter of the bytes.
-    Image.open(file).quantize(64).save(path, optimize=True)
-    print(path)
+    save(figure, "prox.png", "What each psi does: grey is what comes in, blue what goes out", colours=64)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import logging
 import sys
 from collections.abc import Callable
 from functools import cache
-from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,7 +17,7 @@ from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordD
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Krum
 from matplotlib.figure import Figure
-from PIL import Image
+from writing import between, federate, markers, partition, replaced, row_of, save, table_of
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.randomness import random_generator
@@ -28,7 +27,6 @@ from flwr_fco.models import write_file
 from flwr_fco.objectives.base import Objective
 from flwr_fco.pooled import centralized_solution, support_scores
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, Steps, Trimmed
 
 PAGE = Path(__file__).parent / "benchmarks" / "robustness.md"
@@ -92,9 +90,9 @@ def lied(lie: str, moved: np.ndarray) -> np.ndarray:
     return moved
 
 
-def lies(partition: int) -> bool:
+def lies(m: int) -> bool:
     """Whether a client is one of the ten, which are spread over the partitions."""
-    return partition % 6 == 5 and partition < 6 * LIARS
+    return m % 6 == 5 and m < 6 * LIARS
 
 
 @cache
@@ -122,22 +120,18 @@ def fed_avg_client(choose: Callable[[Context], Objective], psi: L1, lie: str, cl
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        objective, partition = choose(context), int(context.node_config["partition-id"])
+        objective, m = choose(context), partition(context)
         arrays, config = message.content["arrays"], message.content["config"]
         start = objective.layout.flatten({name: array.numpy() for name, array in arrays.items()})
         bound, point = psi.bind(objective.layout), start.copy()
-        rng = random_generator(0, int(config["server-round"]), partition)
+        rng = random_generator(0, int(config["server-round"]), m)
         for batch in objective.batches(rng, FirstOrder(steps=STEPS, batch_size=BATCH)):
             point -= client_lr * (objective.gradient(point, batch) + bound.subgradient(point))
-        if lies(partition):
+        if lies(m):
             point = start + lied(lie, point - start)
-        content = RecordDict(
-            {
-                "arrays": ArrayRecord({n: Array(a) for n, a in objective.layout.unflatten(point).items()}),
-                "metrics": MetricRecord({"num-examples": objective.num_examples}),
-            }
-        )
-        return Message(content=content, reply_to=message)
+        moved = ArrayRecord({n: Array(a) for n, a in objective.layout.unflatten(point).items()})
+        metrics = MetricRecord({"num-examples": objective.num_examples})
+        return Message(content=RecordDict({"arrays": moved, "metrics": metrics}), reply_to=message)
 
     return app
 
@@ -147,7 +141,7 @@ def lying_mod(lie: str) -> Callable[..., Message]:
 
     def mod(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         reply = call_next(message, context)
-        if message.metadata.message_type == "train" and lies(int(context.node_config["partition-id"])):
+        if message.metadata.message_type == "train" and lies(partition(context)):
             content = reply.content.copy()
             increment = content["arrays"]["increment"].numpy()
             content["arrays"] = ArrayRecord({"increment": Array(lied(lie, increment))})
@@ -163,7 +157,7 @@ def run(name: str, method: str, lie: str) -> Score:
     psi, layout = L1(problem.strength), problem.honest[0].layout
 
     def choose(context: Context) -> Objective:
-        m = int(context.node_config["partition-id"])
+        m = partition(context)
         return problem.flipped[m] if lie == "label flip" and lies(m) else problem.honest[m]
 
     if method in RULES:
@@ -183,14 +177,13 @@ def run(name: str, method: str, lie: str) -> Score:
         app = fed_avg_client(choose, psi, lie, client_lr)
     with np.errstate(all="ignore"):
         start = layout.unflatten(np.zeros(layout.size))
-        options = {"num_nodes": CLIENTS, "num_rounds": rounds, "progress": False, "raise_errors": False}
-        result = simulate(strategy, app, initial_arrays=start, **options)
+        result = federate(strategy, app, rounds, start, nodes=CLIENTS, raise_errors=False)
         return problem.score(layout.flatten({n: a.numpy() for n, a in result.arrays.items()}))
 
 
 def measure(name: str) -> str:
     """Return a problem's table."""
-    lines = [f"| {name} | " + " | ".join(LIES) + " | withstands |", "|" + "---|" * (len(LIES) + 2)]
+    rows: list[list[object]] = []
     scores: dict[str, list[Score]] = {}
     for method in (*RULES, *FLOWERS):
         label = f"FedDualAvg, {method}" if method in RULES else method
@@ -198,9 +191,9 @@ def measure(name: str) -> str:
         best = scores["FedDualAvg, mean"][0].decrease
         held = [lie for lie, score in zip(LIES[1:], row[1:], strict=True) if score.decrease >= WITHSTANDS * best]
         verdict = "all" if len(held) == len(LIES) - 1 else ", ".join(held) or "none"
-        lines.append(f"| {label} | " + " | ".join(f"{score}" for score in row) + f" | {verdict} |")
-        print(lines[-1], flush=True)
-    return "\n".join(lines)
+        rows.append([label, *row, verdict])
+        print(row_of(rows[-1]), flush=True)
+    return table_of([name, *LIES, "withstands"], rows)
 
 
 def draw(tables: list[str]) -> None:
@@ -222,26 +215,18 @@ def draw(tables: list[str]) -> None:
         axes.set_yticks(range(len(rows)), [row[0] for row in rows])
         axes.tick_params(length=0)
     panels[0].set_ylabel("rule of aggregation")
-    figure.suptitle(
-        "The geometric median withstands the most lies, the mean the fewest", x=0.01, ha="left", fontweight="bold"
-    )
-    file = BytesIO()
-    figure.savefig(file, dpi=200)
-    # A few colours: a quarter of the bytes.
-    Image.open(file).quantize(64).save(PAGE.parents[1] / "images" / "robustness.png", optimize=True)
+    title = "The geometric median withstands the most lies, the mean the fewest"
+    save(figure, "robustness.png", title, colours=64)
 
 
 def main() -> None:
     """Run everything and write the tables, unless they are only to be drawn; draw them."""
-    begin, end = "<!-- measured: begin (python docs/make_robustness.py) -->", "<!-- measured: end -->"
-    before, rest = PAGE.read_text(encoding="utf-8").split(begin)
-    if "--draw" in sys.argv:
-        tables = rest.split(end)[0].strip().split("\n\n")
-    else:
+    page, marks = PAGE.read_text(encoding="utf-8"), markers("measured", "make_robustness.py")
+    if "--draw" not in sys.argv:
         logging.disable(logging.WARNING)
-        tables = [measure(name) for name in PROBLEMS]
-        write_file(PAGE, before + begin + "\n\n" + "\n\n".join(tables) + "\n\n" + end + rest.split(end)[1])
-    draw(tables)
+        page = replaced(page, marks, "\n\n".join(map(measure, PROBLEMS)))
+        write_file(PAGE, page)
+    draw(between(page, marks).split("\n\n"))
 
 
 if __name__ == "__main__":

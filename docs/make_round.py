@@ -1,12 +1,11 @@
 """Draw docs/images/round.png: one round of federated dual averaging. Run: python docs/make_round.py."""
 
-from pathlib import Path
-
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from writing import OURS, save
 
-DUAL, MODEL, GREY = "#0072B2", "black", "0.35"
+DUAL, MODEL, GREY = OURS, "black", "0.35"
 
 
 def box(axes: Axes, x: float, y: float, width: float, height: float, title: str, lines: str) -> None:
@@ -31,28 +30,15 @@ def main() -> None:
     axes.axis("off")
     box(axes, 0.1, 1.06, 1.7, 1.3, "1  server", "sends its dual\n$z$ and $t$, the sum\nof step sizes")
     for i, y in enumerate((2.4, 1.25, 0.1)):
-        name = ("2  client 1", "2  client 2", "2  client M")[i]
-        box(
-            axes,
-            2.8,
-            y,
-            2.5,
-            1.0,
-            name,
-            "$w = \\mathrm{prox}_{t\\psi}(z)$\n$z \\leftarrow z - \\eta_c\\,\\nabla F(w)$, repeated",
-        )
+        steps = "$w = \\mathrm{prox}_{t\\psi}(z)$\n$z \\leftarrow z - \\eta_c\\,\\nabla F(w)$, repeated"
+        box(axes, 2.8, y, 2.5, 1.0, f"2  client {'12M'[i]}", steps)
         arrow(axes, (1.9, 1.71), (2.68, y + 0.46), DUAL)
         arrow(axes, (5.42, y + 0.46), (6.2, 1.71), DUAL)
     axes.text(5.86, 2.62, "increments\nof $z$", fontsize=9.5, color=DUAL, va="bottom")
     box(axes, 6.3, 1.06, 1.8, 1.3, "3  server", "adds their mean to $z$,\nthen $w = \\mathrm{prox}_{t\\psi}(z)$")
     arrow(axes, (8.2, 1.71), (8.78, 1.71), MODEL)
     box(axes, 8.88, 1.06, 1.05, 1.3, "you", "get $w$,\nexactly\nsparse")
-    figure.suptitle(
-        "One round: duals are averaged, and the proximal step comes last", x=0.01, ha="left", fontweight="bold"
-    )
-    path = Path(__file__).parent / "images" / "round.png"
-    figure.savefig(path, dpi=200)
-    print(path)
+    save(figure, "round.png", "One round: duals are averaged, and the proximal step comes last")
 
 
 if __name__ == "__main__":

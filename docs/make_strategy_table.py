@@ -17,7 +17,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.models import write_file
 from flwr_fco.regularizers import Adapter, AffineSubspace, FusedLasso, Monotone, TotalVariation
 from flwr_fco.strategies import STRATEGIES as LIBRARY
 from flwr_fco.strategies import CompositeStrategy, method_of, run_of
@@ -25,13 +24,9 @@ from flwr_fco.strategies import CompositeStrategy, method_of, run_of
 sys.path.insert(0, str(Path(__file__).parent))
 from make_tables import MIRROR_MAPS, HalfSquare
 from make_tables import REGULARIZERS as _LOCAL
+from writing import markers, replaced, table_of, write_pages
 
 from reproduction.rivals import RIVALS
-
-OWN_BEGIN = "<!-- strategies: begin (python docs/make_strategy_table.py) -->"
-OWN_END = "<!-- strategies: end -->"
-BEGIN = "<!-- table: begin (python docs/make_strategy_table.py) -->"
-END = "<!-- table: end -->"
 
 # An operator of one's own reaches the clients under a registered name only.
 Adapter.register("half-square-of-the-table", HalfSquare)
@@ -65,59 +60,35 @@ def supported(strategy: str, column: str, row: str) -> bool:
 
 def table(of: Strategies) -> str:
     """Return the table in Markdown, and the psi behind the cells that are neither all nor none."""
-    lines = ["| strategy \\ h | " + " | ".join(MIRROR_MAPS) + " |", "|---" * (len(MIRROR_MAPS) + 1) + "|"]
     groups: dict[tuple[str, ...], int] = {}
-    for name in of:
-        cells = []
-        for column in MIRROR_MAPS:
-            found = tuple(row for row in REGULARIZERS if supported(name, column, row))
-            if len(found) == len(REGULARIZERS):
-                cells.append("all psi")
-            elif found:
-                cells.append(f"set {groups.setdefault(found, len(groups) + 1)}")
-            else:
-                cells.append("refused")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+
+    def cell(name: str, column: str) -> str:
+        found = tuple(row for row in REGULARIZERS if supported(name, column, row))
+        if len(found) in (0, len(REGULARIZERS)):
+            return "all psi" if found else "refused"
+        return f"set {groups.setdefault(found, len(groups) + 1)}"
+
+    rows = [[name, *(cell(name, column) for column in MIRROR_MAPS)] for name in of]
     sets = [f"- set {number}: {'; '.join(found)}" for found, number in groups.items()]
-    return "\n".join([*lines, "", *sets])
+    return "\n".join([table_of(["strategy \\ h", *MIRROR_MAPS], rows), "", *sets])
 
 
 def own_table(of: Strategies) -> str:
     """Return what the strategies say of themselves, in the order of their modules' sources."""
     vectors = "vectors down / up a round"
     head = ["strategy", "from", "a client sends", vectors, "a client remembers", "what it converges to"]
-    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
-    for name, cls in sorted(of.items(), key=lambda item: (method_of(item[1]).source, item[0])):
-        cells = [
-            f"`{name}`",
-            method_of(cls).source,
-            method_of(cls).sends,
-            method_of(cls).traffic,
-            method_of(cls).remembers,
-            method_of(cls).limit.text,
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def replaced(page: str, begin: str, end: str, table: str) -> str:
-    """Return a page with another table between its markers."""
-    before, rest = page.split(begin)
-    _, after = rest.split(end)
-    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
+    known = sorted((method_of(cls).source, name, method_of(cls)) for name, cls in of.items())
+    rows = ([f"`{name}`", source, m.sends, m.traffic, m.remembers, m.limit.text] for source, name, m in known)
+    return table_of(head, rows)
 
 
 def rendered(page: Path) -> str:
     """Return a page with the generated tables in place of those it has."""
-    of = PAGES[page]
-    text = replaced(page.read_text(encoding="utf-8"), OWN_BEGIN, OWN_END, own_table(of))
-    return replaced(text, BEGIN, END, table(of))
+    text = page.read_text(encoding="utf-8")
+    for name, make in (("strategies", own_table), ("table", table)):
+        text = replaced(text, markers(name, "make_strategy_table.py"), make(PAGES[page]))
+    return text
 
 
 if __name__ == "__main__":
-    for page in PAGES:
-        text = rendered(page)
-        if "--check" not in sys.argv[1:]:
-            write_file(page, text)
-        elif text != page.read_text(encoding="utf-8"):
-            sys.exit(f"{page.name} is out of date")
+    write_pages(rendered, *PAGES)

@@ -19,7 +19,6 @@ import flwr_fco.mirror_maps as mirror_maps
 import flwr_fco.regularizers as regularizers
 from flwr_fco.core.layout import Layout
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, OrthantEntropy, PNorm, SimplexEntropy
-from flwr_fco.models import write_file
 from flwr_fco.regularizers import (
     L1,
     L2,
@@ -49,9 +48,10 @@ from flwr_fco.regularizers import (
     Zero,
 )
 
+sys.path.insert(0, str(Path(__file__).parent))
+from writing import markers, replaced, table_of, write_pages
+
 PAGE = Path(__file__).parent / "how-to" / "geometries.md"
-BEGIN = "<!-- table: begin (python docs/make_tables.py) -->"
-END = "<!-- table: end -->"
 #: The arrays that the examples act on: a matrix of six elements, so that every psi has something to act on.
 LAYOUT = Layout.from_arrays({"w": np.zeros((2, 3))})
 
@@ -139,23 +139,16 @@ def table() -> str:
     """Return the table of every psi with every h, in Markdown."""
     if absent := missing():
         raise SystemExit(f"add {', '.join(sorted(absent))} to REGULARIZERS or MIRROR_MAPS in {Path(__file__).name}")
-    lines = ["| psi \\ h | " + " | ".join(MIRROR_MAPS) + " |", "|---" * (len(MIRROR_MAPS) + 1) + "|"]
-    for label, psi in REGULARIZERS.items():
-        cells = [mirror_map.retrieval_method(bound(psi)) for mirror_map in MIRROR_MAPS.values()]
-        lines.append(f"| {label} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    rows = (
+        [label, *(h.retrieval_method(bound(psi)) for h in MIRROR_MAPS.values())] for label, psi in REGULARIZERS.items()
+    )
+    return table_of(["psi \\ h", *MIRROR_MAPS], rows)
 
 
-def rendered() -> str:
+def rendered(page: Path = PAGE) -> str:
     """Return the page with the generated table in place of the one it has."""
-    page = PAGE.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+    return replaced(page.read_text(encoding="utf-8"), markers("table", "make_tables.py"), table())
 
 
 if __name__ == "__main__":
-    text = rendered()
-    if "--check" in sys.argv[1:]:
-        sys.exit(0 if text == PAGE.read_text(encoding="utf-8") else "docs/how-to/geometries.md is out of date")
-    write_file(PAGE, text)
+    write_pages(rendered, PAGE)

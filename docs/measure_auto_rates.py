@@ -20,6 +20,8 @@ from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
 
+from writing import markers, replaced, table_of
+
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.models import write_file
 from reproduction.problems.named import PROBLEMS
@@ -27,8 +29,6 @@ from reproduction.runs.run import RunResult, run
 from reproduction.runs.settings import RunSettings
 
 PAGE = Path(__file__).parent / "benchmarks" / "rates.md"
-BEGIN = "<!-- auto: begin (python docs/measure_auto_rates.py table.json) -->"
-END = "<!-- auto: end -->"
 #: Rounds of the runs at fixed rates; those at rates from theory have four times as many.
 ROUNDS = 30
 PATIENCE = 4
@@ -103,30 +103,22 @@ def _verdict(taken: int | None, rounds: int) -> str:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as Markdown."""
-    lines = [
-        "| problem | strategy | chosen | best at server rate 1 | rounds: best | auto | at most 3 times | both auto "
-        "| at most 3 times |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        if len(row) == 1:
-            lines.append(f"| {row['problem']} | not measured | | | | | | | |")
-            continue
-        start = f"| {row['problem']} | {row['strategy']} "
-        if "error" in row:
-            lines.append(f"{start}| none: {row['error'].split(';')[0].split(' (')[0]} | | | | **no** | | |")
-            continue
-        limit = PATIENCE * row["rounds"]
-        taken, both = row["taken"] or f"> {limit}", row["both"]
-        server = "no such rule" if both is None else (both or f"> {limit}")
-        holds, server_holds = (_verdict(number, row["rounds"]) for number in (row["taken"], both))
-        if row["options"]:
-            start = f"| {row['problem']} ({row['options']}) | {row['strategy']} "
-        lines.append(
-            f"{start}| {row['auto']:.3g} = {row['formula']} | {row['best']:g} times that | {row['rounds']} | {taken} "
-            f"| {holds} | {server} | {server_holds} |"
-        )
-    return "\n".join(lines)
+    head = ("problem", "strategy", "chosen", "best at server rate 1", "rounds: best", "auto", "at most 3 times")
+    return table_of([*head, "both auto", head[-1]], map(_cells, rows))
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    if len(row) == 1:
+        return [row["problem"], "not measured | | | | | | |"]
+    if "error" in row:
+        reason = row["error"].split(";")[0].split(" (")[0]
+        return [row["problem"], row["strategy"], f"none: {reason} | | | | **no** | |"]
+    limit, both = PATIENCE * row["rounds"], row["both"]
+    taken, server = row["taken"] or f"> {limit}", "no such rule" if both is None else (both or f"> {limit}")
+    holds, server_holds = (_verdict(number, row["rounds"]) for number in (row["taken"], both))
+    problem = f"{row['problem']} ({row['options']})" if row["options"] else row["problem"]
+    chosen, best = f"{row['auto']:.3g} = {row['formula']}", f"{row['best']:g} times that"
+    return [problem, row["strategy"], chosen, best, row["rounds"], taken, holds, server, server_holds]
 
 
 def main() -> None:
@@ -142,10 +134,9 @@ def main() -> None:
             rows[name] = measure(name)
             print(rows[name], flush=True)
             write_file(options.rows, json.dumps(rows, indent=1) + "\n")
-    text = PAGE.read_text(encoding="utf-8")
     found = table([rows.get(name, {"problem": name}) for name in PROBLEMS])
-    head, tail = text.split(BEGIN)[0], text.split(END)[1]
-    write_file(PAGE, f"{head}{BEGIN}\n\n{found}\n\n{END}{tail}")
+    marks = markers("auto", "measure_auto_rates.py table.json")
+    write_file(PAGE, replaced(PAGE.read_text(encoding="utf-8"), marks, found))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ import argparse
 import statistics
 
 import numpy as np
+from writing import federate, partition, row_of, table_of
 
-from flwr_fco import L1, FedDualAvg, GaussianDP, LeastSquares, client_app, simulate
+from flwr_fco import L1, FedDualAvg, GaussianDP, LeastSquares
 from flwr_fco.strategies import Steps
 
 SIZE, NONZERO, ROUNDS, PER_ROUND, EXAMPLES = 512, 16, 256, 20, 10
@@ -29,7 +30,7 @@ def run(seed: int, kind: str, epsilon: float, clip: float, strength: float, clie
     truth[rng.choice(SIZE, NONZERO, replace=False)] = rng.choice([-1.0, 1.0], NONZERO)
 
     def load(context):
-        own = np.random.default_rng([seed, 1, int(context.node_config["partition-id"])])
+        own = np.random.default_rng([seed, 1, partition(context)])
         features = own.standard_normal((EXAMPLES, SIZE))
         return LeastSquares(features, features @ truth + 0.5 * own.standard_normal(EXAMPLES), intercept=False)
 
@@ -48,14 +49,7 @@ def run(seed: int, kind: str, epsilon: float, clip: float, strength: float, clie
         seed=seed,
         privacy=GaussianDP(clip=clip * client_lr, delta=DELTA, **chosen),
     )
-    result = simulate(
-        strategy,
-        client_app(load),
-        num_nodes=ROUNDS * PER_ROUND,
-        num_rounds=ROUNDS,
-        initial_arrays={"coefficients": np.zeros(SIZE)},
-        progress=False,
-    )
+    result = federate(strategy, load, ROUNDS, {"coefficients": np.zeros(SIZE)}, nodes=ROUNDS * PER_ROUND)
     found, wanted = result.arrays["coefficients"].numpy() != 0.0, truth != 0.0
     return 2.0 * np.sum(found & wanted) / max(1, found.sum() + wanted.sum()), float(found.mean())
 
@@ -68,23 +62,19 @@ def main() -> None:
     parser.add_argument("--strength", type=float, nargs="+", default=[0.05, 0.1, 0.2, 0.4])
     parser.add_argument("--client-lr", type=float, default=0.05)
     given = parser.parse_args()
-    print("| epsilon | noise | strength | F1 of the support | density |")
-    print("|---|---|---|---|---|")
+    print(table_of(["epsilon", "noise", "strength", "F1 of the support", "density"], []))
     for epsilon in given.epsilon:
         for kind in KINDS:
-            best = None
+            tried = []
             for strength in given.strength:
                 rows = [run(seed, kind, epsilon, given.clip, strength, given.client_lr) for seed in range(given.seeds)]
-                score = statistics.median(f1 for f1, _ in rows)
-                if best is None or score > best[0]:
-                    best = score, strength, rows
-            score, strength, rows = best
-            f1, density = zip(*rows, strict=True)
-            print(
-                f"| {epsilon:g} | {kind} | {strength:g} | {score:.2f} ({min(f1):.2f} to {max(f1):.2f}) "
-                f"| {statistics.median(density):.1%} ({min(density):.1%} to {max(density):.1%}) |",
-                flush=True,
-            )
+                tried.append((strength, *zip(*rows, strict=True)))
+            strength, *found = max(tried, key=lambda own: statistics.median(own[1]))
+            spans = [
+                f"{statistics.median(own):{how}} ({min(own):{how}} to {max(own):{how}})"
+                for own, how in zip(found, (".2f", ".1%"), strict=True)
+            ]
+            print(row_of([f"{epsilon:g}", kind, f"{strength:g}", *spans]), flush=True)
 
 
 if __name__ == "__main__":

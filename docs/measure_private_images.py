@@ -25,16 +25,15 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from matplotlib.figure import Figure
+from writing import OURS, federate, partition, row_of, save, table_of, without_frame
 
-from flwr_fco import L1, FedDualAvg, GaussianDP, MultinomialLogistic, client_app, simulate
+from flwr_fco import L1, FedDualAvg, GaussianDP, MultinomialLogistic
 from flwr_fco.datasets import mnist
 from flwr_fco.privacy.noise import Accountant
 from flwr_fco.strategies import Steps
 
-STORED, PICTURE = (
-    Path(__file__).parent / "private_images.jsonl",
-    Path(__file__).parent / "images" / "private-images.png",
-)
+STORED = Path(__file__).parent / "private_images.jsonl"
 ROUNDS, HELD_OUT, DENSITY, TUNING_SEED = 100, 10_000, 0.2, 100
 #: Clients: fraction a round, delta.
 FEDERATIONS = {1_000: (0.1, 1e-4), 10_000: (0.02, 1e-5)}
@@ -73,7 +72,7 @@ def fed_avg_app(objectives, client_lr: float) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        objective = objectives[int(context.node_config["partition-id"])]
+        objective = objectives[partition(context)]
         arrays = message.content["arrays"].to_numpy_ndarrays()
         w = np.concatenate([array.ravel() for array in arrays]).astype(np.float64)
         w -= client_lr * objective.gradient(w)
@@ -110,9 +109,9 @@ def model(path: str, clients: int, method: str, epsilon: float, seed: int, const
             seed=seed,
             privacy=GaussianDP(clip=clip * client_lr, delta=delta, noise_multiplier=sigma, noise=method),
         )
-        app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+        app = objectives
     start = {"coefficients": np.zeros((784, 10)), "intercept": np.zeros(10)}
-    result = simulate(strategy, app, num_nodes=clients, num_rounds=ROUNDS, initial_arrays=start, progress=False)
+    result = federate(strategy, app, ROUNDS, start, nodes=clients)
     return result.arrays["coefficients"].numpy(), result.arrays["intercept"].numpy()
 
 
@@ -146,17 +145,15 @@ class Runs:
         if known is not None and all(f"{density:.4f}" in known.get("cut", {}) for density in densities):
             return known
         weights, intercept = model(self.path, clients, method, epsilon, seed, constants)
-        _, held_out, test = federation(self.path, clients, 0)
+        _, held_out, data = federation(self.path, clients, 0)
         sparse = weights if np.count_nonzero(weights) <= DENSITY * weights.size else cut(weights)
+        test = (data.features, data.targets)
         row |= {
             "density": float(np.mean(weights != 0.0)),
             "tuning": accuracy(sparse, intercept, held_out),
-            "accuracy": accuracy(weights, intercept, (test.features, test.targets)),
-            "sparse": accuracy(sparse, intercept, (test.features, test.targets)),
-            "cut": {
-                f"{density:.4f}": accuracy(cut(weights, density), intercept, (test.features, test.targets))
-                for density in densities
-            },
+            "accuracy": accuracy(weights, intercept, test),
+            "sparse": accuracy(sparse, intercept, test),
+            "cut": {f"{density:.4f}": accuracy(cut(weights, density), intercept, test) for density in densities},
         }
         self.rows[self._key(row)] = row
         with STORED.open("a", encoding="utf-8") as file:
@@ -199,60 +196,40 @@ def measure(path: str, clients: int, seeds: int, epsilons: list[float]) -> None:
             densities = [_median(rows, "density") for rows in chosen(runs, clients, epsilon).values()]
             densities = densities if method == "FedAvg" else []
             rows = [runs.row(clients, method, epsilon, seed, constants, densities) for seed in range(seeds)]
-            print(
-                clients,
-                method,
-                epsilon,
-                constants,
-                "inside" if inside else "trials spent",
-                _spread(rows, "sparse"),
-                flush=True,
-            )
+            how = "inside" if inside else "trials spent"
+            print(clients, method, epsilon, constants, how, _spread(rows, "sparse"), flush=True)
 
 
 def chosen(runs: Runs, clients: int, epsilon: float):
     """Return the measured rows of our methods with the constants that were chosen for them, as far as there are any."""
-    found = {}
-    for method in METHODS[:-1]:
-        of = clients, method, epsilon
-        rows = [row for row in runs.rows.values() if (row["clients"], row["method"], row["epsilon"]) == of]
-        if rows := [row for row in rows if row["seed"] != TUNING_SEED]:
-            found[method] = rows
-    return found
+    every = [row for row in runs.rows.values() if (row["clients"], row["epsilon"]) == (clients, epsilon)]
+    tested = [row for row in every if row["seed"] != TUNING_SEED]
+    return {name: rows for name in METHODS[:-1] if (rows := [row for row in tested if row["method"] == name])}
 
 
 def tables() -> None:
     """Print the tables of docs/benchmarks/privacy.md from what is stored, and draw their picture."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     runs = Runs("")
     labels = {"banded": "FedDualAvg, banded", "tree": "FedDualAvg, tree", "independent": "FedDualAvg, Poisson sampling"}
-    figure, panels = pyplot.subplots(1, 2, figsize=(8.8, 4.2), sharey=True, constrained_layout=True)
+    figure = Figure(figsize=(8.8, 4.2), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
     for panel, clients in zip(panels, FEDERATIONS, strict=True):
         print(f"\n{clients:,} clients\n")
-        print("| epsilon | method | accuracy | density | FedAvg cut to that density | FedAvg as it is |")
-        print("|---|---|---|---|---|---|")
+        head = ("epsilon", "method", "accuracy", "density", "FedAvg cut to that density", "FedAvg as it is")
+        print(table_of(head, []))
         lines, dense = {name: [] for name in labels}, {}
         every = [row for row in runs.rows.values() if row["clients"] == clients]
         for epsilon in sorted({row["epsilon"] for row in every}):
-            rival = [row for row in every if row["epsilon"] == epsilon and row["method"] == "FedAvg" and "cut" in row]
-            rival = [row for row in rival if row["seed"] != TUNING_SEED]
+            of = [row for row in every if row["epsilon"] == epsilon and row["seed"] != TUNING_SEED]
+            rival = [row for row in of if row["method"] == "FedAvg" and "cut" in row]
             for method, rows in chosen(runs, clients, epsilon).items():
                 density = _median(rows, "density")
                 theirs = [{"cut": row["cut"][f"{density:.4f}"]} for row in rival if f"{density:.4f}" in row["cut"]]
                 if len(theirs) < len(rows):
                     continue
                 name = labels[method] if epsilon < np.inf else "FedDualAvg, no noise"
-                numbers = [
-                    _spread(rows, "accuracy"),
-                    f"{density:.1%}",
-                    _spread(theirs, "cut"),
-                    _spread(rival, "accuracy"),
-                ]
-                print(f"| {epsilon:g} | {name} | {' | '.join(numbers)} |")
+                numbers = (_spread(rows, "accuracy"), f"{density:.1%}", _spread(theirs, "cut"))
+                print(row_of([f"{epsilon:g}", name, *numbers, _spread(rival, "accuracy")]))
                 if epsilon < np.inf:
                     lines[method].append((epsilon, _median(rows, "accuracy"), _median(theirs, "cut")))
                     dense[epsilon] = _median(rival, "accuracy")
@@ -261,7 +238,7 @@ def tables() -> None:
         for (method, points), marker in zip(lines.items(), "os^", strict=True):
             if points:
                 epsilons, ours, theirs = zip(*points, strict=True)
-                panel.plot(epsilons, ours, f"{marker}-", color="#0072B2", label=labels[method])
+                panel.plot(epsilons, ours, f"{marker}-", color=OURS, label=labels[method])
                 panel.plot(epsilons, theirs, f"{marker}:", color="0.5", mfc="none")
         panel.plot(*zip(*sorted(dense.items()), strict=True), "-", color="0.5", label="FedAvg, dense")
         panel.plot([], [], ":", color="0.5", label="FedAvg, cut to the density of the same mark")
@@ -269,14 +246,12 @@ def tables() -> None:
         panel.set(xscale="log", xlabel="epsilon", title=f"{clients:,} clients")
         panel.set_xticks([1, 2, 8], ["1", "2", "8"])
         panel.minorticks_off()
-        panel.spines[["top", "right"]].set_visible(False)
+        without_frame(panel)
     panels[0].set_ylabel("accuracy on MNIST")
-    figure.legend(
-        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=10
-    )
+    look = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": 10}
+    figure.legend(*panels[0].get_legend_handles_labels(), **look)
     title = "At equal density, banded noise and Poisson sampling keep up with FedAvg; dense FedAvg leads"
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
-    figure.savefig(PICTURE, dpi=200)
+    save(figure, "private-images.png", title, fontsize=11)
 
 
 def _median(rows, name: str) -> float:

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression, SGDClassifier
+from writing import federate, row_of, table_of
 
 from flwr_fco import FedDualAvg, pooled
-from flwr_fco.client_apps import client_app
 from flwr_fco.datasets.base import together
-from flwr_fco.simulation import simulate, warmup
+from flwr_fco.simulation import warmup
 from flwr_fco.strategies import Epochs, Trimmed
 from reproduction.problems.named import load_task
 
@@ -47,21 +47,19 @@ def main() -> None:
         correct = float(np.mean((test.features @ w > 0.0) == (test.targets == 1)))
         objective = pooled.composite_objective(clients, None, psi, w)
         traffic = f"{down / 1e6:.0f} down, {up / 1e6:.0f} up" if down else f"{up / 1e6:.0f} up"
-        print(f"| {name} | {objective:.4f} | {np.count_nonzero(w)} | {correct:.3f} | {seconds:.1f} | {traffic} |")
+        numbers = (f"{objective:.4f}", np.count_nonzero(w), f"{correct:.3f}", f"{seconds:.1f}")
+        print(row_of([name, *numbers, traffic]))
 
-    print("| | objective | non-zeros | test accuracy | CPU s | MB |\n|---|---|---|---|---|---|")
+    print(table_of(["", "objective", "non-zeros", "test accuracy", "CPU s", "MB"], []))
     strength, count = psi.strength, labels.size
-    models = {
-        "liblinear, l1, pooled": LogisticRegression(
-            penalty="l1", solver="liblinear", C=1.0 / (count * strength), fit_intercept=False, tol=1e-6, max_iter=1000
-        ),
-        "SGDClassifier, l1, 20 epochs, pooled": SGDClassifier(
-            "log_loss", penalty="l1", alpha=strength, fit_intercept=False, max_iter=20, tol=None, random_state=0
-        ),
-        "SGDClassifier, l1, 100 epochs, pooled": SGDClassifier(
-            "log_loss", penalty="l1", alpha=strength, fit_intercept=False, max_iter=100, tol=None, random_state=0
-        ),
+    l1: dict[str, Any] = {"penalty": "l1", "fit_intercept": False}
+    inverse = 1.0 / (count * strength)
+    models: dict[str, Any] = {
+        "liblinear, l1, pooled": LogisticRegression(solver="liblinear", C=inverse, tol=1e-6, max_iter=1000, **l1)
     }
+    for epochs in (20, 100):
+        sgd = SGDClassifier("log_loss", alpha=strength, max_iter=epochs, tol=None, random_state=0, **l1)
+        models[f"SGDClassifier, l1, {epochs} epochs, pooled"] = sgd
     for name, model in list(models.items())[: 1 if robust else None]:
         start = time.process_time()
         model.fit(features, labels)
@@ -81,14 +79,7 @@ def main() -> None:
             seed=0,
         )
         start = time.process_time()
-        result = simulate(
-            strategy,
-            client_app(lambda context: clients[context.node_config["partition-id"]]),
-            num_nodes=len(clients),
-            num_rounds=rounds,
-            initial_arrays=task.initial_arrays(),
-            progress=False,
-        )
+        result = federate(strategy, clients, rounds, task.initial_arrays())
         seconds = time.process_time() - start
         metrics = result.train_metrics_clientapp.values()
         down, up = (sum(own[name] for own in metrics) for name in ("bytes-down", "bytes-up"))

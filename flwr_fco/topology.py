@@ -444,8 +444,7 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
     except TypeError:
         nodes = list(graph.nodes)
     number = {node: m for m, node in enumerate(nodes)}
-    pairs = ((number[edge[0]], number[edge[1]]) for edge in graph.edges)
-    return from_edges([(i, j) for i, j in pairs if i != j], len(nodes), name)
+    return from_edges(_without_loops((number[edge[0]], number[edge[1]]) for edge in graph.edges), len(nodes), name)
 
 
 def chain(num_nodes: int) -> Topology:
@@ -625,13 +624,7 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
 
 
 #: Topologies determined by the number of nodes, by name.
-TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
-    "chain": chain,
-    "complete": complete,
-    "exponential": exponential,
-    "ring": ring,
-    "star": star,
-}
+TOPOLOGIES: dict[str, Callable[[int], Topology]] = {f.__name__: f for f in (chain, complete, exponential, ring, star)}
 
 
 def _components(weights: NDArray[Any]) -> list[list[int]]:

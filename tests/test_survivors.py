@@ -14,7 +14,7 @@ from problems import changed, flat
 from quadratics import Quadratic
 
 from flwr_fco.algorithms import GradientTracking
-from flwr_fco.algorithms.contract.replies import Mean, mean_increment
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector, dense
@@ -95,7 +95,7 @@ def test_a_robust_centre_is_of_equal_work(rule):
         Uplink({"increment": 0.1 * k * own}, 0.1 * k, k, weight=0.2)
         for k, own in zip([9, 1, 2, 5, 40], gradients, strict=True)
     ]
-    mean, elapsed = mean_increment(said, normalize=True, aggregation=rule, trim=0.2)
+    mean, elapsed = Mean(aggregation=rule)(said)
     expected = Mean(aggregation=rule, trim=0.2).of([elapsed * own for own in gradients], [0.2] * 5)
     np.testing.assert_allclose(mean, expected, rtol=1e-7)
 

@@ -1,23 +1,7 @@
 """Algorithms: both halves of every method, one file each, and the contract for your own."""
 
-from flwr_fco.algorithms.contract import (
-    ORIGIN,
-    Algorithm,
-    Change,
-    Client,
-    ClientHalf,
-    Downlink,
-    Implied,
-    LossFacts,
-    Memory,
-    Moved,
-    Problem,
-    Replies,
-    Setting,
-    Start,
-    Step,
-    To,
-)
+from flwr_fco.algorithms.contract import Algorithm, Change, Downlink, Implied, LossFacts, Problem, Replies, Setting, To
+from flwr_fco.algorithms.contract.client import ORIGIN, Client, ClientHalf, Memory, Moved, Start, Step
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,
     DecentralizedGradientTracking,

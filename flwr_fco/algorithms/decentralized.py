@@ -52,23 +52,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Change,
-    Downlink,
-    Implied,
-    LossFacts,
-    Memory,
-    Option,
-    Problem,
-    Replies,
-    Start,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract import Algorithm, Downlink, Implied, Memory, Option, Replies, Start, Vector
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
+from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, To
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.mirror_descent import MirrorDescent
+from flwr_fco.algorithms.mirror_descent import MirrorDescent, ProximalSteps
 from flwr_fco.algorithms.restricted_gradient_tracking import Staged
 from flwr_fco.topology import consensus_error, root_mean_square_norm
 
@@ -128,7 +116,14 @@ class OnGraph(Algorithm):
     #: Whether the relay keeps trackers.
     _tracking: ClassVar[bool] = False
 
+    #: The fields of the state that have a row for each node.
+    _of_nodes: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "trackers")
+
     normalize_local_work: bool = True
+
+    def restart(self, problem: Problem, state: Any, change: Change) -> Any:
+        """Return the state with a row for each node."""
+        return with_rows(state, _graph(problem).num_rows, *self._of_nodes)
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return 1/(tau L K), or 1/(tau^2 L K) with tracking, of theorems B.1 and B.2."""
@@ -148,11 +143,12 @@ def _graph(problem: Problem) -> Graph:
 
 
 def with_rows(state: _State, num_nodes: int, *names: str) -> _State:
-    """Return a state whose named fields have a row for each node: copies of the first row where rows are missing."""
-    if getattr(state, names[0]).shape[0] == num_nodes:
-        return state
-    rows = {name: np.repeat(getattr(state, name)[:1], num_nodes, axis=0) for name in names}
-    return state._replace(**rows)  # type: ignore[attr-defined,no-any-return]
+    """Return a state whose named fields have a row for each node: copies of their only row where rows are missing."""
+    known: Any = state
+    single = {name: only for name in names if len(only := getattr(state, name)) == 1 < num_nodes}
+    rows: Any = {name: np.repeat(only, num_nodes, axis=0) for name, only in single.items()}
+    expanded: _State = known._replace(**rows) if rows else state
+    return expanded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,22 +161,14 @@ class DecentralizedDualAveraging(OnGraph):
     ('dual steps', 'rows')
     """
 
-    name: ClassVar[str] = "decentralized_dual_averaging"
-    sparse: ClassVar[bool] = True
+    name, sparse = "decentralized_dual_averaging", True
     begin = staticmethod(DualAveraging.begin)
 
     def init(self, problem: Problem, primal: Vector) -> GraphState:
         """Return the state before round 1: every dual = grad h(primal), trackers 0."""
         trackers = np.zeros((1 if self._tracking else 0, primal.size))
         state = GraphState(problem.h.gradient(primal)[None, :], np.zeros(1), trackers)
-        return self._expanded(state, _graph(problem).num_rows)
-
-    def _expanded(self, state: GraphState, num_nodes: int) -> GraphState:
-        """Return a state with a row for each node."""
-        if state.dual.shape[0] == num_nodes:
-            return state
-        trackers = np.zeros((num_nodes if self._tracking else 0, state.dual.shape[1]))
-        return with_rows(state._replace(trackers=trackers), num_nodes, "dual", "elapsed")
+        return with_rows(state, _graph(problem).num_rows, *self._of_nodes)
 
     def downlink(self, problem: Problem, state: GraphState, to: To | None) -> Downlink:
         """Return a node's own mixture, and its tracker."""
@@ -197,24 +185,18 @@ class DecentralizedDualAveraging(OnGraph):
             return self._started(problem, state, replies)
         graph, server_lr = _graph(problem), problem.server_lr
         rows, mixing = graph.rows_of(replies)
-        state = self._expanded(state, mixing.shape[0])
-        increments, moves, elapsed = graph.increments(
-            replies, rows, normalize=self.normalize_local_work, moves=self._tracking
-        )
+        state, normalize = with_rows(state, mixing.shape[0], *self._of_nodes), self.normalize_local_work
+        increments, moves, elapsed = graph.increments(replies, rows, normalize=normalize, moves=self._tracking)
         # In place: these two matrices are our own.
         if server_lr != 1.0:
             increments *= server_lr
         increments += state.dual
-        following = state._replace(
-            dual=mixing @ increments,
-            elapsed=mixing @ (state.elapsed + server_lr * elapsed),
-            round=state.round + 1,
-        )
+        dual, time, trackers = mixing @ increments, mixing @ (state.elapsed + server_lr * elapsed), state.trackers
         if self._tracking:
             moves -= mixing @ moves
-            moves += state.trackers
-            following = following._replace(trackers=moves)
-        return following
+            moves += trackers
+            trackers = moves
+        return state._replace(dual=dual, elapsed=time, trackers=trackers, round=state.round + 1)
 
     def retrieve(self, problem: Problem, state: GraphState) -> Vector:
         """Return the primal point of the mean dual of the connected nodes."""
@@ -227,11 +209,10 @@ class DecentralizedDualAveraging(OnGraph):
 
     def restart(self, problem: Problem, state: GraphState, change: Change) -> GraphState:
         """Return the state with a row for each node; nodes that have left hand on their trackers."""
-        graph = _graph(problem)
-        state = self._expanded(state, graph.num_rows)
+        state = super().restart(problem, state, change)
         if not (change.left and self._tracking):
             return state
-        return state._replace(trackers=graph.handed_on(state.trackers, change.left))
+        return state._replace(trackers=_graph(problem).handed_on(state.trackers, change.left))
 
     def _started(self, problem: Problem, state: GraphState, replies: Replies) -> GraphState:
         state = state._replace(started=1)
@@ -239,7 +220,7 @@ class DecentralizedDualAveraging(OnGraph):
             return state
         rows, mixing = _graph(problem).rows_of(replies)
         answers = [uplink._replace(elapsed=1.0) for uplink in replies]
-        gradients = _graph(problem).increments(answers, rows, normalize=False).increments
+        gradients = _graph(problem).increments(answers, rows, normalize=False)[0]
         return state._replace(trackers=mixing @ gradients - gradients)
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
@@ -248,10 +229,9 @@ class DecentralizedDualAveraging(OnGraph):
 
     def metrics(self, problem: Problem, state: GraphState) -> dict[str, float | int]:
         """Return the nodes' disagreement and, with tracking, the root mean square norm of their trackers."""
-        metrics = super().metrics(problem, state)
-        if self._tracking and state.trackers.shape[0]:
-            metrics["tracker-norm"] = root_mean_square_norm(_graph(problem).here(state.trackers))
-        return metrics
+        trackers = _graph(problem).here(state.trackers) if self._tracking else ()
+        length = {"tracker-norm": root_mean_square_norm(trackers)} if len(trackers) else {}
+        return {**super().metrics(problem, state), **length}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,8 +253,7 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
     ('dual steps', 'rows')
     """
 
-    name: ClassVar[str] = "tracked_dual_averaging"
-    sparse: ClassVar[bool] = False
+    name, sparse = "tracked_dual_averaging", False
     _tracking: ClassVar[bool] = True
 
     tracker_start: str = "zero"
@@ -290,8 +269,7 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
         if "gradient" in downlink.numbers:
             return Implied(sent["increment"])
         assert elapsed is not None
-        gradient = sent["increment"] / -elapsed
-        return Implied(gradient - downlink.vectors["tracker"] if "tracker" in downlink.vectors else gradient)
+        return Implied(sent["increment"] / -elapsed - downlink.vectors.get("tracker", 0.0))
 
     def describe(self, state: GraphState | None) -> list[tuple[str, str]]:
         """Return the line about the trackers."""
@@ -340,26 +318,15 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
     ('dual steps', 'rows')
     """
 
+    _emptied: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "trackers")
+
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1, with the position in the stages if there are any."""
         state = super().init(problem, primal)
         return StagedGraphState(*state, 0, 0, primal, self._no_points(primal.size)) if self.stages else state
 
-    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
-        """Return the state after the round, or the first state of the next stage if a stage ends."""
-        return self._counted(problem, state, super().aggregate(problem, state, replies))
-
     def _centre(self, problem: Problem, state: Any) -> Vector:
-        mean: Vector = _graph(problem).here(self.node_points(problem, state)).mean(axis=0)
-        return mean
-
-    def _emptied(self, state: StagedGraphState) -> StagedGraphState:
-        zeros = np.zeros_like(state.dual)
-        return state._replace(dual=zeros, elapsed=np.zeros_like(state.elapsed), trackers=zeros)
-
-    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
-        """Return the metrics of DFedDA-GT, and the stage if there are stages."""
-        return {**super().metrics(problem, state), **({"stage": int(state.stage)} if self.stages else {})}
+        return np.asarray(_graph(problem).here(self.node_points(problem, state)).mean(axis=0))
 
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the trackers and, if there are stages, about them."""
@@ -367,7 +334,7 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecentralizedMirrorDescent(OnGraph):
+class DecentralizedMirrorDescent(ProximalSteps, OnGraph):
     """Mirror descent over a graph: local proximal steps, mixing of primal points, and a proximal step.
 
     Parameters
@@ -385,13 +352,9 @@ class DecentralizedMirrorDescent(OnGraph):
     ('proximal steps', 'rows')
     """
 
-    name: ClassVar[str] = "decentralized_mirror_descent"
-    engine: ClassVar[str | None] = MirrorDescent.engine
+    name = "decentralized_mirror_descent"
     begin = staticmethod(MirrorDescent.begin)
-    local_step = staticmethod(MirrorDescent.local_step)
-
-    client_prox: bool = True
-    server_prox: bool = True
+    _of_nodes: ClassVar[tuple[str, ...]] = ("primal",)
 
     def init(self, problem: Problem, primal: Vector) -> PrimalGraphState:
         """Return the state before round 1: every node at the start point."""
@@ -413,10 +376,8 @@ class DecentralizedMirrorDescent(OnGraph):
         weights = server_lr * (mixing @ elapsed)
         primal = state.primal.copy()
         for row in rows:
-            if self.server_prox:
-                primal[row] = problem.retrieve(duals[row], float(weights[row]))
-            else:
-                primal[row] = h.conjugate_gradient(duals[row])
+            dual, weight = duals[row], float(weights[row])
+            primal[row] = problem.retrieve(dual, weight) if self.server_prox else h.conjugate_gradient(dual)
         return PrimalGraphState(primal, state.round + 1)
 
     def retrieve(self, problem: Problem, state: PrimalGraphState) -> Vector:
@@ -427,15 +388,3 @@ class DecentralizedMirrorDescent(OnGraph):
     def node_points(self, problem: Problem, state: PrimalGraphState) -> Matrix:
         """Return the primal points of all nodes, shape (M, d), in the order of their rows."""
         return np.array(state.primal)
-
-    def restart(self, problem: Problem, state: PrimalGraphState, change: Change) -> PrimalGraphState:
-        """Return the state with a row for each node."""
-        return with_rows(state, _graph(problem).num_rows, "primal")
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return whether psi acts in the local steps."""
-        return {"client-prox": self.client_prox}
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the line about where psi acts."""
-        return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]

@@ -27,23 +27,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    Start,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Option, Problem, Replies, Start, To, Vector
+from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.contract.choices import Average, Last, Unmodified, Wire
 from flwr_fco.mirror_maps import Euclidean
 
@@ -97,8 +86,7 @@ class DualAveraging(Algorithm):
     ('dual steps', (), 'mean')
     """
 
-    name: ClassVar[str] = "dual_averaging"
-    sparse: ClassVar[bool] = True
+    name, sparse = "dual_averaging", True
 
     client_prox: bool = True
     output: str | Last | Average = "last"
@@ -115,10 +103,8 @@ class DualAveraging(Algorithm):
     @staticmethod
     def send(client: Client, downlink: Downlink, memory: Memory, moved: Moved) -> dict[str, Vector]:
         """Send z_K - z_0 and, if they are asked for, all z_k - z_0."""
-        sent = {"increment": moved.increment}
-        if moved.trajectory is not None:
-            sent["trajectory"] = moved.trajectory
-        return sent
+        points = {} if moved.trajectory is None else {"trajectory": moved.trajectory}
+        return {"increment": moved.increment, **points}
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -153,23 +139,16 @@ class DualAveraging(Algorithm):
 
     def shapes(self, problem: Problem, state: DualState) -> dict[str, tuple[int, ...]]:
         """Return the shape of the increment and, if they are averaged, of all local steps."""
-        shapes = super().shapes(problem, state)
-        if self.output in OF_ALL_STEPS:
-            shapes["trajectory"] = (problem.plan.steps, problem.layout.size)
-        return shapes
+        points = {"trajectory": (problem.plan.steps, problem.layout.size)} if self.output in OF_ALL_STEPS else {}
+        return super().shapes(problem, state) | points
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return whether psi acts in the local steps, and whether all local steps are sent."""
-        options: dict[str, Option] = {
-            "client-prox": self.client_prox,
-            "trajectory": self.output in OF_ALL_STEPS,
-        }
+        options: dict[str, Option] = {"client-prox": self.client_prox, "trajectory": self.output in OF_ALL_STEPS}
         # Unmodified clients are sent no plan: this is there so that a state of another schedule is refused.
         if isinstance(self.client, Unmodified) and self.client.threshold_per_round is not None:
             options["threshold-per-round"] = self.client.threshold_per_round
-        if not self.wire.sparse:
-            options["sparse-wire"] = False
-        return options
+        return options if self.wire.sparse else {**options, "sparse-wire": False}
 
     def describe(self, state: DualState | None) -> list[tuple[str, str]]:
         """Return the line about the clients."""
@@ -200,11 +179,8 @@ def short_wire(algorithm: Algorithm, problem: Problem, state: Any) -> bool:
         return False
     # Only now: elsewhere a message is for one client.
     sent = algorithm.downlink(problem, state, None).vectors
-    if set(sent) != {"dual"}:
-        return False
-    if not isinstance(problem.plan.mirror_map, Euclidean):
-        return False
-    if any(entry.dtype not in ("float32", "float16") for entry in problem.layout.optimized):
+    short = all(entry.dtype in ("float32", "float16") for entry in problem.layout.optimized)
+    if set(sent) != {"dual"} or not isinstance(problem.plan.mirror_map, Euclidean) or not short:
         return False
     primal, dual = algorithm.retrieve(problem, state), sent["dual"]
     count = np.count_nonzero(primal)

@@ -28,27 +28,12 @@ nu = mu the gap (3.6) is infinite in general, so the rule ``"gap"`` needs nu < m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from flwr_fco.algorithms.contract import (
-    Change,
-    Downlink,
-    Implied,
-    LossFacts,
-    Memory,
-    Minimise,
-    Problem,
-    Replies,
-    Setting,
-    Start,
-    Vector,
-    Work,
-    zeros_like,
-)
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging
+from flwr_fco.algorithms.contract import Downlink, Implied, Memory, Minimise, Replies, Start, Vector, Work, zeros_like
+from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
 from flwr_fco.errors import ConfigurationError
 
 
@@ -208,16 +193,8 @@ class DualAcceleration(PrimalAveraging):
     ('minimise', ('control', 'anchor', 'local'), 'everyone')
     """
 
-    name: ClassVar[str] = "dual_fl"
-    engine: ClassVar[str | None] = "minimise"
-    memory: ClassVar[tuple[str, ...]] = ("control", "anchor", "local")
-    reads: ClassVar[Any] = "everyone"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **PrimalAveraging.refuses,
-            "regularizer": "the clients' minimisations are all that it is made of, and they know nothing of psi",
-        }
-    )
+    name, engine, memory, reads = "dual_fl", "minimise", ("control", "anchor", "local"), "everyone"
+    refuses = no_psi("the clients' minimisations are all that it is made of, and they know nothing of psi")
 
     nu: float | Literal["auto"]
     rho: float | Literal["auto"]
@@ -237,13 +214,9 @@ class DualAcceleration(PrimalAveraging):
     @staticmethod
     def begin(downlink: Downlink, memory: Memory) -> Start:
         """Begin at the client's last solution, with the linear term nu zeta."""
-        control, _ = _arrived(downlink, memory)
-        return Start(
-            memory["local"],
-            downlink.numbers["duality"] * control,
-            base=downlink.vectors["primal"],
-            penalty=downlink.numbers.get("regularization", 0.0),
-        )
+        numbers, (control, _) = downlink.numbers, _arrived(downlink, memory)
+        shift, penalty = numbers["duality"] * control, numbers.get("regularization", 0.0)
+        return Start(memory["local"], shift, base=downlink.vectors["primal"], penalty=penalty)
 
     @staticmethod
     def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
@@ -272,9 +245,7 @@ class DualAcceleration(PrimalAveraging):
 
     def restart(self, problem: Problem, state: DualFLState, change: Change) -> DualFLState:
         """Restart the momentum if the controls restart."""
-        if change.reason is None:
-            return state
-        return state._replace(t=1.0, momentum=0.0, began=state.round)
+        return state if change.reason is None else state._replace(t=1.0, momentum=0.0, began=state.round)
 
     def work_of_round(self, problem: Problem, state: DualFLState) -> Work | None:
         """Return the minimisation with this round's tolerance, if the tolerance changes."""

@@ -49,27 +49,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Change,
-    Client,
-    Downlink,
-    LossFacts,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    To,
-    Vector,
-)
+from flwr_fco.algorithms.contract import Algorithm, Batch, Client, Downlink, Memory, Moved, Option, Replies, Vector
 from flwr_fco.algorithms.contract.graph import Matrix
+from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, To
 from flwr_fco.algorithms.decentralized import with_rows
 from flwr_fco.core.computing import timed
 from flwr_fco.errors import ProtocolError
-from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.regularizers import L1Ball
-from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.topology import consensus_error
 
 
@@ -143,6 +129,10 @@ class FastDualAveraging(Algorithm):
         mu.
     last_point : bool
         Bao only: whether a client's last local point enters the model.
+    radius : float, optional
+        C-FedDA: of the l1 ball around the start point; no ball by default.
+    stages : sequence of ModelStage
+        MC-FedDA: length and numbers of each stage, which is around the previous stage's point.
 
     Examples
     --------
@@ -150,15 +140,15 @@ class FastDualAveraging(Algorithm):
     (None, (), 'sums')
     """
 
-    name: ClassVar[str] = "fast_dual_averaging"
-    engine: ClassVar[str | None] = None
-    reads: ClassVar[Any] = "sums"
+    name, engine, reads = "fast_dual_averaging", None, "sums"
     #: Whether only the server's points enter the model (C-FedDA).
     _constrained: ClassVar[bool] = False
 
     variant: str
     convexity: float
     last_point: bool
+    radius: float | None = None
+    stages: Sequence[ModelStage] = ()
 
     # --- a client -------------------------------------------------------------------------------------------------
 
@@ -166,45 +156,27 @@ class FastDualAveraging(Algorithm):
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
         """Take the steps of the plan's variant."""
         _check(downlink)
-        plan, numbers, options = downlink.plan, downlink.numbers, downlink.plan.options
-        convexity, anchor_weight, smoothness = (
-            float(options[name]) for name in ("convexity", "anchor-weight", "smoothness")
-        )
-        anchor = downlink.vectors.get("anchor")
-        model = LowerModel(
-            plan.h,
-            plan.psi,
-            numbers["strength"],
-            numbers["radius"],
-            convexity,
-            anchor_weight,
-            smoothness if options["constrained"] else None,
-            anchor,
-            None if anchor is None else plan.h.gradient(anchor),
-        )
-        steps = _bao if options["variant"] == "bao" else _liang
-        return steps(downlink, client, model)
+        vectors, options = downlink.vectors, downlink.plan.options
+        gradients, points = vectors["gradients"].copy(), vectors["points"].copy()
+        batches = list(client.objective.batches(client.rng, downlink.first_order))
+        model = LowerModel(downlink, options)
+        steps = model.bao_steps if options["variant"] == "bao" else model.liang_steps
+        steps(client, gradients, points, batches)
+        sent = {"increment": gradients - vectors["gradients"]}
+        if options["variant"] == "liang" or not options["constrained"]:
+            sent["point-increment"] = points - vectors["points"]
+        return sent, Moved(sent["increment"], float(len(batches)), len(batches))
 
     # --- stages (MC-FedDA) and the ball (C-FedDA) -----------------------------------------------------------------
 
     def stage_at(self, stage: int) -> ModelStage:
-        """Return the settings of a stage; Fast-FedDA has one stage, without a ball or an end."""
-        return ModelStage(0, 0.0)
+        """Return the settings of a stage; the last stage never ends. Fast-FedDA has one stage, without a ball."""
+        stages = self.stages or (ModelStage(0, self.radius or 0.0),)
+        return stages[stage] if stage < len(stages) - 1 else stages[-1]._replace(rounds=0)
 
     def _model(self, problem: Problem, state: FastState, row: int) -> LowerModel:
-        """Return the model around a node's anchor, in this stage."""
-        stage, anchor = self.stage_at(state.stage), state.anchor[row]
-        return LowerModel(
-            problem.h,
-            problem.psi,
-            stage.strength,
-            stage.radius,
-            self.convexity,
-            problem.numbers["anchor_weight"] if self.variant == "bao" else 0.0,
-            problem.numbers["smoothness"] if self._constrained else None,
-            anchor,
-            problem.h.gradient(anchor) if self.variant == "bao" or self._constrained else None,
-        )
+        """Return the model around a node's anchor, in this stage, as the node has it."""
+        return LowerModel(self._told(problem, state, row), self.options(problem.numbers))
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -221,25 +193,20 @@ class FastDualAveraging(Algorithm):
 
     def downlink(self, problem: Problem, state: FastState, to: To | None) -> Downlink:
         """Return a node's sums and points, and the position in the stage."""
-        row = 0 if problem.graph is None or to is None else problem.graph.rows[to.key]
+        return self._told(problem, state, 0 if problem.graph is None or to is None else problem.graph.rows[to.key])
+
+    def _told(self, problem: Problem, state: FastState, row: int) -> Downlink:
         vectors = {"gradients": state.gradients[row], "points": state.points[row], "primal": state.primal[row]}
         if (self.variant == "bao" or self._constrained) and state.anchor[row].any():
             vectors["anchor"] = state.anchor[row]
-        stage = self.stage_at(state.stage)
-        numbers = {
-            "steps": state.steps,
-            "rounds": float(state.stage_round),
-            "radius": stage.radius,
-            "strength": stage.strength,
-        }
+        stage, numbers = self.stage_at(state.stage), {"steps": state.steps, "rounds": float(state.stage_round)}
+        numbers |= {"radius": stage.radius, "strength": stage.strength}
         return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: FastState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the sums' increments."""
-        shapes = super().shapes(problem, state)
-        if self.variant == "liang" or not self._constrained:
-            shapes["point-increment"] = shapes["increment"]
-        return shapes
+        size, both = (problem.layout.size,), self.variant == "liang" or not self._constrained
+        return {"increment": size, "point-increment": size} if both else {"increment": size}
 
     def aggregate(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
         """Return the mixed sums, the resulting points, and the next stage if one ends."""
@@ -248,14 +215,8 @@ class FastDualAveraging(Algorithm):
         stage = self.stage_at(state.stage)
         if stage.rounds and following.stage_round >= stage.rounds:
             duals = np.array([problem.h.gradient(point) for point in following.primal])
-            following = following._replace(
-                gradients=np.zeros_like(duals),
-                points=duals,
-                anchor=following.primal,
-                steps=0.0,
-                stage=state.stage + 1,
-                stage_round=0,
-            )
+            following = following._replace(gradients=np.zeros_like(duals), points=duals, anchor=following.primal)
+            following = following._replace(steps=0.0, stage=state.stage + 1, stage_round=0)
         return following
 
     def _bao(self, problem: Problem, state: FastState, replies: Replies) -> FastState:
@@ -308,14 +269,9 @@ class FastDualAveraging(Algorithm):
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return the constants of the models."""
-        return {
-            "variant": self.variant,
-            "constrained": self._constrained,
-            "convexity": self.convexity,
-            "anchor-weight": numbers["anchor_weight"],
-            "smoothness": numbers.get("smoothness", 0.0),
-            "last-point": self.last_point,
-        }
+        told: dict[str, Option] = {"variant": self.variant, "constrained": self._constrained}
+        told |= {"convexity": self.convexity, "last-point": self.last_point}
+        return told | {"anchor-weight": numbers["anchor_weight"], "smoothness": numbers.get("smoothness", 0.0)}
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return L for `anchor_weight` and `smoothness`."""
@@ -328,42 +284,9 @@ class FastDualAveraging(Algorithm):
 
 @dataclass(frozen=True, kw_only=True)
 class ConstrainedFastDualAveraging(FastDualAveraging):
-    """C-FedDA: only the server's points enter the model, and an l1 ball may bound them.
-
-    Parameters
-    ----------
-    radius : float, optional
-        Of the l1 ball around the start point; no ball by default.
-    """
+    """C-FedDA: only the server's points enter the model, and an l1 ball may bound them. In stages it is MC-FedDA."""
 
     _constrained: ClassVar[bool] = True
-
-    radius: float | None = None
-
-    def stage_at(self, stage: int) -> ModelStage:
-        """Return the only stage, which has the ball and no end."""
-        return ModelStage(0, self.radius or 0.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StagedFastDualAveraging(ConstrainedFastDualAveraging):
-    """MC-FedDA: C-FedDA in stages, each around the previous stage's point.
-
-    Parameters
-    ----------
-    stages : sequence of ModelStage
-        Length and numbers of each stage.
-    """
-
-    stages: Sequence[ModelStage]
-
-    def stage_at(self, stage: int) -> ModelStage:
-        """Return the settings of a stage; the last stage never ends."""
-        if not self.stages:
-            return super().stage_at(stage)
-        if stage >= len(self.stages) - 1:
-            return self.stages[-1]._replace(rounds=0)
-        return self.stages[stage]
 
 
 def _check(downlink: Downlink) -> None:
@@ -375,86 +298,55 @@ def _check(downlink: Downlink) -> None:
     for name in ("steps", "rounds", "radius", "strength"):
         if numbers[name] < 0:
             raise ProtocolError(f"the server's {name} is {numbers[name]!r}; expected a number >= 0")
-    values: dict[str, float] = {}
     for name in ("convexity", "anchor-weight", "smoothness"):
-        value = options[name]
-        if isinstance(value, str) or value < 0:
-            raise ProtocolError(f"the plan's {name} is {value!r}; expected a number >= 0")
-        values[name] = value
-    needed = ["smoothness" if constrained else "convexity"]
-    if variant == "bao":
-        needed = ["convexity", "anchor-weight"]
-    if not any(values[name] > 0 for name in needed):
+        if isinstance(options[name], str) or options[name] < 0:  # type: ignore[operator]
+            raise ProtocolError(f"the plan's {name} is {options[name]!r}; expected a number >= 0")
+    liang = ["smoothness" if constrained else "convexity"]
+    needed = liang if variant == "liang" else ["convexity", "anchor-weight"]
+    if not any(options[name] for name in needed):
         raise ProtocolError(f"the plan's {' and '.join(needed)} are 0; expected a number > 0")
 
 
-def _bao(downlink: Downlink, client: Client, model: LowerModel) -> tuple[dict[str, Vector], Moved]:
-    plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
-    options = plan.options
-    gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
-    batches = list(client.objective.batches(client.rng, downlink.first_order))
-    # C-FedDA's model uses the weights at the end of the round in every step.
-    end = numbers["steps"] + len(batches)
-    for k, batch in enumerate(timed(batches), start=1):
-        client.objective.add_gradient(primal, batch, 1.0, gradients)
-        steps = end if options["constrained"] else numbers["steps"] + k
-        count = numbers["rounds"] + 1.0 if options["constrained"] else steps
-        primal = model.bao_point(gradients, points, steps, count)
-        if not options["constrained"] and (options["last-point"] or k < len(batches)):
-            points += plan.h.gradient(primal)
-    sent = {"increment": gradients - vectors["gradients"]}
-    if not options["constrained"]:
-        sent["point-increment"] = points - vectors["points"]
-    return sent, Moved(sent["increment"], float(len(batches)), len(batches))
-
-
-def _liang(downlink: Downlink, client: Client, model: LowerModel) -> tuple[dict[str, Vector], Moved]:
-    plan, vectors = downlink.plan, downlink.vectors
-    gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
-    batches = list(client.objective.batches(client.rng, downlink.first_order))
-    first = int(downlink.numbers["steps"]) + 1
-    for step, batch in enumerate(timed(batches), start=first):
-        a, before, after = liang_weights(step)
-        gradients *= before / after
-        client.objective.add_gradient(primal, batch, -a / after, gradients)
-        if step == first + len(batches) - 1:
-            break
-        primal = model.liang_point(gradients, points, step)
-        points = accumulated(points, plan.h.gradient(primal), step)
-    sent = {"increment": gradients - vectors["gradients"], "point-increment": points - vectors["points"]}
-    return sent, Moved(sent["increment"], float(len(batches)), len(batches))
-
-
-class LowerModel(NamedTuple):
-    """The constants of a round's lower model, whose minimisers are the points.
+class LowerModel:
+    """A round's lower model, whose minimisers are the points.
 
     Parameters
     ----------
-    h : MirrorMap
-        The mirror map on the flat vector.
-    strength : float
-        Factor of psi in this stage.
-    radius : float
-        Radius of the l1 ball around the anchor; 0 for no ball.
-    convexity : float
-        mu.
-    anchor_weight : float
-        Bao's gamma.
-    smoothness : float or None
-        Liang's L; None for Fast-FedDA, which uses mu instead and has no anchor.
-    anchor, anchor_dual : ndarray of float64, shape (d,), or None
-        x_0 (Liang's r) and its grad h; None stands for zeros.
+    told : Downlink
+        A node's message, with the anchor x_0 (Liang's r); without one, which stands for zeros, no ball is around it.
+    options : mapping of str to value
+        Of the plan: mu, Bao's gamma, and Liang's L, which Fast-FedDA does not use: it takes mu, and has no anchor.
     """
 
-    h: MirrorMap
-    psi: BoundRegularizer
-    strength: float
-    radius: float
-    convexity: float
-    anchor_weight: float
-    smoothness: float | None
-    anchor: Vector | None
-    anchor_dual: Vector | None
+    def __init__(self, told: Downlink, options: Mapping[str, Any]) -> None:
+        self.told, self.h, self.constrained = told, told.plan.h, options["constrained"]
+        self.convexity, self.anchor_weight = options["convexity"], options["anchor-weight"]
+        self.smoothness: float | None = options["smoothness"] if self.constrained else None
+        self.anchor = told.vectors.get("anchor")
+        self.anchor_dual = None if self.anchor is None else self.h.gradient(self.anchor)
+
+    def bao_steps(self, client: Client, gradients: Vector, points: Vector, batches: Sequence[Batch]) -> None:
+        """Take a client's steps in Bao's variant, in place."""
+        numbers, primal = self.told.numbers, self.told.vectors["primal"]
+        # C-FedDA's model uses the weights at the end of the round in every step.
+        end = numbers["steps"] + len(batches)
+        for k, batch in enumerate(timed(batches), start=1):
+            client.objective.add_gradient(primal, batch, 1.0, gradients)
+            steps = end if self.constrained else numbers["steps"] + k
+            primal = self.bao_point(gradients, points, steps, numbers["rounds"] + 1.0 if self.constrained else steps)
+            if not self.constrained and (client.plan.options["last-point"] or k < len(batches)):
+                points += self.h.gradient(primal)
+
+    def liang_steps(self, client: Client, gradients: Vector, points: Vector, batches: Sequence[Batch]) -> None:
+        """Take a client's steps in Liang's variant, in place."""
+        primal, first = self.told.vectors["primal"], int(self.told.numbers["steps"]) + 1
+        for step, batch in enumerate(timed(batches), start=first):
+            a, before, after = liang_weights(step)
+            gradients *= before / after
+            client.objective.add_gradient(primal, batch, -a / after, gradients)
+            if step < first + len(batches) - 1:
+                primal = self.liang_point(gradients, points, step)
+                points[:] = accumulated(points, self.h.gradient(primal), step)
 
     def bao_point(self, gradients: Vector, points: Vector, steps: float, count: float) -> Vector:
         """Return prox_{psi/b}(-a/b), a = g/steps - mu/2 x/count - gamma x_0/steps, b = mu/2 + gamma/steps.
@@ -499,11 +391,12 @@ class LowerModel(NamedTuple):
 
     def _minimiser(self, dual: Vector, t: float) -> Vector:
         """Return retrieve(dual, t strength), then moved into the ball; not the exact minimiser of the sum."""
-        point = self.h.retrieve(dual, t * self.strength, self.psi)
-        if self.radius <= 0.0:
+        numbers = self.told.numbers
+        point = self.h.retrieve(dual, t * numbers["strength"], self.told.plan.psi)
+        if numbers["radius"] <= 0.0:
             return point
         center = 0.0 if self.anchor is None else self.anchor
-        return np.asarray(center + L1Ball(self.radius).prox(point - center, 1.0))
+        return np.asarray(center + L1Ball(numbers["radius"]).prox(point - center, 1.0))
 
 
 def liang_weights(step: int) -> tuple[float, float, float]:

@@ -15,21 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
-from flwr_fco.algorithms.contract import (
-    ORIGIN,
-    Client,
-    Downlink,
-    Implied,
-    Memory,
-    Moved,
-    Problem,
-    Replies,
-    Start,
-    Vector,
-    zeros_like,
-)
+from flwr_fco.algorithms.contract import Downlink, Implied, Problem, Replies, Vector
+from flwr_fco.algorithms.contract.client import ORIGIN, Client, Memory, Moved, Start, zeros_like
 from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, rescaled
 from flwr_fco.regularizers.base import BoundRegularizer
 
@@ -84,8 +72,7 @@ class DouglasRachford(MeanOfMemories):
     {'step': 0.5, 'relaxation': 1.0}
     """
 
-    name: ClassVar[str] = "fed_dr"
-    memory: ClassVar[tuple[str, ...]] = ("center", "local")
+    name, memory = "fed_dr", ("center", "local")
 
     step: float = 1.0
     relaxation: float = 1.0

@@ -45,28 +45,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Change,
-    Client,
-    Downlink,
-    Implied,
-    LossFacts,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    Start,
-    To,
-    Vector,
-    zeros_like,
-)
+from flwr_fco.algorithms.contract import Change, Downlink, LossFacts, Option, Problem, Replies, To, Vector
+from flwr_fco.algorithms.contract.algorithm import Algorithm, Implied
 from flwr_fco.algorithms.contract.choices import Everyone, Participation, Wire
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Start, zeros_like
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 
@@ -136,11 +122,7 @@ class GradientTracking(Algorithm):
     ('dual steps', ('own',), 'sums')
     """
 
-    name: ClassVar[str] = "gradient_tracking"
-    memory: ClassVar[tuple[str, ...]] = ("own",)
-    reads: ClassVar[Any] = "sums"
-    common: ClassVar[str | None] = "control"
-    sparse: ClassVar[bool] = True
+    name, memory, reads, common, sparse = "gradient_tracking", ("own",), "sums", "control", True
 
     variate: str = "average"
     tracker_start: str = "gradient"
@@ -158,14 +140,12 @@ class GradientTracking(Algorithm):
             raise ProtocolError(f"the plan's variate is {variate!r}; expected 'average' or 'gradient'")
         vectors, numbers = downlink.vectors, downlink.numbers
         start = vectors["dual"] if "dual" in vectors or memory is None else memory["dual"]
-        if "control" in vectors:
-            control = vectors["control"]
-        elif "advance" in numbers and memory is not None:
+        control = vectors.get("control")
+        if control is None and "advance" in numbers and memory is not None:
             if not numbers["advance"] > 0:
                 raise ProtocolError(f"the server's advance is {numbers['advance']!r}; expected a number > 0")
             control = (memory["dual"] - start) / numbers["advance"]
-        else:
-            control = np.zeros_like(start)
+        control = np.zeros_like(start) if control is None else control
         return downlink._replace(vectors={"dual": start, "control": control})
 
     @staticmethod
@@ -229,9 +209,7 @@ class GradientTracking(Algorithm):
     def downlink(self, problem: Problem, state: TrackingState, to: To | None) -> Downlink:
         """Return the smallest message from which a client knows the dual and the control; to nobody, the whole."""
         derived = (state.derivable and self._remembers_dual) or not state.control.any()
-        vectors, numbers = {"dual": state.dual}, {}
-        if problem.round == 0:
-            numbers = {"gradient": 1.0}
+        vectors, numbers = {"dual": state.dual}, {"gradient": 1.0} if problem.round == 0 else {}
         # A client that begins anew remembers no dual from which the control would follow.
         if to is None or not derived or to.left:
             vectors["control"] = state.control
@@ -247,14 +225,14 @@ class GradientTracking(Algorithm):
 
     def aggregate(self, problem: Problem, state: TrackingState, replies: Replies) -> TrackingState:
         """Return dual + server_lr mean(increment), control + sum p_m (-control - move_m)."""
-        if problem.round == 0:
-            population = replies.population
-            control = replies.sum(over=population)
-            return state._replace(control=control, population=population, started=1)
-        mean, elapsed = replies.mean()
         population = replies.population
+        if problem.round == 0:
+            return state._replace(control=replies.sum(over=population), population=population, started=1)
+        mean, elapsed = replies.mean()
         advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
-        derivable = self._derivable(state, replies, population)
+        same = population == state.population or not state.control.any()
+        # Then the new control is the mean of the moves, and clients can derive it from the duals.
+        derivable = self.variate == "average" and replies.everybody and replies.comparable and same
         if derivable:
             # Computed as the clients will derive it, so that the ledger matches their memories to the bit.
             control = (state.dual - dual) / advance
@@ -262,21 +240,8 @@ class GradientTracking(Algorithm):
             control = state.control * (state.population or population)
             replies.changes(control)
             control /= population
-        return state._replace(
-            dual=dual,
-            elapsed=state.elapsed + advance,
-            round=state.round + 1,
-            control=control,
-            population=population,
-            advance=advance,
-            derivable=int(derivable),
-        )
-
-    def _derivable(self, state: TrackingState, replies: Replies, population: float) -> bool:
-        """Whether the new control is the mean of the moves, so that clients can derive it from the duals."""
-        if self.variate != "average" or not replies.everybody:
-            return False
-        return replies.comparable and (population == state.population or not state.control.any())
+        state = state._replace(dual=dual, elapsed=state.elapsed + advance, round=state.round + 1, advance=advance)
+        return state._replace(control=control, population=population, derivable=int(derivable))
 
     def retrieve(self, problem: Problem, state: TrackingState) -> Vector:
         """Return retrieve(dual, elapsed), the primal point."""
@@ -292,10 +257,8 @@ class GradientTracking(Algorithm):
 
     def shapes(self, problem: Problem, state: TrackingState) -> dict[str, tuple[int, ...]]:
         """Return the shape of the increment and, if it is not a function of the increment, of the variate's change."""
-        shapes = super().shapes(problem, state)
-        if self.variate == "gradient" and problem.round > 0:
-            shapes["variate-increment"] = shapes["increment"]
-        return shapes
+        size, twice = (problem.layout.size,), self.variate == "gradient" and problem.round > 0
+        return {"increment": size, "variate-increment": size} if twice else {"increment": size}
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return the variates' source, and whether clients keep the last broadcast."""
@@ -315,18 +278,15 @@ class GradientTracking(Algorithm):
         memories = problem.memories
         if memories is None or not (memories.ledger and problem.asked):
             return {}
-        squares: list[float] = []
-        total = None
+        squares, total = list[float](), float(state.control @ state.control)
         for node in problem.asked:
             memory: Any = memories.memory(node.key)["own"]
+            control, rest = state.control, 0.0
             if isinstance(memory, SparseVector):
-                total = float(state.control @ state.control) if total is None else total
-                control = state.control[memory.indices]
-                tracker = control - memory.values
-                squares.append(max(0.0, total - float(control @ control)) + float(tracker @ tracker))
-                continue
-            tracker = state.control - memory
-            squares.append(float(tracker @ tracker))
+                control, memory = control[memory.indices], memory.values
+                rest = max(0.0, total - float(control @ control))
+            tracker = control - memory
+            squares.append(rest + float(tracker @ tracker))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))}
 
 

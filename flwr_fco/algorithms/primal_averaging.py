@@ -22,27 +22,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Algorithm,
-    Batch,
-    Change,
-    Client,
-    Downlink,
-    Memory,
-    Option,
-    Problem,
-    Replies,
-    Start,
-    Step,
-    To,
-    Vector,
-    Work,
-)
+from flwr_fco.algorithms.contract import Algorithm, Batch, Change, Downlink, Option, Problem, Replies, To, Vector, Work
+from flwr_fco.algorithms.contract.client import Client, Memory, Start, Step
 
 
 class PrimalState(NamedTuple):
@@ -78,7 +63,7 @@ class PrimalAveraging(Algorithm):
     """
 
     engine: ClassVar[str | None] = "primal steps"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType({"mirror_map": "averages primal points"})
+    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "averages primal points"}
 
     @staticmethod
     def begin(downlink: Downlink, memory: Memory) -> Start:
@@ -92,10 +77,8 @@ class PrimalAveraging(Algorithm):
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the model and the numbers that the clients need."""
-        work = self.work_of_round(problem, state)
-        return Downlink(
-            problem.plan, {"primal": state.primal}, problem.client_lr, 0.0, self.numbers(problem, state), work=work
-        )
+        numbers, work = self.numbers(problem, state), self.work_of_round(problem, state)
+        return Downlink(problem.plan, {"primal": state.primal}, problem.client_lr, 0.0, numbers, work=work)
 
     def numbers(self, problem: Problem, state: Any) -> dict[str, float]:
         """Return the numbers sent to the clients in this round.
@@ -136,6 +119,11 @@ class PrimalAveraging(Algorithm):
         return {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}
 
 
+def no_psi(why: str) -> Mapping[str, str]:
+    """Return what a method refuses that averages primal points and has no place for psi."""
+    return {**PrimalAveraging.refuses, "regularizer": why}
+
+
 @dataclass(frozen=True, kw_only=True)
 class GradientSteps(PrimalAveraging):
     """Steps x <- x - client_lr g(x): FedAvg.
@@ -151,14 +139,8 @@ class GradientSteps(PrimalAveraging):
     ('gradient steps', (), 'mean')
     """
 
-    name: ClassVar[str] = "gradient_steps"
-    engine: ClassVar[str | None] = "gradient steps"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **PrimalAveraging.refuses,
-            "regularizer": "its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)",
-        }
-    )
+    name, engine = "gradient_steps", "gradient steps"
+    refuses = no_psi("its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)")
 
     @staticmethod
     def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
@@ -259,8 +241,7 @@ class MeanOfMemories(PrimalAveraging):
     array([1., 2.])
     """
 
-    engine: ClassVar[str | None] = "minimise"
-    reads: ClassVar[Any] = "sums"
+    engine, reads = "minimise", "sums"
 
     @abstractmethod
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
@@ -278,7 +259,6 @@ class MeanOfMemories(PrimalAveraging):
 
     def restart(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the current clients."""
-        population = change.population
         if change.means is None:
-            return rescaled(state, population)
-        return state._replace(mean=self.part_of(change.means), population=population)
+            return rescaled(state, change.population)
+        return state._replace(mean=self.part_of(change.means), population=change.population)

@@ -14,13 +14,10 @@ local minimisation is as exact as its stopping rule says, where the paper runs s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar
 
 from flwr_fco.algorithms.contract import Downlink, Memory, Problem, Replies, Start
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState, no_psi
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +44,8 @@ class ProximalPoint(PrimalAveraging):
     {'penalty': 0.5}
     """
 
-    name: ClassVar[str] = "local_minimization"
-    engine: ClassVar[str | None] = "minimise"
-    reads: ClassVar[Any] = "sums"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {**PrimalAveraging.refuses, "regularizer": "its clients' minimisations are smooth"}
-    )
+    name, engine, reads = "local_minimization", "minimise", "sums"
+    refuses = no_psi("its clients' minimisations are smooth")
 
     penalty: float = 0.1
 
@@ -60,12 +53,8 @@ class ProximalPoint(PrimalAveraging):
     def begin(downlink: Downlink, memory: Memory) -> Start:
         """Begin at the server's model."""
         vectors, primal = downlink.vectors, downlink.vectors["primal"]
-        return Start(
-            primal,
-            vectors.get("shift"),
-            center=vectors.get("center", primal),
-            penalty=downlink.numbers.get("penalty", 0.0),
-        )
+        center, penalty = vectors.get("center", primal), downlink.numbers.get("penalty", 0.0)
+        return Start(primal, vectors.get("shift"), center=center, penalty=penalty)
 
     def numbers(self, problem: Problem, state: PrimalState) -> dict[str, float]:
         """Return the penalty."""

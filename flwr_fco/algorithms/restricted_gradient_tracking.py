@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -74,51 +74,14 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
         raise ConfigurationError(
             f"radius_squared={radius_squared!r}; expected a finite number > 0, or None for no ball"
         )
-    if isinstance(mirror_map, PNorm) and mirror_map.center is None and mirror_map.radius is None:
-        p = mirror_map.p
-    elif isinstance(mirror_map, Euclidean):
-        p = 2.0
-    else:
+    plain = isinstance(mirror_map, PNorm) and mirror_map.center is None and mirror_map.radius is None
+    if not plain and not isinstance(mirror_map, Euclidean):
         raise ConfigurationError(
             f"mirror_map={mirror_map!r}: ReFedDA-GT puts the norm's ball around its reference point itself. Expected "
             "PNorm(p) without center and radius, or Euclidean()"
         )
+    p = mirror_map.p if isinstance(mirror_map, PNorm) else 2.0
     return PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RestrictedGradientTracking(GradientTracking):
-    """Gradient tracking around the start point, within a ball of the map's norm.
-
-    Parameters
-    ----------
-    radius_squared : float, optional
-        Q.
-
-    References
-    ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
-
-    Examples
-    --------
-    >>> RestrictedGradientTracking.engine, RestrictedGradientTracking.memory, RestrictedGradientTracking.reads
-    ('dual steps', ('own',), 'sums')
-    """
-
-    tracker_start: str = "zero"
-    radius_squared: float | None = None
-
-    def setting(self, given: Setting, state: Any) -> Setting:
-        """Return the mirror map around the start point, within the ball."""
-        return given._replace(mirror_map=restricted_map(given.mirror_map, given.start, self.radius_squared))
-
-    def points(self, problem: Problem, before: Any, after: Any, replies: Replies) -> Iterable[Vector]:
-        """Return the primal at the beginning of the round."""
-        return (self.retrieve(problem, before),)
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the lines about the restriction and the trackers."""
-        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().describe(state)]
 
 
 def _ball_text(radius_squared: float | None) -> str:
@@ -212,6 +175,7 @@ def theorem_stages(
     for name, value in dict(locals()).items():
         if not 0.0 < value < math.inf or (name == "failure" and value > 1.0) or (name == "dimension" and value < 2):
             raise ConfigurationError(f"{name}={value!r}; expected a positive number (failure <= 1, dimension >= 2)")
+    constants: dict[str, Any] = {"smoothness": smoothness, "noise": noise, "dimension": dimension, "failure": failure}
     log_d = math.log(dimension)
     rounds = math.ceil(64 * sparsity * smoothness / convexity * log_d)
     stages = []
@@ -220,17 +184,7 @@ def theorem_stages(
         tail = 2.0 * math.log(2 * n * dimension / failure) / (rounds * num_clients)
         steps = math.ceil(scale * (log_d**4 + tail))
         radius = radius_squared / 2 ** (n - 1)
-        rate = theorem_rate(
-            "gt-C.1",
-            smoothness=smoothness,
-            distance=radius,
-            rounds=rounds,
-            steps=steps,
-            clients=num_clients,
-            noise=noise,
-            dimension=dimension,
-            failure=failure,
-        )
+        rate = theorem_rate("gt-C.1", distance=radius, rounds=rounds, steps=steps, clients=num_clients, **constants)
         stages.append(Stage(rounds, steps, rate, 1.0, radius))
     return stages
 
@@ -287,6 +241,9 @@ class Staged(Algorithm):
     output: str | Last | Average = "last"
     reference: Reference = field(default=Reference())
 
+    #: What a stage begins without: its duals and trackers.
+    _emptied: ClassVar[tuple[str, ...]] = ()
+
     def setting(self, given: Setting, state: Any) -> Setting:
         """Return the map around the reference of the state's stage, within its ball, and the stage's work and rates."""
         number = self._number(state)
@@ -306,9 +263,8 @@ class Staged(Algorithm):
     @property
     def _restart_rounds(self) -> int | None:
         """Number of rounds that a reference averages; None for all rounds of a stage."""
-        if self.reference.window is None and isinstance(self.output, Average):
-            return self.output.window
-        return self.reference.window
+        own = self.reference.window
+        return self.output.window if own is None and isinstance(self.output, Average) else own
 
     def _no_points(self, size: int) -> Vector:
         """Return room for a stage's points, always as much: a saved state is compared with the first one."""
@@ -321,12 +277,9 @@ class Staged(Algorithm):
         """Return what a round contributes to the mean of its stage."""
         return self.retrieve(problem, state)
 
-    def _emptied(self, state: Any) -> Any:
-        """Return a state with all duals and trackers at 0."""
-        raise NotImplementedError
-
-    def _counted(self, problem: Problem, state: Any, following: Any) -> Any:
-        """Return the state after a round, or the first state of the next stage if a stage ends."""
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
+        """Return the state after the round, or the first state of the next stage if a stage ends."""
+        following: Any = super().aggregate(problem, state, replies)  # type: ignore[safe-super]
         if problem.round == 0 or self._number(state) + 1 >= len(self.stages):
             return following
         point = self._centre(problem, following if self.reference.newest else state)
@@ -342,12 +295,15 @@ class Staged(Algorithm):
         points, rounds = state.stage_points, state.stage_round
         mean = points / rounds if self._restart_rounds is None else points[-rounds:].mean(axis=0)
         reference = mean if self.reference.sparsity is None else largest_entries(mean, self.reference.sparsity)
-        return self._emptied(state)._replace(
-            stage=state.stage + 1,
-            stage_round=0,
-            reference=reference,
-            stage_points=self._no_points(reference.size),
-        )
+        before = {name: getattr(state, name) for name in self._emptied}
+        nothing = {name: np.zeros_like(own) if isinstance(own, np.ndarray) else 0 * own for name, own in before.items()}
+        room, number = self._no_points(reference.size), state.stage + 1
+        return state._replace(**nothing, stage=number, stage_round=0, reference=reference, stage_points=room)
+
+    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
+        """Return the metrics of the method without stages, and the stage if there are stages."""
+        stage = {"stage": int(state.stage)} if hasattr(state, "stage") else {}
+        return {**super().metrics(problem, state), **stage}
 
     def _stage_lines(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the stages and the restriction."""
@@ -358,7 +314,37 @@ class Staged(Algorithm):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultistepGradientTracking(Staged, RestrictedGradientTracking):
+class RestrictedGradientTracking(Staged, GradientTracking):
+    """Gradient tracking around the start point, within a ball of the map's norm.
+
+    Parameters
+    ----------
+    radius_squared : float, optional
+        Q.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
+
+    Examples
+    --------
+    >>> RestrictedGradientTracking.engine, RestrictedGradientTracking.memory, RestrictedGradientTracking.reads
+    ('dual steps', ('own',), 'sums')
+    """
+
+    tracker_start: str = "zero"
+
+    def points(self, problem: Problem, before: Any, after: Any, replies: Replies) -> Iterable[Vector]:
+        """Return the primal at the beginning of the round."""
+        return (self.retrieve(problem, before),)
+
+    def describe(self, state: Any) -> list[tuple[str, str]]:
+        """Return the lines about the restriction and the trackers."""
+        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().describe(state)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultistepGradientTracking(RestrictedGradientTracking):
     """Stages of restricted gradient tracking, each from the sparsified mean of the previous one.
 
     References
@@ -371,21 +357,11 @@ class MultistepGradientTracking(Staged, RestrictedGradientTracking):
     ('dual steps', ('own',), 'sums')
     """
 
+    _emptied: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "control", "derivable")
+
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1: a first stage around the start point."""
         return MultistepState(*super().init(problem, primal), 0, 0, primal, self._no_points(primal.size))
-
-    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
-        """Return the state of ReFedDA-GT, or the first state of the next stage if a stage ends."""
-        return self._counted(problem, state, super().aggregate(problem, state, replies))
-
-    def _emptied(self, state: MultistepState) -> MultistepState:
-        zeros = np.zeros(state.dual.size)
-        return state._replace(dual=zeros, elapsed=0.0, control=zeros, derivable=0)
-
-    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
-        """Return the metrics of FedDA-GT and the stage."""
-        return {**super().metrics(problem, state), "stage": int(state.stage)}
 
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the stages, the restriction and the trackers."""
@@ -411,9 +387,7 @@ def radius_of(stages: Sequence[Stage], radius_squared: float | None, number: int
     """
     radius = radius_squared
     for n in range(number + 1):
-        radius_here = stages[n].radius_squared if n < len(stages) else None
-        if radius_here is not None:
-            radius = radius_here
-        elif n > 0 and radius is not None:
-            radius /= 2.0
+        halved = radius / 2.0 if n > 0 and radius is not None else radius
+        own = stages[n].radius_squared if n < len(stages) else None
+        radius = halved if own is None else own
     return radius

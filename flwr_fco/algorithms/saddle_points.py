@@ -63,31 +63,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import ClassVar
+from typing import Any
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Batch,
-    Client,
-    Downlink,
-    LossFacts,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    Vector,
-)
+from flwr_fco.algorithms.contract import Algorithm, Batch, Downlink, LossFacts, Option, Problem, Replies, Vector
 from flwr_fco.algorithms.contract.choices import Average, Last
+from flwr_fco.algorithms.contract.client import Client, Memory, Moved
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
+from flwr_fco.algorithms.mirror_descent import MirrorDescent
+from flwr_fco.algorithms.primal_averaging import PrimalState
 
-_NO_RULE = MappingProxyType({"server_lr": "its clients' increments are no gradients at one point"})
+_NO_RULE = {"server_lr": "its clients' increments are no gradients at one point"}
 
 
-def _rate(facts: LossFacts) -> dict[str, tuple[float, str]]:
+def _theory(self: Algorithm, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
     """Return 1/(sqrt(5) L) of theorem 1, where L is the operator's Lipschitz constant beta."""
     return {"client_lr": (1.0 / (math.sqrt(5.0) * facts.curvature), "1/(sqrt(5) L)")}
 
@@ -113,18 +103,12 @@ class DualExtrapolation(DualAveraging):
     ('extragradient', (), 'mean')
     """
 
-    name: ClassVar[str] = "dual_extrapolation"
-    engine: ClassVar[str | None] = "extragradient"
-    sparse: ClassVar[bool] = False
-    refuses: ClassVar[Mapping[str, str]] = _NO_RULE
-
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return 1/(sqrt(5) L)."""
-        return _rate(facts)
+    name, engine, sparse, refuses = "dual_extrapolation", "extragradient", False, _NO_RULE
+    theory = _theory
 
 
 @dataclass(frozen=True, kw_only=True)
-class MirrorProx(PrimalAveraging):
+class MirrorProx(MirrorDescent):
     """Proximal steps along the operator at extrapolated points, with two new batches each, averaged as primal points.
 
     For k < K::
@@ -149,11 +133,9 @@ class MirrorProx(PrimalAveraging):
     (None, (), 'mean')
     """
 
-    name: ClassVar[str] = "mirror_prox"
-    engine: ClassVar[str | None] = None
-    refuses: ClassVar[Mapping[str, str]] = _NO_RULE
+    name, engine, refuses = "mirror_prox", None, _NO_RULE
+    theory = _theory
 
-    server_prox: bool = True
     output: str | Last | Average = "last"
 
     @staticmethod
@@ -174,20 +156,13 @@ class MirrorProx(PrimalAveraging):
                 halves.append(half - start)
 
         moved = client.take_steps(start, step, in_pairs=True)
-        sent = {"increment": moved.increment}
-        if plan.options["trajectory"]:
-            sent["trajectory"] = np.array(halves)
-        return sent, moved
+        points = {"trajectory": np.array(halves)} if plan.options["trajectory"] else {}
+        return {"increment": moved.increment, **points}, moved
 
-    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> Any:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
-        increment, elapsed = replies.mean()
-        if self.server_prox:
-            dual = problem.h.gradient(state.primal) + problem.server_lr * increment
-            primal = problem.retrieve(dual, problem.server_lr * elapsed)
-        else:
-            primal = np.asarray(state.primal + problem.server_lr * increment)
-        return PrimalState(primal, state.round + 1)
+        following = super().aggregate if self.server_prox else super(MirrorDescent, self).aggregate
+        return following(problem, state, replies)
 
     def points(self, problem: Problem, before: PrimalState, after: PrimalState, replies: Replies) -> Iterable[Vector]:
         """Return the last point of the round, or all its half steps."""
@@ -199,19 +174,9 @@ class MirrorProx(PrimalAveraging):
 
     def shapes(self, problem: Problem, state: PrimalState) -> dict[str, tuple[int, ...]]:
         """Return the shape of the increment and, if they are averaged, of all half steps."""
-        shapes = super().shapes(problem, state)
-        if self.output == "ergodic":
-            shapes["trajectory"] = (problem.plan.steps, problem.layout.size)
-        return shapes
+        points = {"trajectory": (problem.plan.steps, problem.layout.size)} if self.output == "ergodic" else {}
+        return super().shapes(problem, state) | points
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return whether all half steps are sent."""
         return {"trajectory": self.output == "ergodic"}
-
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return 1/(sqrt(5) L)."""
-        return _rate(facts)
-
-    def describe(self, state: PrimalState | None) -> list[tuple[str, str]]:
-        """Return the line about where psi acts."""
-        return [("Proximal steps", f"client (True) | server ({self.server_prox})")]

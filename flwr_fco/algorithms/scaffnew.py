@@ -19,30 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import (
-    Batch,
-    Client,
-    Downlink,
-    FirstOrder,
-    Implied,
-    LossFacts,
-    Memory,
-    Option,
-    Problem,
-    Replies,
-    Setting,
-    Start,
-    Step,
-    Vector,
-    Work,
-    zeros_like,
-)
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging
+from flwr_fco.algorithms.contract import Batch, Downlink, FirstOrder, Implied, Option, Replies, Vector, Work
+from flwr_fco.algorithms.contract.client import Client, Memory, Start, Step, zeros_like
+from flwr_fco.algorithms.contract.problem import LossFacts, Problem, Setting
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.core.validation import CHANCE, checked
 
@@ -117,15 +101,8 @@ class ShiftedSteps(PrimalAveraging):
     ('primal steps', ('shift', 'local'), 'everyone')
     """
 
-    name: ClassVar[str] = "scaffnew"
-    memory: ClassVar[tuple[str, ...]] = ("shift", "local")
-    reads: ClassVar[Any] = "everyone"
-    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            **PrimalAveraging.refuses,
-            "regularizer": "its proximal map is that of 'all clients agree', the mean",
-        }
-    )
+    name, memory, reads = "scaffnew", ("shift", "local"), "everyone"
+    refuses = no_psi("its proximal map is that of 'all clients agree', the mean")
 
     probability: float
     coin: str

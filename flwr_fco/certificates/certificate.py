@@ -23,25 +23,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.certificates.dual import (
-    as_row,
-    conjugate_at,
-    convex_bound,
-    corners,
-    free_intercept,
-    largest_scaling,
-    mixed_bound,
-    mixed_coordinates,
-    only_norms,
-    surround,
-    why_none,
-)
+from flwr_fco.certificates import dual
 from flwr_fco.certificates.told import Told
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import NoAnswerError
@@ -186,47 +175,55 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     if not answers:
         raise NoAnswerError(_NOBODY)
     objective = _mean(answers, "loss") + psi.value(w)
-    reason = why_none([answer.numbers for answer in answers], psi, w)
+    reason = dual.why_none([answer.numbers for answer in answers], psi, w)
     if reason:
         return (yield from _residual(psi, w, objective, reason))
     facts = answers[0].numbers
     link, l2 = LINKS[int(facts["link"])], facts["l2"]
     corrections: dict[str, float] = {}
     outputs = int(facts["outputs"])
-    free = free_intercept(facts, psi, w)
-    on = mixed_coordinates(psi, outputs if facts["intercept"] else 0)
+    free = dual.free_intercept(facts, psi, w)
+    count = w.size - outputs if facts["intercept"] else w.size
+    on = dual.mixed_coordinates(psi, w.size - count)
     if on.size and l2 == 0.0:
         return (yield from _mixed(psi, w, objective, on, link, told))
-    if link in CONVEX:
-        return (yield from _convex(psi, w, objective, l2, outputs if facts["intercept"] else 0, free, told))
     if free and link == "identity":
         corrections["centre"] = _mean(answers, "slope")
-    elif free:
+    elif free and link not in CONVEX:
         corrections = yield from _balance(max(2, outputs), told)
-    numbers = {"stage": float(SLOPES), **corrections}
-    check = told.slopes(corrections.get("centre", 0.0))
-    answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape}, check=check)
-    dual = -_mean_vector(answers, "gradient")
+    linear, quadratic, slopes = yield from _slopes(told, w, corrections)
+    if link in CONVEX:
+        references = None
+        if free:
+            numbers, shapes = {"stage": float(BALANCE)}, {"references": (max(2, outputs), w.size + 1)}
+            answers = yield Request("duality", numbers, (), shapes, check=told.references)
+            references = _mean_vector(answers, "references")
+        lower, _ = dual.convex_bound(psi, slopes, (linear, quadratic), l2, w.size - count, references)
+        if lower == -math.inf:
+            return (yield from _residual(psi, w, objective, "the loss has no minimum in the intercept"))
+        return _gap(objective, lower)
     if free:
         # 0 up to rounding, because of the correction of the slopes.
-        dual[w.size - outputs :] = 0.0
-    count = w.size - outputs if facts["intercept"] else w.size
-    limit = largest_scaling(psi, dual, l2)
-    if limit == 0.0:
+        slopes[w.size - outputs :] = 0.0
+    if dual.largest_scaling(psi, -slopes, l2) == 0.0:
         return (yield from _residual(psi, w, objective, "psi does not act in some directions"))
-    linear, quadratic = _mean(answers, "linear"), _mean(answers, "quadratic")
-    if link == "identity" and only_norms(psi, l2):
-        # The conjugates are a parabola in the scaling: take its vertex, or the end of the feasible interval.
-        vertex = -linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0
-        scaling = min(max(vertex, -limit), limit)
-    else:
-        scaling = min(1.0, limit)
+    scaling = dual.best_scaling(psi, slopes, linear, quadratic, l2, squares=link == "identity", most=1.0)
     conjugates = scaling * linear + scaling**2 * quadratic
     if link in ("logistic", "softmax"):
         numbers = {"stage": float(ENTROPY), "scaling": scaling, **corrections}
-        answers = yield Request("duality", numbers, ("entropy",), check=told.entropy(scaling))
+        answers = yield Request("duality", numbers, ("entropy",), check=partial(told.entropy, scaling=scaling))
         conjugates = _mean(answers, "entropy")
-    return _gap(objective, -(conjugates + conjugate_at(psi, scaling * dual, l2, count)))
+    return _gap(objective, -(conjugates + dual.conjugate_at(psi, -scaling * slopes, l2, count)))
+
+
+def _slopes(
+    told: Told, w: Vector, corrections: Mapping[str, float]
+) -> Generator[Request, Sequence[Answer], tuple[float, float, Vector]]:
+    """Return the linear and the quadratic part of the pooled conjugate, and the gradient, at corrected slopes."""
+    check = partial(told.slopes, centre=corrections.get("centre", 0.0))
+    numbers, wanted = {"stage": float(SLOPES), **corrections}, ("linear", "quadratic")
+    answers = yield Request("duality", numbers, wanted, {"gradient": w.shape}, check=check)
+    return _mean(answers, "linear"), _mean(answers, "quadratic"), _mean_vector(answers, "gradient")
 
 
 def _gap(objective: float, lower: float) -> Certificate:
@@ -240,32 +237,11 @@ def _gap(objective: float, lower: float) -> Certificate:
     return Certificate("duality-gap", max(gap, 0.0), objective)
 
 
-def _convex(
-    psi: BoundRegularizer, w: Vector, objective: float, l2: float, outputs: int, free: bool, told: Told
-) -> Asking:
-    numbers, check = {"stage": float(SLOPES)}, told.slopes(0.0)
-    answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape}, check=check)
-    slopes = _mean_vector(answers, "gradient")
-    conjugates = _mean(answers, "linear"), _mean(answers, "quadratic")
-    references = None
-    if free:
-        shape = max(2, outputs), w.size + 1
-        numbers = {"stage": float(BALANCE)}
-        answers = yield Request("duality", numbers, (), {"references": shape}, check=told.references)
-        references = _mean_vector(answers, "references")
-    lower, _ = convex_bound(psi, slopes, conjugates, l2, outputs, references)
-    if lower == -math.inf:
-        return (yield from _residual(psi, w, objective, "the loss has no minimum in the intercept"))
-    return _gap(objective, lower)
-
-
 def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.int64], link: str, told: Told) -> Asking:
     """Return the gap from further gradients, about the optimum in the coordinates that psi leaves alone."""
     at_zero = 0.0
     if link in CONVEX:
-        numbers, check = {"stage": float(SLOPES)}, told.slopes(0.0)
-        answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape}, check=check)
-        at_zero = _mean(answers, "quadratic")
+        _, at_zero, _ = yield from _slopes(told, w, {})
     own = around = yield from _row(w, told)
     point, rows = w, np.zeros((0, own.size))
     for tries in range(_TRIES):
@@ -275,30 +251,30 @@ def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.in
             moved[j] += _STEP * max(1.0, abs(float(point[j])))
             changed = yield from _row(moved, told)
             bend[place] = (changed[on] - around[on]) / (moved[j] - point[j])
-        found = corners(point[on], around[on], bend, around[-1] + at_zero, tries)
+        about, _ = dual.corners(point[on], around[on], bend, around[-1] + at_zero, tries)
         each = []
-        for values in found.values:
+        for values in about:
             corner = point.copy()
             corner[on] = values
             each.append((yield from _row(corner, told)))
         rows = np.array(each)
-        if surround(rows[:, on]):
+        if dual.surround(rows[:, on]):
             break
         point = point.copy()
-        point[on] = found.values.mean(axis=0)
+        point[on] = about.mean(axis=0)
         around = yield from _row(point, told)
     else:
-        return (
-            yield from _residual(psi, w, objective, "the optimum in the coefficients that psi leaves alone is too far")
-        )
-    lower, _ = mixed_bound(psi, own, rows, on, at_zero, link == "identity")
+        reason = "the optimum in the coefficients that psi leaves alone is too far"
+        return (yield from _residual(psi, w, objective, reason))
+    lower, _ = dual.mixed_bound(psi, own, rows, on, at_zero, link == "identity")
     return _gap(objective, lower)
 
 
 def _row(point: Vector, told: Told) -> Generator[Request, Sequence[Answer], Vector]:
     """Return the pooled gradient at a point with its conjugate and loss."""
-    answers = yield Request("gradient", {}, ("loss",), {"gradient": point.shape}, point, check=told.tangent(point))
-    return as_row(_mean_vector(answers, "gradient"), point, _mean(answers, "loss"))
+    check = partial(told.tangent, point=point)
+    answers = yield Request("gradient", {}, ("loss",), {"gradient": point.shape}, point, check=check)
+    return dual.as_row(_mean_vector(answers, "gradient"), point, _mean(answers, "loss"))
 
 
 def _residual(psi: BoundRegularizer, w: Vector, objective: float, reason: str) -> Asking:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,9 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.wire.questions import LINKS
+
+Matrix = NDArray[np.float64]
+Parts = tuple[float, float, float]
 
 _CONVEX = LINKS.index("convex")
 #: Coordinates that psi may leave alone, each of which takes one more gradient.
@@ -144,12 +146,7 @@ def largest_scaling(psi: BoundRegularizer, dual: Vector, l2: float) -> float:
 
 
 def convex_bound(
-    psi: BoundRegularizer,
-    slopes: Vector,
-    conjugates: tuple[float, float],
-    l2: float,
-    outputs: int,
-    references: NDArray[np.float64] | None,
+    psi: BoundRegularizer, slopes: Vector, values: tuple[float, float], l2: float, outputs: int, rows: Matrix | None
 ) -> tuple[float, Vector]:
     """Return a lower bound of the optimum of a convex loss, and the dual point that it is the value of.
 
@@ -159,26 +156,51 @@ def convex_bound(
         The regularizer.
     slopes : ndarray of float64, shape (d,)
         The gradient u of the pooled loss without its l2 term.
-    conjugates : tuple of float
+    values : tuple of float
         The conjugate at u, and at 0 at most.
     l2 : float
         Strength of the l2 term.
     outputs : int
         Number of intercepts; 0 without one.
-    references : ndarray of float64, shape (k, d + 1), optional
+    rows : ndarray of float64, shape (k, d + 1), optional
         Further dual points with their conjugates (:func:`flwr_fco.objectives.duality.references`), if psi leaves the
         intercepts alone: the mixture with them is 0 there.
     """
-    count, (own, at_zero), total = slopes.size - outputs, conjugates, 1.0
-    if references is not None:
-        share = balance(references[:, count:-1], slopes[count:])
+    count, (own, at_zero), total = slopes.size - outputs, values, 1.0
+    if rows is not None:
+        share = balance(rows[:, count:-1], slopes[count:])
         if share is None:
             return -math.inf, np.zeros(slopes.size)
-        slopes, own = slopes + share @ references[:, :-1], own + float(share @ references[:, -1])
+        slopes, own = slopes + share @ rows[:, :-1], own + float(share @ rows[:, -1])
         total += float(share.sum())
         slopes[count:] = 0.0
-    scaling = min(1.0 / total, largest_scaling(psi, -slopes, l2))
-    value = scaling * own + (1.0 - scaling * total) * at_zero
+    return scaled_bound(psi, slopes, (own, 0.0, at_zero), l2, count, total=total)
+
+
+def best_scaling(
+    psi: BoundRegularizer, slopes: Vector, linear: float, quadratic: float, l2: float, *, squares: bool, most: float
+) -> float:
+    """Return the scaling of a dual point with the largest bound, or one near it.
+
+    Of squares the conjugates are a parabola in it: its vertex, or the end of the feasible interval.
+    """
+    limit = largest_scaling(psi, -slopes, l2)
+    if not (squares and only_norms(psi, l2)):
+        return min(most, limit)
+    vertex = -linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0
+    return min(max(vertex, -limit), limit)
+
+
+def scaled_bound(
+    psi: BoundRegularizer, slopes: Vector, own: Parts, l2: float, count: int, total: float = 1.0, squares: bool = False
+) -> tuple[float, Vector]:
+    """Return the lower bound at the best scaling of a dual point that may be scaled up to 1/total, and that point.
+
+    Its own conjugates are what they are linearly in the scaling, quadratically, and at 0 at most.
+    """
+    linear, quadratic, at_zero = own
+    scaling = best_scaling(psi, slopes, linear, quadratic, l2, squares=squares, most=1.0 / total)
+    value = scaling * linear + scaling**2 * quadratic + (1.0 - scaling * total) * at_zero
     return -value - conjugate_at(psi, -scaling * slopes, l2, count), scaling * slopes
 
 
@@ -202,13 +224,9 @@ def conjugate_at(psi: BoundRegularizer, u: Vector, l2: float, count: int) -> flo
         best[count:] = 0.0
         return float(u @ best) - psi.value(best) - 0.5 * l2 * float(best @ best)
     # For a norm it is 0, but at the end of the interval rounding may give infinity.
-    return sum(
-        0.0 if is_norm(regularizer, shape) else conjugate(regularizer, u[block].reshape(shape) * _INWARDS)
-        for block, shape, regularizer in psi.blocks
-    )
+    others = [(block, shape, part) for block, shape, part in psi.blocks if not is_norm(part, shape)]
+    return sum(conjugate(part, u[block].reshape(shape) * _INWARDS) for block, shape, part in others)
 
-
-Matrix = NDArray[np.float64]
 
 #: Radius of the simplex, relative to where a quadratic loss of this curvature would be twice the one at its centre, and
 #: what is left of it at each further try: of a small one the corners' gradients differ as the Hessian says.
@@ -219,22 +237,7 @@ _SINGULAR = 1e-11
 _LEAST, _SAME, _BESIDE = 1e-6, 1e-9, 1e-12
 
 
-class Corners(NamedTuple):
-    """Where to ask for further gradients.
-
-    Parameters
-    ----------
-    values : ndarray of float64, shape (k + 1, k)
-        The free coefficients of each point.
-    near : float
-        How far in the metric of the Hessian their centre may be from the optimum that they are to surround.
-    """
-
-    values: Matrix
-    near: float
-
-
-def corners(values: Vector, slopes: Vector, bend: Matrix, room: float, tries: int = 0) -> Corners:
+def corners(values: Vector, slopes: Vector, bend: Matrix, room: float, tries: int = 0) -> tuple[Matrix, float]:
     """Return points about the optimum in the free coefficients, from a point and its derivatives.
 
     Parameters
@@ -248,9 +251,16 @@ def corners(values: Vector, slopes: Vector, bend: Matrix, room: float, tries: in
     tries : int, default 0
         How often corners have not surrounded 0.
 
+    Returns
+    -------
+    ndarray of float64, shape (k + 1, k)
+        The free coefficients of each point.
+    float
+        How far in the metric of the Hessian their centre may be from the optimum that they are to surround.
+
     Examples
     --------
-    >>> corners(np.array([3.0]), np.array([4.0]), np.array([[4.0]]), 8.0).values.round(6).tolist()
+    >>> corners(np.array([3.0]), np.array([4.0]), np.array([[4.0]]), 8.0)[0].round(6).tolist()
     [[1.5], [2.5]]
     """
     own = np.maximum(np.diag(bend), 0.0)
@@ -265,7 +275,7 @@ def corners(values: Vector, slopes: Vector, bend: Matrix, room: float, tries: in
     if rank:
         directions = np.linalg.svd(np.eye(rank + 1) - 1.0 / (rank + 1))[2][:rank].T * math.sqrt((rank + 1) / rank)
         points[: rank + 1] += reach * directions @ root.T
-    return Corners(points, reach / max(1, rank))
+    return points, reach / max(1, rank)
 
 
 def surround(rows: Matrix) -> bool:
@@ -298,9 +308,8 @@ def _shares(rows: Matrix, slopes: Vector) -> Vector | None:
     # Columns that depend on each other have slopes that do, but for rounding.
     within = axes @ wanted
     beside = float(np.linalg.norm(wanted - axes.T @ within))
-    if beside > _SAME * float(np.linalg.norm(wanted)) + _BESIDE:
-        return None
-    return balance(scaled @ axes.T, within)
+    most = _SAME * float(np.linalg.norm(wanted)) + _BESIDE
+    return None if beside > most else balance(scaled @ axes.T, within)
 
 
 def as_row(gradient: Vector, w: Vector, loss: float) -> Vector:
@@ -342,16 +351,9 @@ def mixed_bound(
     slopes += shares @ rows[:, :-2]
     slopes[on] = 0.0
     total, conjugate = 1.0 + float(shares.sum()), conjugate + float(shares @ rows[:, -2])
-    limit = largest_scaling(psi, -slopes, 0.0)
-    if squares:
-        # A parabola in the scaling: f*(s u) = s mean u y + s^2 mean u^2 / (2 factor), the second one the loss.
-        quadratic = total * (loss + float(shares @ rows[:, -1]))
-        linear = conjugate - loss - float(shares @ rows[:, -1])
-        scaling = min(1.0, limit)
-        if only_norms(psi, 0.0):
-            scaling = min(max(-linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0, -limit), limit)
-        value = scaling * linear + scaling**2 * quadratic
-    else:
-        scaling = min(1.0 / total, limit)
-        value = scaling * conjugate + (1.0 - scaling * total) * at_zero
-    return -value - conjugate_at(psi, -scaling * slopes, 0.0, slopes.size), scaling * slopes
+    if not squares:
+        return scaled_bound(psi, slopes, (conjugate, 0.0, at_zero), 0.0, slopes.size, total=total)
+    # A parabola in the scaling: f*(s u) = s mean u y + s^2 mean u^2 / (2 factor), the second one the loss.
+    losses = loss, float(shares @ rows[:, -1])
+    linear, quadratic = conjugate - losses[0] - losses[1], total * (losses[0] + losses[1])
+    return scaled_bound(psi, slopes, (linear, quadratic, 0.0), 0.0, slopes.size, squares=True)

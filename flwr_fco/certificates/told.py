@@ -8,7 +8,7 @@ alone: a certificate is then one of some data, whatever a client says.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,34 +53,30 @@ class Told:
         ProtocolError
             If a number is out of the range of its meaning.
         """
-        self._check_facts(answer.numbers)
-        self._facts[answer.node_id] = answer.numbers
-
-    def _check_facts(self, own: Numbers) -> None:
+        own = answer.numbers
         link, loss = link_of(own, self._w.size), own["loss"]
-        if link in (LINKS[0], *CONVEX):
-            return
-        ridge = self._ridge(own)
-        if loss < 0.0:
-            raise ProtocolError(f"its loss is {loss:.6g}; expected a number >= 0")
-        if loss < (1.0 - ROUNDING) * ridge:
-            raise ProtocolError(f"its loss is {loss:.6g}, and its l2 term alone is {ridge:.6g}")
-        # The square of a mean is at most the mean square, which the loss is.
-        most = (math.sqrt(2.0 * own["factor"] * loss) if link == "identity" else 0.0) * (1.0 + ROUNDING)
-        if abs(own["slope"]) > most:
-            raise ProtocolError(f"its mean slope is {own['slope']:.6g}; expected at most {most:.6g} by its loss")
+        if link not in (LINKS[0], *CONVEX):
+            ridge = self._ridge(own)
+            if loss < 0.0:
+                raise ProtocolError(f"its loss is {loss:.6g}; expected a number >= 0")
+            if loss < (1.0 - ROUNDING) * ridge:
+                raise ProtocolError(f"its loss is {loss:.6g}, and its l2 term alone is {ridge:.6g}")
+            # The square of a mean is at most the mean square, which the loss is.
+            most = (math.sqrt(2.0 * own["factor"] * loss) if link == "identity" else 0.0) * (1.0 + ROUNDING)
+            if abs(own["slope"]) > most:
+                raise ProtocolError(f"its mean slope is {own['slope']:.6g}; expected at most {most:.6g} by its loss")
+        self._facts[answer.node_id] = own
 
-    def slopes(self, centre: float) -> Callable[[Answer], None]:
-        """Return the check of the gradient and the conjugates at slopes of which `centre` is taken off.
+    def slopes(self, answer: Answer, centre: float) -> None:
+        """Check the gradient and the conjugates at slopes of which `centre` is taken off.
 
         Parameters
         ----------
+        answer : Answer
+            The client's.
         centre : float
             The correction of slopes of squares.
         """
-        return lambda answer: self._check_slopes(answer, centre)
-
-    def _check_slopes(self, answer: Answer, centre: float) -> None:
         own = self._facts.get(answer.node_id)
         gradient, w = answer.vectors["gradient"], self._w
         pairs = gradient * w
@@ -91,8 +87,9 @@ class Told:
         linear, quadratic, loss = answer.numbers["linear"], answer.numbers["quadratic"], own["loss"] - ridge
         size = abs(own["loss"]) + ridge + abs(linear) + abs(quadratic) + float(np.abs(pairs).sum())
         if link in ("logistic", "softmax"):
-            self._expect("conjugates", max(abs(linear), abs(quadratic)), 0.0, 0.0)
-            self._at_most("slope in an intercept", self._last(own, gradient), 1.0)
+            _expect("conjugates", max(abs(linear), abs(quadratic)), 0.0, 0.0)
+            last = gradient[gradient.size - int(own["outputs"] * own["intercept"]) :]
+            _at_most("slope in an intercept", float(np.abs(last).max(initial=0.0)), 1.0)
             return
         away = centre**2 / (2.0 * factor) if link == "identity" else 0.0
         most = ROUNDING * (size + away)
@@ -101,23 +98,22 @@ class Told:
                 raise ProtocolError(f"its loss is {own['loss']:.6g}, and it says that none is below {-quadratic:.6g}")
             quadratic = 0.0
         elif link == "identity":
-            self._expect("mean square", quadratic, loss - centre * own["slope"] / factor + away, most)
+            _expect("mean square", quadratic, loss - centre * own["slope"] / factor + away, most)
         else:
-            self._expect("mean square", quadratic, 0.0, 0.0)
-            self._at_most("share of rows below the margin", abs(linear + 0.5), 0.5)
-        self._expect("loss and conjugate", loss + linear + quadratic, float(pairs.sum()) + away, most)
+            _expect("mean square", quadratic, 0.0, 0.0)
+            _at_most("share of rows below the margin", abs(linear + 0.5), 0.5)
+        _expect("loss and conjugate", loss + linear + quadratic, float(pairs.sum()) + away, most)
 
-    def entropy(self, scaling: float) -> Callable[[Answer], None]:
-        """Return the check of the conjugate of chances at slopes that are scaled.
+    def entropy(self, answer: Answer, scaling: float) -> None:
+        """Check the conjugate of chances at slopes that are scaled.
 
         Parameters
         ----------
+        answer : Answer
+            The client's.
         scaling : float
             By how much.
         """
-        return lambda answer: self._check_entropy(answer, scaling)
-
-    def _check_entropy(self, answer: Answer, scaling: float) -> None:
         own, entropy = self._facts.get(answer.node_id), answer.numbers["entropy"]
         pair = scaling * self._pairs.get(answer.node_id, 0.0)
         if own is None:
@@ -156,17 +152,16 @@ class Told:
         if own is not None:
             check_references(answer.vectors["references"], self._w, own["loss"] - self._ridge(own))
 
-    def tangent(self, point: Vector) -> Callable[[Answer], None]:
-        """Return the check of a loss and gradient, first at the certificate's point itself, then at others.
+    def tangent(self, answer: Answer, point: Vector) -> None:
+        """Check a loss and gradient, first at the certificate's point itself, then at others.
 
         Parameters
         ----------
+        answer : Answer
+            The client's.
         point : ndarray of float64, shape (d,)
             Where they are.
         """
-        return lambda answer: self._check_tangent(answer, point)
-
-    def _check_tangent(self, answer: Answer, point: Vector) -> None:
         own, gradient = self._facts.get(answer.node_id), answer.vectors["gradient"]
         if own is None or not own["link"]:
             return
@@ -178,20 +173,17 @@ class Told:
         coefficients = self._w[: self._w.size - int(own["outputs"]) * int(own["intercept"])]
         return 0.5 * own["l2"] * float(coefficients @ coefficients)
 
-    def _last(self, own: Numbers, gradient: Vector) -> float:
-        return float(np.abs(gradient[gradient.size - int(own["outputs"] * own["intercept"]) :]).max(initial=0.0))
 
-    @staticmethod
-    def _expect(what: str, value: float, expected: float, most: float) -> None:
-        if not abs(value - expected) <= most:
-            raise ProtocolError(
-                f"its {what} is {value:.6g}, and by its loss and gradient {expected:.6g}: these are not of one function"
-            )
+def _expect(what: str, value: float, expected: float, most: float) -> None:
+    if not abs(value - expected) <= most:
+        raise ProtocolError(
+            f"its {what} is {value:.6g}, and by its loss and gradient {expected:.6g}: these are not of one function"
+        )
 
-    @staticmethod
-    def _at_most(what: str, value: float, most: float) -> None:
-        if value > (1.0 + ROUNDING) * most:
-            raise ProtocolError(f"its {what} is {value:.6g}; expected at most {most:.6g}")
+
+def _at_most(what: str, value: float, most: float) -> None:
+    if value > (1.0 + ROUNDING) * most:
+        raise ProtocolError(f"its {what} is {value:.6g}; expected at most {most:.6g}")
 
 
 def link_of(own: Numbers, size: int) -> str:

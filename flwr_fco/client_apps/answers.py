@@ -54,10 +54,8 @@ def find_answer(kind: str) -> AnswerFunction:
     'gradient'
     """
     if kind not in _ANSWERS:
-        raise ConfigurationError(
-            f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_ANSWERS))}. "
-            "Install the server's version of flwr-fco"
-        )
+        what = f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_ANSWERS))}"
+        raise ConfigurationError(f"{what}. Install the server's version of flwr-fco")
     return _ANSWERS[kind]
 
 
@@ -137,24 +135,21 @@ def smoothness(question: Question, objective: Objective) -> Answer:
     constants are 0.
     """
     batch = int(question.numbers["batch-size"]) or None
-    constants: dict[str, float] = {"probed": 0.0}
     if not objective.smooth:
         return Answer({"l2": 0.0, "l1": 0.0, "convexity": float(objective.strong_convexity()), "probed": 1.0})
+    l2 = _known(lambda: objective.batch_lipschitz(batch, "l2"))
+    l1 = _known(lambda: objective.batch_lipschitz(batch, "l1"))
+    largest = probed_curvature(objective, question.vectors["primal"]) if l2 is None else l2
+    # No entry of a Hessian is larger than its largest eigenvalue.
+    numbers = {"probed": float(l2 is None), "l2": largest, "l1": largest if l1 is None else min(l1, largest)}
+    return Answer({**numbers, "convexity": _known(objective.strong_convexity) or 0.0})
+
+
+def _known(constant: Callable[[], float]) -> float | None:
     try:
-        constants["l2"] = float(objective.batch_lipschitz(batch, "l2"))
+        return float(constant())
     except ConfigurationError:
-        constants["l2"] = probed_curvature(objective, question.vectors["primal"])
-        constants["probed"] = 1.0
-    try:
-        # No entry of a Hessian is larger than its largest eigenvalue.
-        constants["l1"] = min(float(objective.batch_lipschitz(batch, "l1")), constants["l2"])
-    except ConfigurationError:
-        constants["l1"] = constants["l2"]
-    try:
-        constants["convexity"] = float(objective.strong_convexity())
-    except ConfigurationError:
-        constants["convexity"] = 0.0
-    return Answer(constants)
+        return None
 
 
 #: Rows of squares, and events of other losses, that a site needs for each of its columns.

@@ -29,12 +29,10 @@ from flwr_fco.client_apps.training import (
     schema_of,
 )
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import ABOUT_COLUMNS
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.base import Objective
-from flwr_fco.wire.arrays import primal_vector, read_primal
+from flwr_fco.wire.arrays import primal_vector, vectors_of
 from flwr_fco.wire.envelope import names_reply, partition_reply, reply
 from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.queries import answer_records, read_question
@@ -143,7 +141,9 @@ class EvaluationHandler:
         """Answer a message."""
         objective = self.data.objective(context, partition_of(context), "an evaluation")
         with clear_errors("the server's model cannot be read"):
-            primal = _read_model(message, objective)
+            primal, buffers = primal_vector(objective.layout, vectors_of(message.content))
+            if buffers:
+                objective.load_buffers(buffers)
         metrics = MetricRecord({"num-examples": int(objective.num_examples)})
         with single_threaded_blas():
             for name, value in objective.metrics(primal).items():
@@ -196,10 +196,9 @@ class QuestionHandler:
 
 def _check_loads(name: str, load: object) -> None:
     if not callable(load):
-        raise ConfigurationError(
-            f"{name} is a {type(load).__name__}; expected a function (context) -> Objective. For an objective that is "
-            "here already: lambda context: objectives[context.node_config['partition-id']]"
-        )
+        what = f"{name} is a {type(load).__name__}; expected a function (context) -> Objective"
+        here = "For an objective that is here already: lambda context: objectives[context.node_config['partition-id']]"
+        raise ConfigurationError(f"{what}. {here}")
 
 
 def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
@@ -226,16 +225,6 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
                 "Message API, this package's among them: every message would end in a KeyError. Leave it out"
             )
     return list(functions)
-
-
-def _read_model(message: Message, objective: Objective) -> Vector:
-    """Return the model of an evaluation message, and load its buffers into the objective."""
-    if not objective.layout.passed_through:
-        return read_primal(message.content, objective.layout)
-    (arrays,) = message.content.array_records.values()
-    primal, buffers = primal_vector(objective.layout, arrays)
-    objective.load_buffers(buffers)
-    return primal
 
 
 def _end_quickly() -> None:

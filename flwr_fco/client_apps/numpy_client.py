@@ -43,8 +43,8 @@ def numpy_client_app(client_fn: Callable[[Context], Any]) -> ClientApp:
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        sent, config = _read(message)
-        arrays, number, metrics = _three(_client(client_fn, context).fit(_lists(sent), config), "fit", "arrays")
+        sent, *given = _read(message)
+        arrays, number, metrics = _three(_client(client_fn, context).fit(*given), "fit", "arrays")
         if len(arrays) != len(sent):
             raise ConfigurationError(f"`fit` returned {len(arrays)} arrays; expected {len(sent)}: {', '.join(sent)}")
         record = ArrayRecord({name: Array(np.asarray(each)) for name, each in zip(sent, arrays, strict=True)})
@@ -52,8 +52,8 @@ def numpy_client_app(client_fn: Callable[[Context], Any]) -> ClientApp:
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        sent, config = _read(message)
-        loss, number, metrics = _three(_client(client_fn, context).evaluate(_lists(sent), config), "evaluate", "loss")
+        _, *given = _read(message)
+        loss, number, metrics = _three(_client(client_fn, context).evaluate(*given), "evaluate", "loss")
         return _answer(message, {}, number, {**metrics, "loss": float(loss)})
 
     return app
@@ -68,14 +68,12 @@ def _client(client_fn: Callable[[Context], Any], context: Context) -> Any:
     return client
 
 
-def _read(message: Message) -> tuple[ArrayRecord, dict[str, Any]]:
+def _read(message: Message) -> tuple[list[str], list[NDArray[Any]], dict[str, Any]]:
+    """Return the names of a message's arrays, and what a NumPyClient gets: the arrays and the config."""
     (arrays,), configs = message.content.array_records.values(), message.content.config_records
     config: ConfigRecord | Mapping[str, Any] = next(iter(configs.values()), {})
-    return arrays, {**config, **({"server_round": config["server-round"]} if "server-round" in config else {})}
-
-
-def _lists(sent: ArrayRecord) -> list[NDArray[Any]]:
-    return [array.numpy() for array in sent.values()]
+    number = {"server_round": config["server-round"]} if "server-round" in config else {}
+    return [*arrays], [array.numpy() for array in arrays.values()], {**config, **number}
 
 
 def _three(answer: Any, name: str, first: str) -> tuple[Any, Any, Mapping[str, Any]]:

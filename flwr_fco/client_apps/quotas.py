@@ -86,8 +86,7 @@ class Limits:
         """
         if not isinstance(header, str):
             raise ProtocolError(f"the plan is a {type(header).__name__}; expected JSON as text")
-        if len(header) > self.max_plan:
-            raise self._beyond("a plan of", len(header), "characters", "max_plan")
+        self._check("max_plan", len(header), "a plan of", "characters")
 
     def check_plan(self, plan: Plan) -> None:
         """Refuse a plan whose model is too large, before memory of that size is allocated.
@@ -97,11 +96,9 @@ class Limits:
         plan : Plan
             As read from the message.
         """
-        if plan.layout.size > self.max_parameters:
-            raise self._beyond("a model of", plan.layout.size, "parameters", "max_parameters")
-        for name, value in plan.options.items():
-            if not isinstance(value, str | bool) and not abs(value) <= self.max_number:
-                raise self._beyond(f"the plan's option {name!r},", value, "", "max_number")
+        self._check("max_parameters", plan.layout.size, "a model of", "parameters")
+        options = {f"the plan's option {name!r},": value for name, value in plan.options.items()}
+        self._check_numbers({what: value for what, value in options.items() if not isinstance(value, str | bool)})
 
     def check_downlink(self, downlink: Downlink, num_examples: int | None) -> None:
         """Refuse too much work and absurdly large numbers.
@@ -122,23 +119,17 @@ class Limits:
             if trajectory or (work.steps or (work.epochs or 1) * int(num_examples)) > self.max_steps:
                 steps = work.num_draws(num_examples)
                 self.check_steps(steps, work)
-                if trajectory and steps * plan.layout.size > self.max_parameters:
-                    asked = steps * plan.layout.size
-                    raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
-        elif not isinstance(work, FirstOrder) and work.max_iterations > self.max_iterations:
-            raise self._beyond("a minimisation of", work.max_iterations, "iterations", "max_iterations")
+                if trajectory:
+                    what = f"all {steps} local points:"
+                    self._check("max_parameters", steps * plan.layout.size, what, "numbers in the reply")
+        elif not isinstance(work, FirstOrder):
+            self._check("max_iterations", work.max_iterations, "a minimisation of", "iterations")
+        if POINTS in downlink.numbers:
+            points = downlink.numbers[POINTS]
+            what = f"answers about {points:g} points:"
+            self._check("max_parameters", int(points) * plan.layout.size, what, "numbers")
         # `read_downlink` has checked that they are finite. A learning rate of NaN means that the method has none.
-        if downlink.client_lr > self.max_number:
-            raise self._beyond("client-lr", downlink.client_lr, "", "max_number")
-        if downlink.elapsed > self.max_number:
-            raise self._beyond("elapsed", downlink.elapsed, "", "max_number")
-        points = downlink.numbers.get(POINTS, 1.0)
-        if points * plan.layout.size > self.max_parameters:
-            asked = int(points) * plan.layout.size
-            raise self._beyond(f"answers about {points:g} points:", asked, "numbers", "max_parameters")
-        for name, number in downlink.numbers.items():
-            if abs(number) > self.max_number:
-                raise self._beyond(name, number, "", "max_number")
+        self._check_numbers({"client-lr": downlink.client_lr, "elapsed": downlink.elapsed, **downlink.numbers})
 
     def check_steps(self, steps: int, work: FirstOrder | None = None) -> None:
         """Refuse more local steps than are allowed.
@@ -150,8 +141,7 @@ class Limits:
         work : FirstOrder, optional
             The requested work; used in the error message.
         """
-        if steps > self.max_steps:
-            raise self._beyond(f"{work}:" if work else "a round of", steps, "local steps", "max_steps")
+        self._check("max_steps", steps, f"{work}:" if work else "a round of", "local steps")
 
     def check_question_header(self, record: object) -> None:
         """Refuse a question whose description of the model is too long to be parsed.
@@ -172,11 +162,8 @@ class Limits:
         question : Question
             As read from the message.
         """
-        if question.layout.size > self.max_parameters:
-            raise self._beyond("a model of", question.layout.size, "parameters", "max_parameters")
-        for name, number in question.numbers.items():
-            if abs(number) > self.max_number:
-                raise self._beyond(name, number, "", "max_number")
+        self._check("max_parameters", question.layout.size, "a model of", "parameters")
+        self._check_numbers(question.numbers)
 
     def run(
         self, solver: LocalSolver, downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
@@ -206,12 +193,18 @@ class Limits:
         finally:
             deadline.at = before
 
-    def _beyond(self, what: str, asked: float, unit: str, limit: str) -> ConfigurationError:
-        text = " ".join(filter(None, (what, f"{asked:g}" if isinstance(asked, float) else _short(asked), unit)))
-        return ConfigurationError(
-            f"the server asks for {text}; this client allows {limit}={getattr(self, limit):g}. Its owner can raise "
-            f"the limit: client_app(..., limits=Limits({limit}=...))"
-        )
+    def _check_numbers(self, numbers: Mapping[str, float]) -> None:
+        for what, number in numbers.items():
+            if abs(number) > self.max_number:
+                self._check("max_number", number, what)
+
+    def _check(self, limit: str, asked: float, what: str, unit: str = "") -> None:
+        """Refuse more than a limit allows."""
+        most = getattr(self, limit)
+        if abs(asked) > most:
+            text = " ".join(filter(None, (what, f"{asked:g}" if isinstance(asked, float) else _short(asked), unit)))
+            text = f"the server asks for {text}; this client allows {limit}={most:g}. Its owner can raise the limit"
+            raise ConfigurationError(f"{text}: client_app(..., limits=Limits({limit}=...))")
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
@@ -227,24 +227,19 @@ class Units:
             Names of all columns.
         """
         low, high = (np.exp2(extreme[columns] / _GRADES) for extreme in (self._low, self._high))
-        at = [
-            (self._sites[a], self._sites[b]) for a, b in zip(self._low_at[columns], self._high_at[columns], strict=True)
-        ]
+        at = zip(*([self._sites[i] for i in each[columns]] for each in (self._low_at, self._high_at)), strict=True)
         return _units_text([names[int(j)] for j in columns], low, high, at, digits=2)
 
 
-def _units_text(names: Sequence[str], low: Vector, high: Vector, at: Sequence[tuple[str, str]], digits: int = 3) -> str:
+def _units_text(names: Sequence[str], low: Vector, high: Vector, at: Iterable[tuple[str, str]], digits: int = 3) -> str:
     """Return in words that columns differ, with the smallest and the largest deviation of each and their sites."""
-    rows = list(zip(names, low, high, at, strict=True))
     about = [
         f"{printable(name[:_LETTERS])} ({a:.{digits}g} at {here}, {b:.{digits}g} at {there})"
-        for name, a, b, (here, there) in rows
+        for name, a, b, (here, there) in zip(names, low, high, at, strict=True)
     ]
     more = f", and {len(about) - _SHOWN} more" if len(about) > _SHOWN else ""
-    return (
-        f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do: "
-        f"{', '.join(about[:_SHOWN])}{more}. If the units differ, convert them at the sites"
-    )
+    what = f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do"
+    return f"{what}: {', '.join(about[:_SHOWN])}{more}. If the units differ, convert them at the sites"
 
 
 def differing_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> str:

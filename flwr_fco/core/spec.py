@@ -21,6 +21,8 @@ from flwr_fco.errors import FlwrFcoError, SpecError
 _ARRAY = "$array"
 _NESTED = "$nested"
 _MAPPING = "$mapping"
+#: What is compared item by item stays out of the hash.
+_COMPARED = (np.ndarray, Mapping, tuple, list)
 #: Limits on objects that a message may request.
 _MOST_ITEMS, _DEEPEST = 10_000, 16
 
@@ -71,15 +73,17 @@ class Specified:
                 raise TypeError(f"{cls.__name__} sets kind={cls.kind!r} but belongs to no family")
             classes = Specified._families[cls.family]
             other = classes.get(cls.kind)
-            if other is not None and (other.__module__, other.__qualname__) != (
-                cls.__module__,
-                cls.__qualname__,
-            ):
-                raise TypeError(
-                    f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__} and "
-                    f"{cls.__module__}.{cls.__qualname__}. Give one of them another kind."
-                )
+            if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                what = f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__}"
+                raise TypeError(f"{what} and {cls.__module__}.{cls.__qualname__}. Give one of them another kind.")
             classes[cls.kind] = cls
+
+    def __post_init__(self) -> None:
+        """Validate and convert each field with the check in its metadata; a default of None is kept."""
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value, check = getattr(self, field.name), field.metadata.get("check")
+            if check is not None and not (value is None and field.default is None):
+                object.__setattr__(self, field.name, check(self, field.name, value))
 
     def __eq__(self, other: object) -> bool:
         """Whether the other object is of the same class with equal fields: arrays by dtype, shape and content."""
@@ -94,7 +98,8 @@ class Specified:
 
     def __hash__(self) -> int:
         """Hash the class and its fields; equal objects have equal hashes."""
-        return hash((type(self), *(_hashable(getattr(self, f.name)) for f in dataclasses.fields(self))))  # type: ignore[arg-type]
+        values = (getattr(self, field.name) for field in dataclasses.fields(self))  # type: ignore[arg-type]
+        return hash((type(self), *(None if isinstance(value, _COMPARED) else value for value in values)))
 
     def to_spec(self) -> Spec:
         """Return the specification from which :meth:`from_spec` rebuilds an equal object."""
@@ -138,17 +143,6 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_equal, one, other))
     return bool(one == other)
-
-
-def _hashable(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        # -0.0 equals 0.0 but has other bytes, so the content stays out of the hash.
-        return value.shape, value.dtype.str
-    if isinstance(value, Mapping):
-        return tuple((key, _hashable(item)) for key, item in value.items())
-    if isinstance(value, tuple | list):
-        return tuple(_hashable(item) for item in value)
-    return value
 
 
 def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:

@@ -102,16 +102,26 @@ def checked_stages(stages: Iterable[Any] | None) -> tuple[Any, ...]:
     return tuple(kept)
 
 
+def check_fields(values: Any, owner: str = "") -> None:
+    """Keep a dataclass's values as the types that they are declared with, if they are in their ranges.
+
+    Parameters
+    ----------
+    owner : str, default ""
+        Precedes the names in errors.
+    """
+    declared: Any = type(values)
+    kinds = kinds_of(declared)
+    for option in fields(values):
+        value = checked(owner + option.name, getattr(values, option.name), kinds[option.name], option.metadata)
+        object.__setattr__(values, option.name, value)
+
+
 class Choice:
     """A dataclass of values that are kept as the types that they are declared with, and are in their ranges."""
 
     def __post_init__(self) -> None:
-        choice: Any = self
-        kinds, who = kinds_of(choice.__class__), type(choice).__name__
-        for option in fields(choice):
-            name = f"{who}.{option.name}"
-            value = checked(name, getattr(self, option.name), kinds[option.name], option.metadata)
-            object.__setattr__(self, option.name, value)
+        check_fields(self, f"{type(self).__name__}.")
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:

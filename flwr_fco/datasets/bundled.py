@@ -81,12 +81,7 @@ class PartitionedClassification(FederatedDataset):
 
 
 def digits(
-    num_clients: int = 10,
-    alpha: float | None = 0.3,
-    train_fraction: float = 0.75,
-    seed: int = 0,
-    *,
-    min_size: int = 10,
+    num_clients: int = 10, alpha: float | None = 0.3, train_fraction: float = 0.75, seed: int = 0, *, min_size: int = 10
 ) -> PartitionedClassification:
     """Return scikit-learn's handwritten digits (1,797 images, 8 x 8 pixels in [0, 1], 10 classes), split over clients.
 
@@ -119,18 +114,12 @@ def digits(
 
     features, labels = load_digits(return_X_y=True)
     train, test = _split(features / 16.0, labels, train_fraction)
-    return PartitionedClassification(
-        train, test, random_partition(train.targets, num_clients, alpha, stream(seed), min_size), 10
-    )
+    partition = random_partition(train.targets, num_clients, alpha, stream(seed), min_size)
+    return PartitionedClassification(train, test, partition, 10)
 
 
 def breast_cancer(
-    num_clients: int = 10,
-    alpha: float | None = 0.3,
-    train_fraction: float = 0.75,
-    seed: int = 0,
-    *,
-    min_size: int = 10,
+    num_clients: int = 10, alpha: float | None = 0.3, train_fraction: float = 0.75, seed: int = 0, *, min_size: int = 10
 ) -> PartitionedClassification:
     """Return scikit-learn's breast cancer data (569 patients, 30 measurements, benign or not), split over clients.
 
@@ -172,11 +161,9 @@ def breast_cancer(
     features, labels = load_breast_cancer(return_X_y=True)
     train, test = _split(features, labels, train_fraction)
     scaler = StandardScaler().fit(train.features)
-    train = Samples(scaler.transform(train.features), train.targets)
-    test = Samples(scaler.transform(test.features), test.targets)
-    return PartitionedClassification(
-        train, test, random_partition(train.targets, num_clients, alpha, stream(seed), min_size), 2
-    )
+    train, test = (Samples(scaler.transform(part.features), part.targets) for part in (train, test))
+    partition = random_partition(train.targets, num_clients, alpha, stream(seed), min_size)
+    return PartitionedClassification(train, test, partition, 2)
 
 
 def _split(features: NDArray[Any], labels: NDArray[Any], train_fraction: float) -> tuple[Samples, Samples]:

@@ -16,6 +16,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, TraceRegression
 
 Variant = Literal["I", "II", "III", "IV"]
+Precision = Literal["float64", "float32"]
 
 _NUM_FEATURES = 1024
 _ORDER = 32
@@ -75,7 +76,7 @@ class SyntheticRegression(FederatedDataset):
     num_clients: int
     examples_per_client: int
     seed: int = 0
-    dtype: Literal["float64", "float32"] = "float64"
+    dtype: Precision = "float64"
     spread: float = 1.0
     disagreement: float = 0.0
     intercept: float = field(init=False)
@@ -89,7 +90,7 @@ class SyntheticRegression(FederatedDataset):
         self._check_whole("num_clients", "examples_per_client")
         for name in ("spread", "disagreement"):
             checked(name, getattr(self, name), float, NON_NEGATIVE)
-        checked("dtype", self.dtype, Literal["float64", "float32"])
+        checked("dtype", self.dtype, Precision)
         object.__setattr__(self, "intercept", float(stream(self.seed, _TRUTH).normal()))
 
     @property
@@ -167,9 +168,7 @@ class EqualRegression(SyntheticRegression):
         return super().client(0)
 
 
-def lasso(
-    variant: Variant = "I", seed: int = 0, *, dtype: Literal["float64", "float32"] = "float64"
-) -> SyntheticRegression:
+def lasso(variant: Variant = "I", seed: int = 0, *, dtype: Precision = "float64") -> SyntheticRegression:
     """Return a data set of the federated lasso: 1,024 features, the first few true coefficients 1, all others 0.
 
     Parameters
@@ -198,9 +197,7 @@ def lasso(
     return SyntheticRegression(coefficients, num_clients, examples, seed, dtype)
 
 
-def low_rank(
-    variant: Variant = "I", seed: int = 0, *, dtype: Literal["float64", "float32"] = "float64"
-) -> SyntheticRegression:
+def low_rank(variant: Variant = "I", seed: int = 0, *, dtype: Precision = "float64") -> SyntheticRegression:
     """Return a data set of federated low-rank matrix estimation: the 32 x 32 truth is diagonal with r ones.
 
     Parameters

@@ -150,10 +150,10 @@ def compiled_epoch(
         The number of steps.
     """
     design, link, targets, _, l2, factor, *_ = data
+    logistic, fields = link == "logistic", tuple(retrieval)
     steps: int = dual_averaging(
-        link == "logistic", design.matrix, targets, order, batch_size, *retrieval, elapsed, client_lr, factor, l2,
-        shift, dual,
-    )  # fmt: skip
+        logistic, design.matrix, targets, order, batch_size, fields, elapsed, client_lr, factor, l2, shift, dual
+    )
     return steps
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -99,12 +99,7 @@ class Shard:
         return steps
 
     def local_dual_steps(
-        self,
-        downlink: Downlink,
-        dual: Vector,
-        rng: np.random.Generator,
-        shift: Vector | None = None,
-        psi: bool = True,
+        self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None = None, psi: bool = True
     ) -> int:
         """Take the local steps of dual averaging on the dual at the shard's coordinates; return their number.
 
@@ -129,26 +124,12 @@ class Shard:
         last = np.empty(move.size, dtype=np.int64)
         steps, rows = 0, len(data.targets)
         assert isinstance(data.design, SparseDesign)
-        starts, indices, values = data.design.rows_data
+        size, logistic = min(work.batch_size, rows), data.link == "logistic"
+        take = partial(lazy_dual_averaging, logistic, data.design.rows_data, data.intercept, data.targets)
         for order in shuffled_epochs(rows, rng, work):
             check_time(steps)
-            steps += lazy_dual_averaging(
-                data.link == "logistic",
-                starts,
-                indices,
-                values,
-                data.intercept,
-                data.targets,
-                order,
-                min(work.batch_size, rows),
-                terms,
-                downlink.elapsed + client_lr * steps,
-                client_lr,
-                data.factor,
-                move,
-                last,
-                dual,
-            )
+            elapsed = downlink.elapsed + client_lr * steps
+            steps += take(order, size, terms, elapsed, client_lr, data.factor, move, last, dual)
         return steps
 
     def _lazy_steps(
@@ -185,8 +166,11 @@ class Shard:
         plan, client_lr = downlink.plan, downlink.client_lr
         local, psi = primal[self.indices], bool(plan.options.get("client-prox", True))
         coordinates = self.coordinates if psi else self.coordinates.without_psi()
-        everywhere = self._everywhere(plan)
+        everywhere = plan.h.at(plan.psi, np.arange(plan.layout.size)) if type(plan.h) is Euclidean else None
         if everywhere is None or isinstance(coordinates, GroupedCoordinates):
+            return None
+        if np.any(everywhere.terms.lower > -np.inf) or np.any(everywhere.terms.upper < np.inf):
+            # Repeated steps have no closed form.
             return None
         terms, steps, last = coordinates.terms, 0, np.zeros(local.size, dtype=np.int64)
         for batch in timed(self.objective.batches(rng, downlink.first_order)):
@@ -202,14 +186,6 @@ class Shard:
             primal[:] = shrunk(primal, steps, client_lr, *everywhere.terms[:2])
         primal[self.indices] = local
         return steps
-
-    def _everywhere(self, plan: Plan) -> Coordinates | None:
-        """Return psi on all coordinates if repeated proximal steps have a closed form, otherwise None."""
-        coordinates = plan.h.at(plan.psi, np.arange(plan.layout.size)) if type(plan.h) is Euclidean else None
-        bounded = (
-            coordinates is None or np.any(coordinates.terms.lower > -np.inf) or np.any(coordinates.terms.upper < np.inf)
-        )
-        return None if bounded else coordinates
 
     def touched(self, batch: Batch) -> Indices:
         """Return the coordinates that the gradient on some rows reads and writes.

@@ -4,13 +4,16 @@ from flwr_fco.kernels import njit
 
 
 @njit(cache=True)
-def _best(old, ascent, curvature):  # type: ignore[no-untyped-def]
-    """Return the projected gradient of a coordinate in [0, 1], and where its maximum is."""
+def _ascend(i, margin, signs, squares, scale, alpha):  # type: ignore[no-untyped-def]
+    """Maximise over a coordinate in [0, 1]; return its projected gradient, and the change of theta in units of x_i."""
+    ascent, curvature, old = 1.0 - signs[i] * margin, scale * squares[i], alpha[i]
     if (old <= 0.0 and ascent < 0.0) or (old >= 1.0 and ascent > 0.0):
-        return 0.0, old
+        return 0.0, 0.0
     if curvature > 0.0:
-        return abs(ascent), min(1.0, max(0.0, old + ascent / curvature))
-    return abs(ascent), 1.0 if ascent > 0.0 else 0.0
+        alpha[i] = min(1.0, max(0.0, old + ascent / curvature))
+    else:
+        alpha[i] = 1.0 if ascent > 0.0 else 0.0
+    return abs(ascent), scale * signs[i] * (alpha[i] - old)
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
@@ -46,13 +49,9 @@ def hinge_epoch(features, signs, squares, order, scale, alpha, theta):  # type: 
         margin = 0.0
         for j in range(d):
             margin += row[j] * theta[j]
-        ascent = 1.0 - signs[i] * margin
-        old = alpha[i]
-        violation, new = _best(old, ascent, scale * squares[i])
+        violation, move = _ascend(i, margin, signs, squares, scale, alpha)
         worst = max(worst, violation)
-        if new != old:
-            alpha[i] = new
-            move = scale * signs[i] * (new - old)
+        if move != 0.0:
             for j in range(d):
                 theta[j] += move * row[j]
     return worst
@@ -74,13 +73,9 @@ def sparse_hinge_epoch(starts, indices, values, signs, squares, order, scale, al
         margin = 0.0
         for p in range(starts[i], starts[i + 1]):
             margin += values[p] * theta[indices[p]]
-        ascent = 1.0 - signs[i] * margin
-        old = alpha[i]
-        violation, new = _best(old, ascent, scale * squares[i])
+        violation, move = _ascend(i, margin, signs, squares, scale, alpha)
         worst = max(worst, violation)
-        if new != old:
-            alpha[i] = new
-            move = scale * signs[i] * (new - old)
+        if move != 0.0:
             for p in range(starts[i], starts[i + 1]):
                 theta[indices[p]] += move * values[p]
     return worst

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.kernels import njit
-from flwr_fco.kernels.losses import add_least_squares_gradient, add_logistic_gradient
+from flwr_fco.kernels.losses import add_scalar_gradient
 from flwr_fco.kernels.mirror import p_norm_point
+from flwr_fco.kernels.prox import soft
 
 Vector = NDArray[np.float64]
 
@@ -48,45 +49,21 @@ class Retrieval(NamedTuple):
 
 
 @njit(cache=True)
-def _soft_threshold(dual, thresholds, elapsed, primal):  # type: ignore[no-untyped-def]
-    """Write sign(z_i) max(|z_i| - elapsed * thresholds_i, 0), a zero as +0.0."""
-    for i in range(dual.shape[0]):
-        high = elapsed * thresholds[i]
-        clipped = min(max(dual[i], -high), high)
-        primal[i] = (dual[i] - clipped) + 0.0
-
-
-@njit(cache=True)
 def dual_averaging(  # type: ignore[no-untyped-def]
-    logistic,
-    features,
-    targets,
-    order,
-    batch_size,
-    thresholds,
-    p,
-    radius,
-    center,
-    elapsed,
-    client_lr,
-    factor,
-    l2,
-    shift,
-    dual,
+    logistic, features, targets, order, batch_size, retrieval, elapsed, client_lr, factor, l2, shift, dual
 ):
     """Run local dual averaging over the rows in `order`, one minibatch per step; return the number of steps.
 
     Parameters
     ----------
     logistic : bool
-        True for the logistic loss, False for least squares. (With a function as argument, the kernel could not be
-        cached on disk.)
+        True for the logistic loss, False for least squares.
     features, targets
-        As in :func:`add_least_squares_gradient`, or the features and signs of :func:`add_logistic_gradient`.
+        As in :func:`add_scalar_gradient`.
     order : ndarray of int64, shape (m,)
         Row numbers; the last minibatch may be smaller.
-    thresholds, p, radius, center
-        The fields of :class:`Retrieval`.
+    retrieval : tuple
+        The fields of a :class:`Retrieval`; a plain tuple is passed faster than its class.
     elapsed, client_lr, factor, l2 : float
         The weight of psi at the first step, the step size, and the factors of the loss and of its l2 term.
     shift : ndarray of float64, shape of dual or (0,)
@@ -94,6 +71,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
     dual : ndarray of float64, shape (d,) or (d + 1,)
         Changed in place.
     """
+    thresholds, p, radius, center = retrieval
     for vector in (thresholds, center, shift):
         if vector.shape[0] != 0 and vector.shape[0] != dual.shape[0]:
             raise ValueError("thresholds, center and shift must be empty or as long as the dual")
@@ -101,7 +79,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
     steps = 0
     for start in range(0, order.shape[0], batch_size):
         if thresholds.shape[0] > 0:
-            _soft_threshold(dual, thresholds, elapsed + client_lr * steps, primal)
+            soft(dual, elapsed + client_lr * steps, thresholds, 1.0, np.inf, primal)
         else:
             primal[:] = dual
         if p > 0.0:
@@ -109,10 +87,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
         for i in range(center.shape[0]):
             primal[i] += center[i]
         rows = order[start : start + batch_size]
-        if logistic:
-            add_logistic_gradient(features, targets, rows, primal, -client_lr * factor, -client_lr * l2, dual)
-        else:
-            add_least_squares_gradient(features, targets, rows, primal, -client_lr * factor, -client_lr * l2, dual)
+        add_scalar_gradient(logistic, features, targets, rows, primal, -client_lr * factor, -client_lr * l2, dual)
         for i in range(shift.shape[0]):
             dual[i] -= shift[i]
         steps += 1

@@ -21,7 +21,8 @@ CHUNK = 64
 
 
 @njit(cache=True)
-def _check_rows(n, rows):  # type: ignore[no-untyped-def]
+def check_rows(n, rows):  # type: ignore[no-untyped-def]
+    """Refuse row numbers that are not below n."""
     for row in rows:
         if row < 0 or row >= n:
             raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
@@ -35,7 +36,7 @@ def _check(features, rows, w, out):  # type: ignore[no-untyped-def]
         raise ValueError("the vector w has another length than the objective's layout")
     if out.shape[0] != w.shape[0]:
         raise ValueError("out has another length than w")
-    _check_rows(features.shape[0], rows)
+    check_rows(features.shape[0], rows)
 
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
@@ -200,16 +201,30 @@ def softmax_slopes(margins, labels, weight):  # type: ignore[no-untyped-def]
     return total
 
 
+@njit(cache=True, inline="always")
+def slope(logistic, score, target, weight):  # type: ignore[no-untyped-def]
+    """Return weight times the derivative of 1/2 (score - target)^2, or of log(1 + exp(-target score))."""
+    if not logistic:
+        return weight * (score - target)
+    margin = target * score
+    # exp of a negative number only: it underflows to 0, exp of a large positive one would overflow.
+    small = math.exp(-abs(margin))
+    return -weight * target * (small if margin > 0.0 else 1.0) / (1.0 + small)
+
+
 @njit(cache=True)
-def add_least_squares_gradient(features, targets, rows, w, factor, shrinkage, out):  # type: ignore[no-untyped-def]
-    """Add factor * mean_i (<x_i, w> + b - y_i) (x_i, 1) + shrinkage * (w, 0) to out.
+def add_scalar_gradient(logistic, features, targets, rows, w, factor, shrinkage, out):  # type: ignore[no-untyped-def]
+    """Add factor * mean_i f'(m_i) (x_i, 1) + shrinkage * (w, 0) to out, m the margins and f' their :func:`slope`.
 
     Parameters
     ----------
+    logistic : bool
+        True for the logistic loss, False for least squares. (With a function as argument, the kernel could not be
+        cached on disk.)
     features : ndarray of float64 or float32, shape (n, d), C-contiguous
         The x_i.
     targets : ndarray of float64, shape (n,)
-        The y_i.
+        The y_i; -1 or +1 for the logistic loss.
     rows : ndarray of int64, shape (b,)
         Numbers of the rows to use.
     w : ndarray of float64, shape (d,) or (d + 1,)
@@ -218,46 +233,13 @@ def add_least_squares_gradient(features, targets, rows, w, factor, shrinkage, ou
         May be `w`.
     """
     _check(features, rows, w, out)
-    count = rows.shape[0]
-    residuals = np.empty(count)
-    _fill_margins(features, rows, w, residuals)
-    weight = factor / count
-    for i in range(count):
-        residuals[i] = weight * (residuals[i] - targets[rows[i]])
+    slopes = np.empty(rows.shape[0])
+    _fill_margins(features, rows, w, slopes)
+    weight = factor / rows.shape[0]
+    for i in range(rows.shape[0]):
+        slopes[i] = slope(logistic, slopes[i], targets[rows[i]], weight)
     _add_shrinkage(features.shape[1], w, shrinkage, out)
-    _add_rows(features, rows, residuals, out)
-
-
-@njit(cache=True)
-def add_logistic_gradient(features, signs, rows, w, factor, shrinkage, out):  # type: ignore[no-untyped-def]
-    """Add factor * mean_i -s_i / (1 + exp(s_i m_i)) (x_i, 1) + shrinkage * (w, 0) to out, m the margins.
-
-    Parameters
-    ----------
-    features : ndarray of float64 or float32, shape (n, d), C-contiguous
-        The x_i.
-    signs : ndarray of float64, shape (n,)
-        -1 or +1.
-    rows : ndarray of int64, shape (b,)
-        Numbers of the rows to use.
-    w : ndarray of float64, shape (d,) or (d + 1,)
-        Coefficients, then the intercept if there is one.
-    out : ndarray of float64, shape of w
-        May be `w`.
-    """
-    _check(features, rows, w, out)
-    count = rows.shape[0]
-    residuals = np.empty(count)
-    _fill_margins(features, rows, w, residuals)
-    weight = factor / count
-    for i in range(count):
-        sign = signs[rows[i]]
-        margin = sign * residuals[i]
-        # exp of a negative number only: it underflows to 0, exp of a large positive one would overflow.
-        small = math.exp(-abs(margin))
-        residuals[i] = -weight * sign * (small if margin > 0.0 else 1.0) / (1.0 + small)
-    _add_shrinkage(features.shape[1], w, shrinkage, out)
-    _add_rows(features, rows, residuals, out)
+    _add_rows(features, rows, slopes, out)
 
 
 @njit(cache=True)
@@ -304,7 +286,7 @@ def add_multinomial_gradient(features, labels, rows, w, num_classes, factor, shr
         raise ValueError("the vector w has another length than the objective's layout")
     if out.shape[0] != w.shape[0]:
         raise ValueError("out has another length than w")
-    _check_rows(n, rows)
+    check_rows(n, rows)
     count = rows.shape[0]
     # Copies, because out may be w and later chunks still need the old values.
     coefficients = w[:size].copy().reshape(d, num_classes)
@@ -382,7 +364,7 @@ def add_adversarial_operator(features, labels, rows, w, num_classes, intercepts,
     split = size + intercepts
     if w.shape[0] != split + d or out.shape[0] != split + d:
         raise ValueError("w or out has another length than the objective's layout")
-    _check_rows(n, rows)
+    check_rows(n, rows)
     count = rows.shape[0]
     coefficients = w[:size].reshape(d, num_classes)
     gathered = np.empty((min(CHUNK, count), d))

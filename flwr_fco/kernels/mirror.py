@@ -1,6 +1,6 @@
 """Kernels of the mirror maps: duals to primal points, coordinate by coordinate or by one root find.
 
-Every psi is given as the arrays of its separable terms, already multiplied by t:
+Every psi is given as `terms`, a tuple of the arrays of its separable terms, already multiplied by t:
 
     psi(w) = sum_i threshold_i |w_i| + shrinkage_i / 2 w_i^2 + indicator(lower_i <= w_i <= upper_i)
 
@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.kernels import njit
+from flwr_fco.kernels.prox import clamp
 
 Vector = NDArray[np.float64]
+Terms = tuple[Vector, ...]
 
 #: The smallest weight that an entropy map returns: log w exists at every point it gives.
 TINY = 2.2250738585072014e-308
@@ -29,6 +31,13 @@ _EPSILON = 2.220446049250313e-16
 
 # Sums may be reordered (that is what lets them use vector instructions); NaN and infinity keep their meaning.
 _REORDER = {"reassoc", "contract", "nsz"}
+
+
+@njit(cache=True, inline="always")
+def _at(terms: Terms, i: int) -> tuple[float, float, float, float]:
+    """Return threshold, shrinkage, lower and upper bound of a coordinate."""
+    a, b, low, high = terms
+    return a[i * (a.size > 1)], b[i * (b.size > 1)], low[i * (low.size > 1)], high[i * (high.size > 1)]
 
 
 @njit(cache=True)
@@ -163,19 +172,18 @@ def _displacement(s: float, b: float, c: float, p: float) -> tuple[float, float]
 
 
 @njit(cache=True)
-def _p_norm_trial(terms: Vector, b: Vector, c: float, p: float, u: Vector, share: Vector) -> tuple[float, float]:
+def _p_norm_trial(terms: Vector, curved: Vector, c: float, p: float, u: Vector, share: Vector) -> tuple[float, float]:
     """Minimise each coordinate of -<z, u> + psi(v + u) + c (p-1)/q ||u||_q^q; return log ||u||_q and its slope.
 
     The slope is -d log ||u||_q / d log c / (p-1), between 0 (every coordinate on a border or a kink) and 1.
     """
     z, a, lower, upper, v = terms[0], terms[1], terms[2], terms[3], terms[4]
-    step_b = 0 if b.size == 1 else 1
     for i in range(z.size):
-        b_i = b[i * step_b]
-        pull = z[i] - b_i * v[i]
-        move, free = _displacement(pull - a[i], b_i, c, p)
+        b = curved[i * (curved.size > 1)]
+        pull = z[i] - b * v[i]
+        move, free = _displacement(pull - a[i], b, c, p)
         if v[i] + move <= 0.0 and a[i] >= 0.0:
-            move, free = _displacement(pull + a[i], b_i, c, p)
+            move, free = _displacement(pull + a[i], b, c, p)
             if v[i] + move >= 0.0:
                 move, free = -v[i], 0.0
         if v[i] + move <= lower[i]:
@@ -201,28 +209,26 @@ def _p_norm_trial(terms: Vector, b: Vector, c: float, p: float, u: Vector, share
 
 
 @njit(cache=True)
-def _p_norm_scale(
-    z: Vector, threshold: Vector, lower: Vector, upper: Vector, center: Vector, pull: Vector, a: Vector
-) -> float:
-    """Write the pulls and the thresholds; return the largest quantity that can move w, or -1 if there is a NaN in z.
+def _p_norm_scale(z: Vector, terms: Terms, center: Vector, scaled: Vector) -> float:
+    """Write pulls, terms and center in units of the largest quantity that can move w, and return it; -1 for a NaN in z.
 
-    Everything is divided by it; `shrinkage` has no unit.
+    Shrinkages have no unit, and are not written.
     """
-    step_a = 0 if threshold.size == 1 else 1
-    step_l = 0 if lower.size == 1 else 1
-    step_u = 0 if upper.size == 1 else 1
     scale = 0.0
     for i in range(z.size):
         if math.isnan(z[i]):
             return -1.0
-        pull[i] = z[i]
-        a[i] = threshold[i * step_a]
-        if center[i] == 0.0:
+        pull, v = z[i], center[i]
+        a, _, low, high = _at(terms, i)
+        if v == 0.0:
             # Around 0 the threshold acts on the dual itself, without loss when it is the larger one by far.
-            pull[i] = math.copysign(max(abs(z[i]) - a[i], 0.0), z[i])
-            a[i] = 0.0
-        nearest = min(max(center[i], lower[i * step_l]), upper[i * step_u])
-        scale = max(scale, abs(pull[i]), abs(center[i]), abs(nearest - center[i]))
+            pull = math.copysign(max(abs(pull) - a, 0.0), pull)
+            a = 0.0
+        scale = max(scale, abs(pull), abs(v), abs(min(max(v, low), high) - v))
+        scaled[0, i], scaled[1, i], scaled[2, i], scaled[3, i], scaled[4, i] = pull, a, low, high, v
+    if scale > 0.0:
+        scaled /= scale
+        scaled[1] = np.minimum(scaled[1], 1e300)
     return scale
 
 
@@ -281,17 +287,7 @@ def _p_norm_at_border(terms: Vector, shrinkage: Vector, goal: float, p: float, u
 
 
 @njit(cache=True)
-def p_norm_terms(
-    z: Vector,
-    threshold: Vector,
-    shrinkage: Vector,
-    lower: Vector,
-    upper: Vector,
-    center: Vector,
-    p: float,
-    radius: float,
-    out: Vector,
-) -> bool:
+def p_norm_terms(z: Vector, center: Vector, p: float, radius: float, out: Vector, *terms: Vector) -> bool:
     """Write argmin { -<z, w> + psi(w) + ||w - center||_q^2 / (2 (q-1)) : ||w - center||_q <= radius }.
 
     For a given norm n of u = w - center the problem separates into coordinates, with the factor n^(2-q) in front of
@@ -300,47 +296,34 @@ def p_norm_terms(
     its boundary.
     """
     d = z.size
-    step_l = 0 if lower.size == 1 else 1
-    step_u = 0 if upper.size == 1 else 1
-    terms = np.empty((5, d))
-    pull, a, low, high, v = terms[0], terms[1], terms[2], terms[3], terms[4]
-    scale = _p_norm_scale(z, threshold, lower, upper, center, pull, a)
-    if scale < 0.0:
-        out[:] = math.nan
+    scaled, u, share = np.empty((5, d)), np.empty(d), np.empty(d)
+    scale = _p_norm_scale(z, terms, center, scaled)
+    if scale <= 0.0:
+        out[:] = 0.0 if scale == 0.0 else math.nan
         return True
-    if scale == 0.0:
-        out[:] = 0.0
-        return True
-    for i in range(d):
-        pull[i] /= scale
-        a[i] = min(a[i] / scale, 1e300)
-        v[i] = center[i] / scale
-        low[i] = lower[i * step_l] / scale
-        high[i] = upper[i * step_u] / scale
-    bound = radius / scale
-    u = np.empty(d)
-    share = np.empty(d)
+    shrinkage, bound = terms[1], radius / scale
     q = p / (p - 1.0)
     feasible = True
 
-    x = math.log(max(p_norm(pull, p) / (p - 1.0), TINY))
+    x = math.log(max(p_norm(scaled[0], p) / (p - 1.0), TINY))
     limited = False
     if bound < math.inf:
-        at_border, _ = _p_norm_trial(terms, shrinkage, bound ** (2.0 - q), p, u, share)
+        at_border, _ = _p_norm_trial(scaled, shrinkage, bound ** (2.0 - q), p, u, share)
         limited = at_border > math.log(bound)
         x = min(x, math.log(bound))
     if limited:
-        feasible = _p_norm_at_border(terms, shrinkage, math.log(bound), p, u, share)
+        feasible = _p_norm_at_border(scaled, shrinkage, math.log(bound), p, u, share)
     else:
-        _p_norm_inside(terms, shrinkage, x, p, u, share)
+        _p_norm_inside(scaled, shrinkage, x, p, u, share)
     for i in range(d):
-        w = v[i] + u[i]
+        w = scaled[4, i] + u[i]
+        _, _, low, high = _at(terms, i)
         if u[i] == 0.0:
             out[i] = center[i]
-        elif share[i] == 0.0 and w != 0.0 and w <= low[i]:
-            out[i] = lower[i * step_l]
-        elif share[i] == 0.0 and w != 0.0 and w >= high[i]:
-            out[i] = upper[i * step_u]
+        elif share[i] == 0.0 and w != 0.0 and w <= scaled[2, i]:
+            out[i] = low
+        elif share[i] == 0.0 and w != 0.0 and w >= scaled[3, i]:
+            out[i] = high
         else:
             out[i] = scale * w
     return feasible
@@ -381,20 +364,13 @@ def _log_weight(s: float, b: float) -> float:
 
 
 @njit(cache=True)
-def orthant_terms(z: Vector, threshold: Vector, shrinkage: Vector, lower: Vector, upper: Vector, out: Vector) -> bool:
+def orthant_terms(z: Vector, out: Vector, *terms: Vector) -> bool:
     """Write argmin_{w >= 0} { -<z, w> + psi(w) + sum w log w - w }, coordinate by coordinate."""
-    step_a = 0 if threshold.size == 1 else 1
-    step_b = 0 if shrinkage.size == 1 else 1
-    step_l = 0 if lower.size == 1 else 1
-    step_u = 0 if upper.size == 1 else 1
     for i in range(z.size):
-        high = upper[i * step_u]
+        a, b, low, high = _at(terms, i)
         if high < 0.0:
             return False
-        weight = math.exp(_log_weight(z[i] - threshold[i * step_a], shrinkage[i * step_b]))
-        if weight < max(lower[i * step_l], TINY):
-            weight = max(lower[i * step_l], TINY)
-        out[i] = high if weight > high else weight
+        out[i] = clamp(math.exp(_log_weight(z[i] - a, b)), max(low, TINY), high)
     return True
 
 
@@ -442,117 +418,68 @@ def _simplex_root(s: Vector, b: Vector, low: Vector, high: Vector, tau: float, w
 
 
 @njit(cache=True)
-def _share_out(
-    s: Vector, b: Vector, low: Vector, high: Vector, radius: float, curved: bool, w: Vector, out: Vector
-) -> None:
+def _share_out(s: Vector, low: Vector, high: Vector, radius: float, curved: bool, w: Vector, out: Vector) -> None:
     """Write the weights times the radius, after the free ones have shared out the mass that the borders leave.
 
     The sum is exactly feasible, whatever the multiplier has lost to rounding when the duals are huge.
     """
-    fixed = 0.0
+    free = (low < w) & (w < high)
+    fixed = free_total = 0.0
     free_top = -math.inf
     for i in range(w.size):
-        if low[i] < w[i] < high[i]:
+        if free[i]:
             free_top = max(free_top, s[i])
         else:
             fixed += w[i]
-    free_total = 0.0
     for i in range(w.size):
-        if low[i] < w[i] < high[i]:
+        if free[i]:
             if not curved:
                 w[i] = math.exp(s[i] - free_top)
             free_total += w[i]
-            b[i] = -1.0
     for i in range(w.size):
-        weight = w[i]
-        if b[i] == -1.0:
-            weight = min(max(weight * ((1.0 - fixed) / free_total), low[i]), high[i])
+        weight = min(max(w[i] * ((1.0 - fixed) / free_total), low[i]), high[i]) if free[i] else w[i]
         weight *= radius
         out[i] = TINY if weight < TINY and high[i] * radius >= TINY else weight
 
 
 @njit(cache=True)
-def simplex_terms(
-    z: Vector,
-    threshold: Vector,
-    shrinkage: Vector,
-    lower: Vector,
-    upper: Vector,
-    radius: float,
-    out: Vector,
-) -> bool:
+def simplex_terms(z: Vector, radius: float, out: Vector, *terms: Vector) -> bool:
     """Write argmin { -<z, w> + psi(w) + sum w log w - w : w >= 0, sum w = radius }.
 
     One multiplier tau is subtracted from the dual; log sum w(tau) decreases with a slope between -1 and 0.
     """
     d = z.size
-    step_a = 0 if threshold.size == 1 else 1
-    step_b = 0 if shrinkage.size == 1 else 1
-    step_l = 0 if lower.size == 1 else 1
-    step_u = 0 if upper.size == 1 else 1
-    s = np.empty(d)
-    b = np.empty(d)
-    low = np.empty(d)
-    high = np.empty(d)
+    s, b, low, high = np.empty(d), np.empty(d), np.empty(d), np.empty(d)
     top = -math.inf
-    least = 0.0
-    most = 0.0
     for i in range(d):
-        s[i] = z[i] - threshold[i * step_a]
+        threshold, shrinkage, lower, upper = _at(terms, i)
+        s[i] = z[i] - threshold
         if math.isnan(s[i]):
             out[:] = math.nan
             return True
         # Weights are counted in units of the radius: w = radius x turns b into b * radius and s into s - log radius.
-        b[i] = shrinkage[i * step_b] * radius
-        low[i] = max(lower[i * step_l], 0.0) / radius
-        high[i] = upper[i * step_u] / radius
-        least += low[i]
-        most += high[i]
+        b[i], low[i], high[i] = shrinkage * radius, max(lower, 0.0) / radius, upper / radius
         if high[i] < 0.0:
             return False
         if high[i] > 0.0 and s[i] > top:
             top = s[i]
+    least, most = low.sum(), high.sum()
     if least > 1.0 + 1e-12 or most < 1.0 - 1e-12:
         return False
     if most <= 1.0 + 1e-15 or least >= 1.0 - 1e-15:
-        for i in range(d):
-            out[i] = (high[i] if most <= 1.0 + 1e-15 else low[i]) * radius
+        out[:] = (high if most <= 1.0 + 1e-15 else low) * radius
         return True
-    curved = False
-    partition = 0.0
-    for i in range(d):
-        s[i] -= top
-        partition += math.exp(min(s[i], 0.0))
-        curved = curved or b[i] > 0.0
+    s -= top
     w = np.empty(d)
-    tau = math.log(partition)
-    _simplex_root(s, b, low, high, tau, w)
-    _share_out(s, b, low, high, radius, curved, w, out)
+    _simplex_root(s, b, low, high, math.log(np.exp(np.minimum(s, 0.0)).sum()), w)
+    _share_out(s, low, high, radius, b.max() > 0.0, w, out)
     return True
 
 
 @njit(cache=True)
-def diagonal_terms(
-    z: Vector, weights: Vector, threshold: Vector, shrinkage: Vector, lower: Vector, upper: Vector, out: Vector
-) -> None:
-    """Write clip(soft(z, threshold) / (weights + shrinkage), lower, upper); each term has z's size, or one element."""
-    step_w = 0 if weights.size == 1 else 1
-    step_a = 0 if threshold.size == 1 else 1
-    step_b = 0 if shrinkage.size == 1 else 1
-    step_l = 0 if lower.size == 1 else 1
-    step_u = 0 if upper.size == 1 else 1
+def diagonal_terms(z: Vector, weights: Vector, out: Vector, *terms: Vector) -> None:
+    """Write clip(soft(z, threshold) / (weights + shrinkage), lower, upper); the weights are one or as many as z's."""
     for i in range(z.size):
-        a = threshold[i * step_a]
-        value = z[i]
-        if value > a:
-            value -= a
-        elif value < -a:
-            value += a
-        elif not math.isnan(value):
-            value = 0.0
-        value /= weights[i * step_w] + shrinkage[i * step_b]
-        if value < lower[i * step_l]:
-            value = lower[i * step_l]
-        elif value > upper[i * step_u]:
-            value = upper[i * step_u]
-        out[i] = value + 0.0
+        a, b, low, high = _at(terms, i)
+        weight = weights[i * (weights.size > 1)]
+        out[i] = clamp((z[i] - clamp(z[i], -a, a)) / (weight + b), low, high) + 0.0

@@ -28,39 +28,28 @@ _SAMPLE_FROM = 65536
 
 
 @njit(cache=True, error_model="numpy")
-def _clamp(x, low, high):  # type: ignore[no-untyped-def]
+def clamp(x, low, high):  # type: ignore[no-untyped-def]
     """Return x, or the end of [low, high] that it is beyond."""
     x = low if x < low else x
     return high if x > high else x
 
 
 @njit(cache=True, error_model="numpy")
-def soft(v: Array, threshold: float, factor: float, bound: float, out: Array) -> None:
-    """Write factor * sign(v) max(|v| - threshold, 0), clipped to [-bound, bound]."""
+def soft(v: Array, threshold: float, weights: Array | None, factor: float, bound: float, out: Array) -> None:
+    """Write factor * sign(v_i) max(|v_i| - threshold * weights_i, 0), clipped to [-bound, bound]; no weights are 1."""
     high, top = v.dtype.type(threshold), v.dtype.type(bound)
     times, zero = v.dtype.type(factor), v.dtype.type(0.0)
     for i in range(v.size):
-        out[i] = _clamp((v[i] - _clamp(v[i], -high, high)) * times, -top, top) + zero
-
-
-@njit(cache=True, error_model="numpy")
-def soft_weighted(v: Array, threshold: float, weights: Array, bound: float, out: Array) -> None:
-    """Write sign(v_i) max(|v_i| - threshold * weights_i, 0), clipped to [-bound, bound]."""
-    top, zero = v.dtype.type(bound), v.dtype.type(0.0)
-    for i in range(v.size):
-        high = v.dtype.type(threshold * weights[i])
-        out[i] = _clamp(v[i] - _clamp(v[i], -high, high), -top, top) + zero
+        if weights is not None:
+            high = v.dtype.type(threshold * weights[i])
+        out[i] = clamp((v[i] - clamp(v[i], -high, high)) * times, -top, top) + zero
 
 
 @njit(cache=True, error_model="numpy")
 def scale_twice(v: Array, unit: float, factor: float, out: Array) -> None:
     """Write (v / unit) * factor; the two steps avoid an overflow or underflow of the combined factor."""
-    if unit == 1.0:
-        for i in range(v.size):
-            out[i] = np.float64(v[i]) * factor + 0.0
-    else:
-        for i in range(v.size):
-            out[i] = (np.float64(v[i]) / unit) * factor + 0.0
+    for i in range(v.size):
+        out[i] = (np.float64(v[i]) / unit if unit != 1.0 else np.float64(v[i])) * factor + 0.0
 
 
 @njit(cache=True, error_model="numpy")
@@ -69,7 +58,7 @@ def soft_scale_weighted(v: Array, threshold: float, shrinkage: float, weights: A
     zero, one = v.dtype.type(0.0), v.dtype.type(1.0)
     for i in range(v.size):
         high = v.dtype.type(threshold * weights[i])
-        out[i] = (v[i] - _clamp(v[i], -high, high)) / (one + v.dtype.type(shrinkage * weights[i])) + zero
+        out[i] = (v[i] - clamp(v[i], -high, high)) / (one + v.dtype.type(shrinkage * weights[i])) + zero
 
 
 @njit(cache=True, error_model="numpy")
@@ -77,7 +66,7 @@ def clip(v: Array, lower: float, upper: float, out: Array) -> None:
     """Write v clipped to [lower, upper]."""
     low, high, zero = v.dtype.type(lower), v.dtype.type(upper), v.dtype.type(0.0)
     for i in range(v.size):
-        out[i] = _clamp(v[i], low, high) + zero
+        out[i] = clamp(v[i], low, high) + zero
 
 
 @njit(cache=True, error_model="numpy")
@@ -85,7 +74,7 @@ def clip_arrays(v: Array, lower: Array, upper: Array, out: Array) -> None:
     """Write v_i clipped to [lower_i, upper_i]."""
     zero = v.dtype.type(0.0)
     for i in range(v.size):
-        out[i] = _clamp(v[i], v.dtype.type(lower[i]), v.dtype.type(upper[i])) + zero
+        out[i] = clamp(v[i], v.dtype.type(lower[i]), v.dtype.type(upper[i])) + zero
 
 
 # -- reductions --------------------------------------------------------------------------------------------------
@@ -97,12 +86,9 @@ def clip_arrays(v: Array, lower: Array, upper: Array, out: Array) -> None:
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
 def _block_sum(v: Array, absolute: bool) -> float:
     total = 0.0
-    if absolute:
-        for i in range(v.size):
-            total += abs(np.float64(v[i]))
-    else:
-        for i in range(v.size):
-            total += np.float64(v[i])
+    for i in range(v.size):
+        x = np.float64(v[i])
+        total += abs(x) if absolute else x
     return total
 
 
@@ -113,6 +99,7 @@ def _block_max(v: Array, absolute: bool) -> float:
     whole = v.size - v.size % _LANES
     for start in range(0, whole, _LANES):
         part = v[start : start + _LANES]
+        # Two loops: a choice in one of them would halve the speed.
         if absolute:
             for i in range(_LANES):
                 x = abs(np.float64(part[i]))
@@ -155,16 +142,6 @@ def _sum_and_max(v: Array, absolute: bool) -> tuple[float, float]:
     return total + lost, top
 
 
-@njit(cache=True, error_model="numpy")
-def absolute_sum(v: Array) -> float:
-    """Return sum |v_i|."""
-    total = 0.0
-    lost = 0.0
-    for start in range(0, v.size, _BLOCK):
-        total, lost = _add(total, lost, _block_sum(v[start : start + _BLOCK], True))
-    return total + lost
-
-
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
 def _block_weighted_sum(v: Array, weights: Array) -> float:
     total = 0.0
@@ -174,34 +151,29 @@ def _block_weighted_sum(v: Array, weights: Array) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def weighted_absolute_sum(v: Array, weights: Array) -> float:
-    """Return sum weights_i |v_i|."""
+def absolute_sum(v: Array, weights: Array | None = None) -> float:
+    """Return sum weights_i |v_i|; no weights are 1."""
     total = 0.0
     lost = 0.0
     for start in range(0, v.size, _BLOCK):
         stop = start + _BLOCK
-        total, lost = _add(total, lost, _block_weighted_sum(v[start:stop], weights[start:stop]))
+        block = v[start:stop]
+        part = _block_sum(block, True) if weights is None else _block_weighted_sum(block, weights[start:stop])
+        total, lost = _add(total, lost, part)
     return total + lost
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
-def square_sum(v: Array) -> float:
-    """Return sum v_i^2."""
+def square_sum(v: Array, weights: Array | None = None) -> float:
+    """Return sum weights_i v_i^2; no weights are 1."""
     total = 0.0
     for i in range(v.size):
         x = np.float64(v[i])
-        total += x * x
-    return total
-
-
-@njit(cache=True, error_model="numpy", fastmath={"reassoc"})
-def weighted_square_sum(v: Array, weights: Array) -> float:
-    """Return sum weights_i v_i^2."""
-    total = 0.0
-    for i in range(v.size):
-        x = np.float64(v[i])
-        # A weight of 0 times a square that overflowed would be NaN.
-        total += weights[i] * x * x if weights[i] > 0.0 else 0.0
+        if weights is None:
+            total += x * x
+        else:
+            # A weight of 0 times a square that overflowed would be NaN.
+            total += weights[i] * x * x if weights[i] > 0.0 else 0.0
     return total
 
 
@@ -239,18 +211,11 @@ def _excess_block(x: Array, top: float, tau: float, absolute: bool) -> tuple[flo
     """Return the sum of max(u - tau, 0) and the number of positive terms over one block."""
     total = 0.0
     count = 0.0
-    if absolute:
-        for i in range(x.size):
-            d = (abs(np.float64(x[i])) - top) - tau
-            positive = d > 0.0
-            total += d if positive else 0.0
-            count += 1.0 if positive else 0.0
-    else:
-        for i in range(x.size):
-            d = (np.float64(x[i]) - top) - tau
-            positive = d > 0.0
-            total += d if positive else 0.0
-            count += 1.0 if positive else 0.0
+    for i in range(x.size):
+        d = ((abs(np.float64(x[i])) if absolute else np.float64(x[i])) - top) - tau
+        positive = d > 0.0
+        total += d if positive else 0.0
+        count += 1.0 if positive else 0.0
     return total, count
 
 
@@ -270,16 +235,10 @@ def _excess(x: Array, size: int, top: float, tau: float, absolute: bool) -> tupl
 def _compact(x: Array, top: float, tau: float, absolute: bool, buffer: Array) -> int:
     """Copy what lies above the threshold to the front of the buffer; return how many."""
     kept = 0
-    if absolute:
-        for i in range(x.size):
-            value = abs(x[i])
-            buffer[kept] = value
-            kept += 1 if (np.float64(value) - top) > tau else 0
-    else:
-        for i in range(x.size):
-            value = x[i]
-            buffer[kept] = value
-            kept += 1 if (np.float64(value) - top) > tau else 0
+    for i in range(x.size):
+        value = abs(x[i]) if absolute else x[i]
+        buffer[kept] = value
+        kept += 1 if (np.float64(value) - top) > tau else 0
     return kept
 
 
@@ -342,10 +301,8 @@ def simplex_threshold(v: Array, radius: float, absolute: bool, buffer: Array) ->
         # A strided sample brings the first full Newton step close to the root; whatever it says, that step
         # lands left of the root, so a bad sample costs time and nothing else.
         stride = n // _SAMPLE
-        size = 0
-        for i in range(0, n, stride):
-            buffer[size] = v[i]
-            size += 1
+        size = -(-n // stride)
+        buffer[:size] = v[::stride]
         guess, correction = _newton(buffer, size, top, low, radius * size / n, absolute, low)
         start = min(max(guess + correction, low), high)
         total, count = _excess(v, n, top, start, absolute)
@@ -358,19 +315,18 @@ def simplex_threshold(v: Array, radius: float, absolute: bool, buffer: Array) ->
 
 
 @njit(cache=True, error_model="numpy")
-def shifted_soft_threshold(v: Array, top: float, tau: float, correction: float, absolute: bool, out: Array) -> None:
-    """Write max((|v| - top) - tau - correction, 0) with the sign of v; if not `absolute`, with v instead of |v|."""
-    if absolute:
+def project(v: Array, radius: float, absolute: bool, buffer: Array, out: Array) -> None:
+    """Write the projection onto the l1 ball (`absolute`) or the simplex; see :func:`simplex_threshold`."""
+    inside, top, tau, correction = simplex_threshold(v, radius, absolute, buffer)
+    if inside:
         for i in range(v.size):
-            x = np.float64(v[i])
-            d: float = ((abs(x) - top) - tau) - correction
-            d = 0.0 if d < 0.0 else d
-            out[i] = (d if x > 0.0 else -d) + 0.0
-    else:
-        for i in range(v.size):
-            d = ((np.float64(v[i]) - top) - tau) - correction
-            d = 0.0 if d < 0.0 else d
-            out[i] = d + 0.0
+            out[i] = v[i] + v.dtype.type(0.0)
+        return
+    for i in range(v.size):
+        x = np.float64(v[i])
+        d: float = (((abs(x) if absolute else x) - top) - tau) - correction
+        d = 0.0 if d < 0.0 else d
+        out[i] = (-d if absolute and x <= 0.0 else d) + 0.0
 
 
 @njit(cache=True, error_model="numpy")
@@ -378,11 +334,8 @@ def level_clip(v: Array, top: float, tau: float, correction: float, out: Array) 
     """Write v clipped to +-(top + tau + correction)."""
     level = top + (tau + correction)
     for i in range(v.size):
-        x: float = np.float64(v[i])
-        x = level if x > level else x
-        x = -level if x < -level else x
         # NaN in the level means NaN in v: say so everywhere.
-        out[i] = x + 0.0 if level == level else level
+        out[i] = (clamp(np.float64(v[i]), -level, level) if level == level else level) + 0.0
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
@@ -456,10 +409,6 @@ def weighted_ball_project(v: Array, weights: Array, radius: float, out: Array) -
         if weights[i] > 0.0:
             top = max(top, x)
             heaviest = max(heaviest, weights[i])
-    if top == 0.0 or heaviest == 0.0:
-        for i in range(n):
-            out[i] = v[i] + v.dtype.type(0.0)
-        return
     # Units in which the largest |v| and the largest weight are about 1, by exact powers of two.
     unit_exponent = min(max(math.frexp(top)[1], -1021), 1021)
     heavy_exponent = min(max(math.frexp(heaviest)[1], -1021), 1021)
@@ -467,21 +416,16 @@ def weighted_ball_project(v: Array, weights: Array, radius: float, out: Array) -
     heavy = math.ldexp(1.0, heavy_exponent)
     # In one step: a quotient by one of them may underflow where that by both does not.
     limit = math.ldexp(radius, -(unit_exponent + heavy_exponent))
-    p = np.empty(n)
-    a = np.empty(n)
-    for i in range(n):
-        p[i] = abs(np.float64(v[i])) / unit
-        a[i] = weights[i] / heavy
-    if weighted_absolute_sum(p, a) <= limit:
+    p = np.abs(v) / unit
+    a = weights / heavy
+    if absolute_sum(p, a) <= limit:
         for i in range(n):
             out[i] = v[i] + v.dtype.type(0.0)
         return
     # Twice: the second root is that of the rounded differences, and makes the result feasible to a rounding of the
     # radius also where v is many orders larger.
     for _ in range(2):
-        theta = _weighted_root(p, a, limit)
-        for i in range(n):
-            p[i] -= theta * a[i]
+        p -= _weighted_root(p, a, limit) * a
     for i in range(n):
         d = p[i] if p[i] > 0.0 else 0.0
         d *= unit

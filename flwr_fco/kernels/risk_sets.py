@@ -17,6 +17,14 @@ _LEFT = 1e-3
 
 
 @njit(cache=True)
+def _add(share, row, running):  # type: ignore[no-untyped-def]
+    """Add share (1, row) to a running sum."""
+    running[0] += share
+    for c in range(row.shape[0]):
+        running[1 + c] += share * row[c]
+
+
+@njit(cache=True)
 def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops):  # type: ignore[no-untyped-def]
     """Write sum_j weights_j exp(scores_j - top) (1, values_j) over each risk set.
 
@@ -38,8 +46,7 @@ def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops): 
     tops : ndarray of float64, shape (G,)
         Written: the largest score of a stratum so far.
     """
-    k = values.shape[1]
-    running = np.zeros(1 + k)
+    running = np.zeros(1 + values.shape[1])
     top, peak = -np.inf, 0.0
     for g in range(times.shape[0]):
         first, begin, end, late, stop = spans[g]
@@ -52,17 +59,11 @@ def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops): 
                 running *= math.exp(top - scores[j])
                 peak *= math.exp(top - scores[j])
                 top = scores[j]
-            share = weights[j] * math.exp(scores[j] - top)
-            running[0] += share
-            for c in range(k):
-                running[1 + c] += share * values[j, c]
+            _add(weights[j] * math.exp(scores[j] - top), values[j], running)
         peak = max(peak, running[0])
         for place in range(late, stop):
             j = order[1, place]
-            share = weights[j] * math.exp(scores[j] - top)
-            running[0] -= share
-            for c in range(k):
-                running[1 + c] -= share * values[j, c]
+            _add(-weights[j] * math.exp(scores[j] - top), values[j], running)
         if stop > late and running[0] < _LEFT * peak:
             running[:] = 0.0
             top = -np.inf
@@ -73,10 +74,7 @@ def risk_sums(scores, weights, values, order, spans, entry, times, sums, tops): 
             for place in range(first, end):
                 j = order[0, place]
                 if entry[j] < times[g]:
-                    share = weights[j] * math.exp(scores[j] - top)
-                    running[0] += share
-                    for c in range(k):
-                        running[1 + c] += share * values[j, c]
+                    _add(weights[j] * math.exp(scores[j] - top), values[j], running)
             peak = running[0]
         sums[g] = running
         tops[g] = top

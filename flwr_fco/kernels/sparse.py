@@ -4,18 +4,10 @@ A row's entries are ``starts[row] .. starts[row + 1]`` of ``indices`` (columns) 
 kernel first computes the rows' contributions at the point and only then writes.
 """
 
-import math
-
 import numpy as np
 
 from flwr_fco.kernels import njit
-
-
-@njit(cache=True)
-def _check_rows(starts, rows):  # type: ignore[no-untyped-def]
-    for row in rows:
-        if row < 0 or row >= starts.shape[0] - 1:
-            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+from flwr_fco.kernels.losses import check_rows, slope
 
 
 @njit(cache=True)
@@ -37,7 +29,7 @@ def row_scores(starts, indices, values, rows, weights, offsets, scores):  # type
     scores : ndarray of float64, shape (b, k)
         Where to write the result.
     """
-    _check_rows(starts, rows)
+    check_rows(starts.shape[0] - 1, rows)
     outputs = weights.shape[1]
     for i in range(rows.shape[0]):
         for c in range(outputs):
@@ -62,7 +54,7 @@ def add_sparse_rows(starts, indices, values, rows, slopes, weights, offsets):  #
     offsets : ndarray of float64, shape (k,) or (0,)
         Changed in place.
     """
-    _check_rows(starts, rows)
+    check_rows(starts.shape[0] - 1, rows)
     outputs = weights.shape[1]
     for i in range(rows.shape[0]):
         for p in range(starts[rows[i]], starts[rows[i] + 1]):
@@ -74,21 +66,7 @@ def add_sparse_rows(starts, indices, values, rows, slopes, weights, offsets):  #
 
 @njit(cache=True)
 def lazy_dual_averaging(  # type: ignore[no-untyped-def]
-    logistic,
-    starts,
-    indices,
-    values,
-    intercept,
-    targets,
-    order,
-    batch_size,
-    terms,
-    elapsed,
-    client_lr,
-    factor,
-    shift,
-    last,
-    dual,
+    logistic, rows, intercept, targets, order, batch_size, terms, elapsed, client_lr, factor, shift, last, dual
 ):
     """Run local dual averaging over the rows in `order`, retrieving only touched coordinates; return the step count.
 
@@ -100,8 +78,8 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     ----------
     logistic : bool
         True for the logistic loss, False for least squares.
-    starts, indices, values
-        As in :func:`row_scores`, with columns numbered within the shard.
+    rows : tuple of ndarray
+        The starts, indices and values of :func:`row_scores`, with columns numbered within the shard.
     targets : ndarray of float64, shape (n,)
         The y_i; -1 or +1 for the logistic loss.
     order : ndarray of int64, shape (m,)
@@ -118,7 +96,8 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     dual : ndarray of float64, shape (d,) or (d + 1,)
         The dual at the shard's columns, then at the intercept if there is one; changed in place.
     """
-    _check_rows(starts, order)
+    starts, indices, values = rows
+    check_rows(starts.shape[0] - 1, order)
     tracked, uniform, columns = shift.shape[0] > 0, terms.shape[1] == 1, dual.shape[0] - intercept
     if not uniform and terms.shape[1] != dual.shape[0]:
         raise ValueError("terms must have one column, or one for each entry of the dual")
@@ -144,18 +123,13 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
             if tracked:
                 _shift_row(starts, indices, row, steps, shift, last, dual)
             score = offset + _retrieved_score(starts, indices, values, row, t, terms, high, divisor, uniform, dual)
-            if logistic:
-                margin = targets[row] * score
-                small = math.exp(-abs(margin))
-                slopes[i - start] = -weight * targets[row] * (small if margin > 0.0 else 1.0) / (1.0 + small)
-            else:
-                slopes[i - start] = weight * (score - targets[row])
+            slopes[i - start] = slope(logistic, score, targets[row], weight)
         for i in range(start, stop):
-            row, slope = order[i], slopes[i - start]
+            row, change = order[i], slopes[i - start]
             for p in range(starts[row], starts[row + 1]):
-                dual[indices[p]] += slope * values[p]
+                dual[indices[p]] += change * values[p]
             if intercept:
-                dual[columns] += slope
+                dual[columns] += change
         steps += 1
     if tracked:
         for j in range(dual.shape[0]):

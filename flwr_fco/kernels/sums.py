@@ -6,8 +6,6 @@ reply. Here four replies are added at a time, to a block of the sum that stays i
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,16 +15,7 @@ _REORDER = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True)
-def add_four(
-    out: NDArray[np.float64],
-    a: NDArray[Any],
-    b: NDArray[Any],
-    c: NDArray[Any],
-    d: NDArray[Any],
-    factors: NDArray[np.float64],
-    begin: int,
-    end: int,
-) -> None:
+def add_four(out, a, b, c, d, factors, begin, end):  # type: ignore[no-untyped-def]
     """Add four vectors times their factors to a part of a sum, in order, bit for bit as in four single additions."""
     p, q, r, s = factors[0], factors[1], factors[2], factors[3]
     # Counted from 0, so that the compiler knows that no index is negative.

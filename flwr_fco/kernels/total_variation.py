@@ -14,18 +14,10 @@ Array = NDArray[Any]
 @njit(cache=True, error_model="numpy")
 def _centred(y: Array, unit: float, data: Array) -> tuple[float, float]:
     """Write y / unit without its mean; return the mean and the largest absolute sum of first entries."""
-    n = y.size
-    mean = 0.0
-    for i in range(n):
-        data[i] = np.float64(y[i]) / unit
-        mean += data[i] / n
-    largest = 0.0
-    running = 0.0
-    for i in range(n):
-        data[i] -= mean
-        running += data[i]
-        largest = max(largest, abs(running))
-    return mean, largest
+    data[:] = y / unit
+    mean = (data / y.size).sum()
+    data -= mean
+    return mean, np.abs(np.cumsum(data)).max()
 
 
 @njit(cache=True, error_model="numpy")
@@ -126,13 +118,10 @@ def total_variation(y: Array, strength: float, out: Array) -> None:
     n = y.size
     if n == 0:
         return
-    top = 0.0
-    for i in range(n):
-        x = abs(np.float64(y[i]))
-        if not math.isfinite(x):
-            out[:] = np.nan
-            return
-        top = max(top, x)
+    top = np.float64(np.abs(y).max())
+    if not math.isfinite(top):
+        out[:] = np.nan
+        return
     if n == 1 or strength == 0.0 or top == 0.0:
         for i in range(n):
             out[i] = y[i] + y.dtype.type(0.0)
@@ -143,19 +132,11 @@ def total_variation(y: Array, strength: float, out: Array) -> None:
     mean, largest = _centred(y, unit, data)
     if pull >= largest:
         # The whole is one piece; a second pass of the mean removes the first one's rounding.
-        rest = 0.0
-        for i in range(n):
-            rest += data[i]
-        level = (mean + rest / n) * unit
-        for i in range(n):
-            out[i] = level + 0.0
+        out[:] = (mean + data.sum() / n) * unit + 0.0
         return
 
-    knots = np.empty(2 * n)
-    slopes = np.empty(2 * n)
-    offsets = np.empty(2 * n)
-    lower = np.empty(n)
-    upper = np.empty(n)
+    knots, slopes, offsets = np.empty(2 * n), np.empty(2 * n), np.empty(2 * n)
+    lower, upper = np.empty(n), np.empty(n)
     _clipped_derivatives(data, pull, knots, slopes, offsets, lower, upper)
     solution = upper
     value = lower[n - 1]
@@ -173,9 +154,7 @@ def total_variation(y: Array, strength: float, out: Array) -> None:
     for piece in range(pieces):
         stop = int(ends[piece])
         level = (totals[piece] + pulls_right[piece] - pulls_left[piece]) / (stop - start)
-        level = (level + mean) * unit
-        for i in range(start, stop):
-            out[i] = level + 0.0
+        out[start:stop] = (level + mean) * unit + 0.0
         start = stop
 
 
@@ -204,6 +183,5 @@ def pool_adjacent_violators(y: Array, out: Array, increasing: bool) -> None:
         pieces += 1
     start = 0
     for piece in range(pieces):
-        for i in range(start, ends[piece]):
-            out[i] = levels[piece] + 0.0
+        out[start : ends[piece]] = levels[piece] + 0.0
         start = ends[piece]

@@ -23,6 +23,8 @@ from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
 
 #: The method by which retrieve computes its minimiser.
 RetrievalMethod = Literal["closed form", "root find", "refused"]
+#: Numbers of coordinates.
+Indices = NDArray[np.integer[Any]]
 
 
 class MirrorMap(Specified, ABC):
@@ -91,7 +93,7 @@ class MirrorMap(Specified, ABC):
             If t is negative or not finite, or no point of h's domain satisfies psi's constraints.
         """
 
-    def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
+    def at(self, regularizer: BoundRegularizer, indices: Indices) -> Coordinates | None:
         """Return h and psi at some coordinates, or None if one of them is not a sum over coordinates.
 
         Parameters
@@ -104,12 +106,7 @@ class MirrorMap(Specified, ABC):
         return None
 
     def retrieve_at(
-        self,
-        z: Vector,
-        t: float,
-        regularizer: BoundRegularizer,
-        indices: NDArray[np.integer[Any]],
-        out: Vector | None = None,
+        self, z: Vector, t: float, regularizer: BoundRegularizer, indices: Indices, out: Vector | None = None
     ) -> Vector:
         """Return some coordinates of :meth:`retrieve`, computing only these.
 
@@ -259,7 +256,7 @@ class Euclidean(MirrorMap):
         thresholds = l1_thresholds(regularizer)
         return None if type(self) is not Euclidean or thresholds is None else Retrieval(thresholds)
 
-    def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
+    def at(self, regularizer: BoundRegularizer, indices: Indices) -> Coordinates | None:
         return Coordinates.of(self, None, regularizer, indices) if type(self) is Euclidean else None
 
 
@@ -279,7 +276,7 @@ class Block(NamedTuple):
         return self.place == slice(None)
 
 
-def terms_at(terms: SeparableTerms, indices: NDArray[np.integer[Any]]) -> SeparableTerms:
+def terms_at(terms: SeparableTerms, indices: Indices) -> SeparableTerms:
     """Return the terms at some coordinates."""
     return SeparableTerms(*(field[indices] if isinstance(field, np.ndarray) else field for field in terms))
 
@@ -311,11 +308,7 @@ class Coordinates(NamedTuple):
 
     @classmethod
     def of(
-        cls,
-        geometry: MirrorMap,
-        restricted: TermwiseMap | None,
-        regularizer: BoundRegularizer,
-        indices: NDArray[np.integer[Any]],
+        cls, geometry: MirrorMap, restricted: TermwiseMap | None, regularizer: BoundRegularizer, indices: Indices
     ) -> Self | None:
         """Return h and psi at some coordinates, or None if psi is not a sum over coordinates."""
         parts = _split(regularizer, (regularizer.layout.size,))
@@ -329,9 +322,7 @@ class Coordinates(NamedTuple):
         """Return the same coordinates without psi."""
         return self._replace(terms=SeparableTerms())
 
-    def retrieve(
-        self, z: Vector, t: float, positions: NDArray[np.integer[Any]] | None = None, out: Vector | None = None
-    ) -> Vector:
+    def retrieve(self, z: Vector, t: float, positions: Indices | None = None, out: Vector | None = None) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at some of them.
 
         Parameters
@@ -352,7 +343,7 @@ class Coordinates(NamedTuple):
         scaled = terms.scaled(t, z.size)
         out = np.empty_like(z) if out is None else out
         if restricted is None:
-            diagonal_terms(z, _ONE, *scaled, out)
+            diagonal_terms(z, _ONE, out, *scaled)
         elif not restricted.solve(z, scaled, out):
             raise _without_point(self.geometry, self.regularizer, z, t)
         return out
@@ -420,11 +411,11 @@ class TermwiseMap(MirrorMap):
     def check_layout(self, layout: Layout) -> None:
         self.check_size(layout.size)
 
-    def restrict(self, place: slice | NDArray[np.integer[Any]]) -> TermwiseMap:
+    def restrict(self, place: slice | Indices) -> TermwiseMap:
         """Return the map on a part of the vector (called only if h is separable)."""
         return self
 
-    def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
+    def at(self, regularizer: BoundRegularizer, indices: Indices) -> Coordinates | None:
         return Coordinates.of(self, self.restrict(indices), regularizer, indices) if self.separable else None
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
@@ -562,42 +553,32 @@ def _find_multiplier(mirror_map: TermwiseMap, z: Vector, block: Block, terms: Te
     direction = np.zeros(z.size)
     weights = getattr(ball, "weights", None)
     direction[place] = 1.0 if weights is None else np.broadcast_to(weights, block.shape).reshape(-1)
-    solve = mirror_map.solve
-    measure: Callable[[float], float]
-    if isinstance(ball, L1Ball):
-        threshold = _spread(terms.threshold, z.size)
-
-        def measure(multiplier: float) -> float:
-            solve(z, terms._replace(threshold=threshold + multiplier * direction), out)
-            return float(np.abs(out) @ direction)
-
-    elif isinstance(ball, L2Ball):
-        shrinkage = _spread(terms.shrinkage, z.size)
-
-        def measure(multiplier: float) -> float:
-            solve(z, terms._replace(shrinkage=shrinkage + multiplier * direction), out)
-            largest = float(np.abs(out[place]).max(initial=0.0))
-            return largest * float(np.linalg.norm(out[place] / largest)) if 0.0 < largest < math.inf else largest
-
-    else:
+    is_l2, equality = isinstance(ball, L2Ball), isinstance(ball, Simplex)
+    term = "shrinkage" if is_l2 else "threshold"
+    start = _spread(getattr(terms, term), z.size)
+    if equality:
         lower = _spread(terms.lower, z.size)
         lower[place] = np.maximum(lower[place], 0.0)
+        terms = terms._replace(lower=lower)
 
-        def measure(multiplier: float) -> float:
-            solve(z - multiplier * direction, terms._replace(lower=lower), out)
-            return float(out[place].sum())
+    def measure(multiplier: float) -> float:
+        moved = multiplier * direction
+        mirror_map.solve(*((z - moved, terms) if equality else (z, terms._replace(**{term: start + moved}))), out)
+        if not is_l2:
+            return float(out[place].sum() if equality else np.abs(out) @ direction)
+        largest = float(np.abs(out[place]).max(initial=0.0))
+        return largest * float(np.linalg.norm(out[place] / largest)) if 0.0 < largest < math.inf else largest
 
     if not np.isfinite(z).all():
         out[:] = np.nan
         return True
-    equality = isinstance(ball, Simplex)
-    scale = 1.0 if isinstance(ball, L2Ball) else float(np.abs(z).max(initial=0.0)) or 1.0
+    scale = 1.0 if is_l2 else float(np.abs(z).max(initial=0.0)) or 1.0
     # A shrinkage is multiplied by other numbers, so its limit is far from overflow.
-    limit = 1e200 if isinstance(ball, L2Ball) else sys.float_info.max
+    limit = 1e200 if is_l2 else sys.float_info.max
     if not _decreasing_root(measure, ball.radius, scale, limit, equality=equality):
         return False
     # Correct the rounding error of the multiplier: 1e-16 relative, larger only if the duals are huge.
-    size = float(np.linalg.norm(out[place])) if isinstance(ball, L2Ball) else float(np.abs(out) @ direction)
+    size = float(np.linalg.norm(out[place])) if is_l2 else float(np.abs(out) @ direction)
     if equality or size > ball.radius:
         out[place] *= ball.radius / size
     return True
@@ -632,36 +613,30 @@ def _decreasing_root(
         if abs(theta) > limit:
             return abs(far[1]) <= 1e-12
         near, far = far, (theta, excess(theta))
-    high, low = (near, far) if sign > 0.0 else (far, near)
-    # The measure is too large at high and too small at low; value_* are the excesses for regula falsi.
-    value_high, value_low = high[1], low[1]
-    last = 0
-    width = abs(high[0] - low[0])
+    # The measure is too small at the first place and too large at the second; regula falsi takes the weights.
+    (a, value_a), (b, value_b) = (far, near) if sign > 0.0 else (near, far)
+    places, values, weights = [a, b], [value_a, value_b], [value_a, value_b]
+    last, width = -1, abs(b - a)
     for step in range(2000):
-        theta = high[0] + (low[0] - high[0]) * (value_high / (value_high - value_low))
+        low, high = places
+        theta = high + (low - high) * (weights[1] / (weights[1] - weights[0]))
         if step % 3 == 2:
-            if abs(high[0] - low[0]) > 0.5 * width:
-                theta = 0.5 * high[0] + 0.5 * low[0]
-            width = abs(high[0] - low[0])
-        left, right = min(high[0], low[0]), max(high[0], low[0])
-        if not left < theta < right:
-            theta = 0.5 * left + 0.5 * right
-        if not left < theta < right:
+            if abs(high - low) > 0.5 * width:
+                theta = 0.5 * high + 0.5 * low
+            width = abs(high - low)
+        if not min(places) < theta < max(places):
+            theta = 0.5 * low + 0.5 * high
+        if not min(places) < theta < max(places):
             break
         value = excess(theta)
         if abs(value) <= 1e-16:
             return True
-        if value > 0.0:
-            high = (theta, value)
-            value_high = value
-            value_low = value_low / 2.0 if last == 1 else low[1]
-            last = 1
-        else:
-            low = (theta, value)
-            value_low = value
-            value_high = value_high / 2.0 if last == -1 else high[1]
-            last = -1
-    measure(high[0])
+        side = int(value > 0.0)
+        places[side] = theta
+        values[side] = weights[side] = value
+        weights[1 - side] = weights[1 - side] / 2.0 if last == side else values[1 - side]
+        last = side
+    measure(places[1])
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.kernels.prox import group_norms, group_shrink
-from flwr_fco.mirror_maps.base import Coordinates, Euclidean, MirrorMap, terms_at
+from flwr_fco.mirror_maps.base import Coordinates, Euclidean, Indices, MirrorMap, terms_at
 from flwr_fco.regularizers.base import BoundRegularizer, SeparableTerms
 from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
-
-Indices = NDArray[np.integer[Any]]
 
 
 class Groups(NamedTuple):

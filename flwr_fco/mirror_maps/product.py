@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
@@ -132,16 +132,16 @@ class _Part:
     def __init__(self, entry: Entry, mirror_map: MirrorMap) -> None:
         self.entry = entry
         self.place = entry.block
-        self.layout = Layout([Entry(entry.name, entry.shape, entry.dtype, 0, entry.regularized)])
+        self.layout = Layout([replace(entry, offset=0)])
         self.mirror_map = mirror_map.bind(self.layout)
 
     def regularizer(self, regularizer: BoundRegularizer) -> BoundRegularizer:
         """Return psi on this array."""
-        name, shape, dtype, _, regularized = (getattr(self.entry, field) for field in Entry.__dataclass_fields__)
-        psi = regularizer.regularizer.for_array(name) if regularized else None
+        psi = regularizer.regularizer.for_array(self.entry.name) if self.entry.regularized else None
         if psi is None:
             # There is no psi on this array: bind any regularizer to a layout without regularized arrays.
-            return BoundRegularizer(regularizer.regularizer, Layout([Entry(name, shape, dtype, 0, False)]))
+            none = Layout([replace(self.entry, offset=0, regularized=False)])
+            return BoundRegularizer(regularizer.regularizer, none)
         return psi.bind(self.layout)
 
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.kernels.prox import soft, soft_weighted
-from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, TermwiseMap, l1_thresholds
+from flwr_fco.kernels.prox import soft
+from flwr_fco.mirror_maps.base import Ball, Block, Indices, RetrievalMethod, TermwiseMap, l1_thresholds
 from flwr_fco.regularizers.base import BoundRegularizer, Terms
 from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
-from flwr_fco.regularizers.validation import frozen_array, number
+from flwr_fco.regularizers.validation import POSITIVE, finite_vector, number
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +52,7 @@ class DiagonalMetric(TermwiseMap):
 
     kind: ClassVar[str] = "diagonal"
     separable: ClassVar[bool] = True
-    weights: Vector
-
-    def __post_init__(self) -> None:
-        weights = frozen_array(self, "weights", self.weights)
-        if weights.ndim != 1 or not weights.size or not (np.isfinite(weights) & (weights > 0.0)).all():
-            raise ConfigurationError(
-                f"DiagonalMetric(weights=...): expected a vector of finite numbers > 0, one for each coordinate, "
-                f"got {weights!r}"
-            )
-        object.__setattr__(self, "weights", weights)
+    weights: Vector = field(metadata={"check": partial(finite_vector, positive=True)})
 
     def value(self, w: Vector) -> float:
         """Return 1/2 sum_i weights_i w_i^2."""
@@ -82,10 +72,10 @@ class DiagonalMetric(TermwiseMap):
 
     def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
         """Write clip(soft(z, threshold) / (weights + shrinkage), lower, upper); see :meth:`TermwiseMap.solve`."""
-        kernels.diagonal_terms(z, self.weights, *terms, out)
+        kernels.diagonal_terms(z, self.weights, out, *terms)
         return True
 
-    def restrict(self, place: slice | NDArray[np.integer[Any]]) -> DiagonalMetric:
+    def restrict(self, place: slice | Indices) -> DiagonalMetric:
         return DiagonalMetric(self.weights[place])
 
     def check_size(self, size: int) -> None:
@@ -158,21 +148,9 @@ class PNorm(TermwiseMap):
     """
 
     kind: ClassVar[str] = "p-norm"
-    p: float
-    center: Vector | None = None
-    radius: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "p", number(self, "p", self.p, _AT_LEAST_TWO))
-        if self.center is not None:
-            center = frozen_array(self, "center", self.center)
-            if center.ndim != 1 or not np.isfinite(center).all():
-                raise ConfigurationError(
-                    f"PNorm(center=...): expected a vector of finite numbers, got shape {center.shape}: {center!r}"
-                )
-            object.__setattr__(self, "center", center)
-        if self.radius is not None:
-            object.__setattr__(self, "radius", number(self, "radius", self.radius, POSITIVE))
+    p: float = field(metadata={"check": partial(number, within=_AT_LEAST_TWO)})
+    center: Vector | None = field(default=None, metadata={"check": finite_vector})
+    radius: float | None = field(default=None, metadata=POSITIVE)
 
     @classmethod
     def for_dimension(cls, dimension: int, *, center: Vector | None = None, radius: float | None = None) -> Self:
@@ -235,11 +213,9 @@ class PNorm(TermwiseMap):
     def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
         if not self.closed_form(terms):
             center = np.zeros(z.size) if self.center is None else self.center
-            return bool(kernels.p_norm_terms(z, *terms, center, self.p, self._limit, out))
-        if terms.threshold.size == 1:
-            soft(z, terms.threshold[0], 1.0, math.inf, out)
-        else:
-            soft_weighted(z, 1.0, terms.threshold, math.inf, out)
+            return bool(kernels.p_norm_terms(z, center, self.p, self._limit, out, *terms))
+        one = terms.threshold.size == 1
+        soft(z, terms.threshold[0] if one else 1.0, None if one else terms.threshold, 1.0, math.inf, out)
         # A sign constraint clips the dual: where z points out of the orthant, w is 0.
         if terms.lower[0] == 0.0:
             np.maximum(out, 0.0, out=out)
@@ -359,7 +335,7 @@ class OrthantEntropy(TermwiseMap):
         return float(self.conjugate_gradient(z).sum())
 
     def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
-        return bool(kernels.orthant_terms(z, *terms, out))
+        return bool(kernels.orthant_terms(z, out, *terms))
 
     def closed_form(self, terms: Terms) -> bool:
         """Whether there is no squared l2 norm."""
@@ -422,10 +398,7 @@ class SimplexEntropy(TermwiseMap):
         "sums over coordinates (Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall), with Simplex of the "
         "map's own radius, and with L1Ball and L2Ball that meet the map's simplex (one array with such a constraint)"
     )
-    radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", number(self, "radius", self.radius, POSITIVE))
+    radius: float = field(default=1.0, metadata=POSITIVE)
 
     def value(self, w: Vector) -> float:
         """Return sum w log w - w; inf off the simplex."""
@@ -466,7 +439,7 @@ class SimplexEntropy(TermwiseMap):
             np.subtract(z, terms.threshold, out=out)
             kernels.softmax(out, self.radius, out)
             return True
-        return bool(kernels.simplex_terms(z, *terms, self.radius, out))
+        return bool(kernels.simplex_terms(z, self.radius, out, *terms))
 
     def closed_form(self, terms: Terms) -> bool:
         """Whether there are no bounds but 0 and the radius, and no squared l2 norm."""

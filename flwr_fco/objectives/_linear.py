@@ -16,15 +16,14 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.schema import is_missing
 from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.losses import add_scalar_gradient
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
-from flwr_fco.objectives.design import CHUNK, Design, LinearData, SparseDesign, check_finite
+from flwr_fco.objectives.design import CHUNK, Design, LinearData, Scores, SparseDesign, check_finite, dense
 
 #: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
 LARGEST_GRAM = 2048
 #: Relative tolerance of Lanczos; its estimate, a lower bound, is increased by this factor.
 LANCZOS_TOLERANCE = 1e-9
-
-Scores = NDArray[np.float64]
 
 
 class LinearModel(Objective):
@@ -120,8 +119,13 @@ class LinearModel(Objective):
         weights = self._weights if rows is None else self._weights[rows]
         total = float(weights @ self._losses(scores, targets))
         self._slopes(scores, targets, weight)
-        scores *= weights.reshape(-1, *[1] * (scores.ndim - 1))
+        self._weigh(scores, weights)
         return total
+
+    @staticmethod
+    def _weigh(each: NDArray[Any], weights: Vector) -> None:
+        """Multiply each row by its weight, in place."""
+        each *= weights.reshape(-1, *[1] * (each.ndim - 1))
 
     def _shifted(self, scores: Scores, rows: Any = None) -> Scores:
         """Return the scores of some rows, all if None, with their offsets."""
@@ -138,7 +142,8 @@ class LinearModel(Objective):
 
     def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
         """Add scale times the gradient on rows of dense features to `out`, by a compiled loop; `out` may be `w`."""
-        raise NotImplementedError
+        logistic, factor, shrinkage = self._link == "logistic", self._factor * scale, self.l2 * scale
+        add_scalar_gradient(logistic, self.design.matrix, self._targets, rows, w, factor, shrinkage, out)
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
@@ -148,9 +153,7 @@ class LinearModel(Objective):
             return
         scores = self._shifted(self.design.predict(w, batch, self._num_outputs), batch)
         self._weighted_slopes(scores, batch, scale / scores.shape[0])
-        if self.l2 != 0.0:
-            size = self._num_coefficients
-            out[:size] += (scale * self.l2) * w[:size]
+        self._add_ridge(w, scale, out)
         self.design.add_rows(scores, out, batch)
 
     def moments(self) -> tuple[Vector, Vector]:
@@ -239,22 +242,13 @@ class LinearModel(Objective):
         """
         self._check(w)
         out = self._zeros(out)
-        count = self.num_examples if batch is None else batch.size
-        matrix, offsets = self._split(w)
-        gradient, offsets_gradient = self._split(out)
-        total = 0.0
+        count, total = self.num_examples if batch is None else batch.size, 0.0
         for part, block in self.design.blocks(batch):
-            scores = block @ matrix
-            if self.intercept:
-                scores += offsets
             rows = part if batch is None else batch[part]
-            scores = self._shifted(scores, rows)
+            scores = self._shifted(self._product(block, w), rows)
             total += self._weighted_slopes(scores, rows, 1.0 / count)
-            gradient += block.T @ scores
-            if self.intercept:
-                offsets_gradient += scores.sum(axis=0)
-        if self.l2 != 0.0:
-            gradient += self.l2 * matrix
+            self._add_product(block, scores, out)
+        self._add_ridge(w, 1.0, out)
         return total / count + self._l2_value(w), out
 
     def hessian_product(self, w: Vector, v: Vector) -> Vector:
@@ -262,24 +256,15 @@ class LinearModel(Objective):
         self._check(w)
         self._check(v)
         product = np.zeros(self.layout.size)
-        matrix, offsets = self._split(w)
-        direction, offsets_direction = self._split(v)
-        result, offsets_result = self._split(product)
         for part, block in self.design.blocks():
-            change = block @ direction
+            change = self._product(block, v)
             # The curvature of a square is constant.
-            scores = change if self._quadratic else block @ matrix
-            if self.intercept:
-                change += offsets_direction
-                scores += 0.0 if self._quadratic else offsets
-            bent = self._bend(self._shifted(scores, part), self._targets[part], change, 1.0 / self.num_examples)
+            scores = change if self._quadratic else self._shifted(self._product(block, w), part)
+            bent = self._bend(scores, self._targets[part], change, 1.0 / self.num_examples)
             if self._weights is not None:
-                bent *= self._weights[part].reshape(-1, *[1] * (bent.ndim - 1))
-            result += block.T @ bent
-            if self.intercept:
-                offsets_result += bent.sum(axis=0)
-        if self.l2 != 0.0:
-            result += self.l2 * direction
+                self._weigh(bent, self._weights[part])
+            self._add_product(block, bent, product)
+        self._add_ridge(v, 1.0, product)
         return product
 
     def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
@@ -295,12 +280,8 @@ class LinearModel(Objective):
         column, output = np.divmod(indices, outputs)
         hessian = np.zeros((indices.size, indices.size))
         places = [np.flatnonzero(output == c) for c in range(outputs)]
-        matrix, offsets = self._split(w)
         for part, block in self.design.blocks():
-            scores = block @ matrix
-            if self.intercept:
-                scores += offsets
-            scores = self._shifted(scores, part)
+            scores = self._shifted(self._product(block, w), part)
             features = [_columns(block, column[place]) for place in places]
             for c, right in enumerate(places):
                 change = np.zeros_like(scores)
@@ -478,6 +459,27 @@ class LinearModel(Objective):
             coefficients = coefficients.reshape(-1, self._num_outputs)
         return coefficients, w[self._num_coefficients :]
 
+    def _product(self, block: Any, w: Vector) -> Scores:
+        """Return the scores of some rows, without offsets."""
+        matrix, intercepts = self._split(w)
+        scores: Scores = block @ matrix
+        if self.intercept:
+            scores += intercepts
+        return scores
+
+    def _add_product(self, block: Any, slopes: Scores, out: Vector) -> None:
+        """Add the adjoint of :meth:`_product` to `out`."""
+        matrix, intercepts = self._split(out)
+        matrix += block.T @ slopes
+        if self.intercept:
+            intercepts += slopes.sum(axis=0)
+
+    def _add_ridge(self, w: Vector, scale: float, out: Vector) -> None:
+        """Add scale times the gradient of the l2 term to `out`."""
+        if self.l2 != 0.0:
+            size = self._num_coefficients
+            out[:size] += (scale * self.l2) * w[:size]
+
     def _zeros(self, out: Vector | None) -> Vector:
         if out is None:
             return np.zeros(self.layout.size)
@@ -518,9 +520,7 @@ class _LinearLine(Line):
         _, slopes = self._slopes(step)
         out = self.model._zeros(out)
         self.model.design.add_rows(slopes, out)
-        if self.model.l2 != 0.0:
-            size = self.model._num_coefficients
-            out[:size] += self.model.l2 * (self.w[:size] + step * self.direction[:size])
+        self.model._add_ridge(self.w + step * self.direction, 1.0, out)
         return out
 
     def turn(self, step: float, direction: Vector) -> Line:
@@ -649,7 +649,7 @@ def _product(left: Any, weights: Vector, right: Any) -> NDArray[np.float64]:
     """Return left' diag(weights) right, of dense or of sparse columns."""
     if isinstance(left, np.ndarray):
         return np.asarray((left.T * weights) @ right)
-    return np.asarray((left.T @ right.multiply(weights[:, None]).tocsr()).toarray())
+    return dense(left.T @ right.multiply(weights[:, None]).tocsr())
 
 
 def _top(matrix: NDArray[np.float64]) -> float:

@@ -9,15 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import (
-    add_logistic_gradient,
-    add_multinomial_gradient,
-    logistic_slopes,
-    softmax_slopes,
-)
-from flwr_fco.objectives._linear import LinearModel, Scores, TwoClassModel, as_labels, examples_of
+from flwr_fco.kernels.losses import add_multinomial_gradient, logistic_slopes, softmax_slopes
+from flwr_fco.objectives._linear import LinearModel, TwoClassModel, as_labels, examples_of
 from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import Design, Scores
 
 
 class Logistic(TwoClassModel):
@@ -89,9 +84,6 @@ class Logistic(TwoClassModel):
         from scipy.special import expit
 
         return np.asarray(weight * expit(scores) * expit(-scores) * change)
-
-    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
-        add_logistic_gradient(self.design.matrix, self._targets, rows, w, scale, self.l2 * scale, out)
 
 
 class MultinomialLogistic(LinearModel):

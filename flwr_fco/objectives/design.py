@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import date, time, timedelta
 from functools import cached_property, lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,8 @@ FEWEST_ROWS = 20
 _FEWEST_VALUES, _LOOKED_AT, _VARIANCE = 6, 64, 0.1
 
 Rows = NDArray[np.int64]
+#: One number a row, or one for each output.
+Scores = NDArray[np.float64]
 
 
 class Design:
@@ -65,6 +67,8 @@ class Design:
     """
 
     names: Names = None
+    #: Whether :meth:`blocks` are all rows at once.
+    _at_once: ClassVar[bool] = False
 
     def __init__(self, matrix: NDArray[Any]) -> None:
         # Always read-only, as a memory map may be, so that kernels are compiled for only one of the two types.
@@ -116,9 +120,7 @@ class Design:
         check_finite(name, array)
         return cls(array if ndim == 2 else array.reshape(array.shape[0], -1))
 
-    def predict(
-        self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None
-    ) -> NDArray[np.float64]:
+    def predict(self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None) -> Scores:
         """Return x_i' W + b for the given rows.
 
         Parameters
@@ -148,7 +150,7 @@ class Design:
             scores += intercept
         return scores
 
-    def add_rows(self, coefficients: NDArray[np.float64], out: Vector, rows: Rows | None = None) -> None:
+    def add_rows(self, coefficients: Scores, out: Vector, rows: Rows | None = None) -> None:
         """Add sum_i (x_i, 1) coefficients_i' to `out` in place.
 
         Parameters
@@ -170,8 +172,8 @@ class Design:
         if out.size > size:
             out[size:] += coefficients.sum(axis=0)
 
-    def blocks(self, rows: Rows | None = None, size: int | None = None) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-        """Yield a few rows at a time as float64, without a copy if they are already float64.
+    def blocks(self, rows: Rows | None = None, size: int | None = None) -> Iterator[tuple[slice, Any]]:
+        """Yield a few rows at a time as float64, without a copy if they are already float64; all at once if sparse.
 
         Parameters
         ----------
@@ -195,11 +197,14 @@ class Design:
         n, d = self.shape
         if rows is not None and rows.size and (int(rows.min()) < 0 or int(rows.max()) >= n):
             raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
-        step = max(SMALLEST_BLOCK, BLOCK // (8 * d)) if size is None else size
         count = n if rows is None else rows.size
+        step = max(SMALLEST_BLOCK, BLOCK // (8 * d)) if size is None else size
+        if self._at_once:
+            step = max(count, 1)
         for start in range(0, count, step):
             part = slice(start, min(start + step, count))
-            block = self.matrix[part] if rows is None else self.matrix[rows[part]]
+            # Of a sparse matrix a slice is a copy.
+            block = self.matrix[part if rows is None else rows[part]] if rows is not None or step < n else self.matrix
             yield part, block.astype(np.float64, copy=False)
 
     def gram(self, intercept: bool = False) -> NDArray[np.float64]:
@@ -214,7 +219,7 @@ class Design:
         gram = np.zeros((d + intercept, d + intercept))
         with np.errstate(over="ignore", invalid="ignore"):
             for part in self._widened(axis=0):
-                gram[:d, :d] += part.T @ part
+                gram[:d, :d] += dense(part.T @ part)
                 if intercept:
                     gram[:d, d] += part.sum(axis=0)
         self._check_products(gram)
@@ -234,7 +239,7 @@ class Design:
         gram = np.full((self.shape[0], self.shape[0]), float(intercept))
         with np.errstate(over="ignore", invalid="ignore"):
             for part in self._widened(axis=1):
-                gram += part @ part.T
+                gram += dense(part @ part.T)
         self._check_products(gram)
         return gram
 
@@ -290,7 +295,7 @@ class Design:
         """
         return np.flatnonzero((self.matrix if rows is None else self.matrix[rows]).any(axis=0))
 
-    def _widened(self, axis: int) -> Iterator[NDArray[np.float64]]:
+    def _widened(self, axis: int) -> Iterator[Any]:
         """Yield slices along an axis as float64, a limited number of rows or columns at a time."""
         step = self.shape[axis] if self.matrix.dtype == np.float64 else CHUNK
         for start in range(0, self.shape[axis], step):
@@ -323,6 +328,8 @@ class SparseDesign(Design):
     (array([0, 2], dtype=int32), (2, 2))
     """
 
+    _at_once: ClassVar[bool] = True
+
     def __init__(self, matrix: Any) -> None:
         super().__init__(matrix)
         self.starts = matrix.indptr.astype(np.int64)
@@ -330,20 +337,12 @@ class SparseDesign(Design):
     @cached_property
     def columns(self) -> NDArray[np.int32]:
         """The columns with at least one non-zero entry, in ascending order."""
-        return self._compacted[0]
+        return np.unique(self.matrix.indices)
 
     @cached_property
     def compact(self) -> SparseDesign:
         """The same rows, restricted to :attr:`columns`."""
-        return self._compacted[1]
-
-    @cached_property
-    def _compacted(self) -> tuple[NDArray[np.int32], SparseDesign]:
-        from scipy.sparse import csr_array
-
-        columns, local = np.unique(self.matrix.indices, return_inverse=True)
-        parts = (self.matrix.data, local.astype(np.int32), self.matrix.indptr)
-        return columns, SparseDesign(csr_array(parts, shape=(self.shape[0], columns.size)))
+        return self.on(self.columns)
 
     def on(self, columns: NDArray[Any]) -> SparseDesign:
         """Return the same rows restricted to some columns, which must include all columns with non-zeros.
@@ -359,16 +358,14 @@ class SparseDesign(Design):
         parts = (self.matrix.data, local, self.matrix.indptr)
         return SparseDesign(csr_array(parts, shape=(self.shape[0], len(columns))))
 
-    def predict(
-        self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None
-    ) -> NDArray[np.float64]:
+    def predict(self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None) -> Scores:
         rows = self.rows if rows is None else rows
         scores = np.empty((rows.size, num_outputs))
         weights, offsets = self._split(w, num_outputs)
         row_scores(*self.rows_data, rows, weights, offsets, scores)
         return scores.reshape(-1) if num_outputs == 1 else scores
 
-    def add_rows(self, coefficients: NDArray[np.float64], out: Vector, rows: Rows | None = None) -> None:
+    def add_rows(self, coefficients: Scores, out: Vector, rows: Rows | None = None) -> None:
         rows = self.rows if rows is None else rows
         if coefficients.shape[0] != rows.size:
             raise ValueError("there must be one coefficient a row")
@@ -387,30 +384,8 @@ class SparseDesign(Design):
             raise ValueError("the vector w has another length than the objective's layout")
         return w[:end].reshape(-1, num_outputs), w[end:]
 
-    def blocks(self, rows: Rows | None = None, size: int | None = None) -> Iterator[tuple[slice, Any]]:
-        """Yield all rows at once, as a sparse matrix of float64; see :meth:`Design.blocks`."""
-        if rows is not None and rows.size and (int(rows.min()) < 0 or int(rows.max()) >= self.shape[0]):
-            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
-        block = self.matrix if rows is None else self.matrix[rows]
-        yield slice(0, block.shape[0]), block.astype(np.float64, copy=False)
-
-    def gram(self, intercept: bool = False) -> NDArray[np.float64]:
-        n, d = self.shape
-        ((_, rows),) = self.blocks()
-        gram = np.zeros((d + intercept, d + intercept))
-        gram[:d, :d] = (rows.T @ rows).toarray()
-        self._check_products(gram)
-        if intercept:
-            gram[:d, d] = gram[d, :d] = rows.sum(axis=0)
-            gram[d, d] = n
-        return gram
-
-    def gram_of_rows(self, intercept: bool = False) -> NDArray[np.float64]:
-        ((_, rows),) = self.blocks()
-        gram: NDArray[np.float64] = (rows @ rows.T).toarray()
-        gram += float(intercept)
-        self._check_products(gram)
-        return gram
+    def _widened(self, axis: int) -> Iterator[Any]:
+        yield self.matrix.astype(np.float64, copy=False)
 
     def mean_squares(self, weights: Vector | None = None) -> Vector:
         squares = self._squares if weights is None else self._squares * np.repeat(weights, np.diff(self.starts))
@@ -530,29 +505,31 @@ def refuse_text(features: Any, name: str = "features") -> None:
     kinds = getattr(features, "dtypes", None)
     if not hasattr(features, "columns") or kinds is None:
         return
-    columns = [
-        (f"{own}", (features, j, str(kind).lower()))
-        for j, (own, kind) in enumerate(zip(features.columns, kinds, strict=True))
-    ]
-    texts = [own for own, column in columns if _holds(*column, _TEXTS, str)]
-    if texts:
-        raise PublicError(
-            f"{name}: the columns {texts[:5]}{' and more' if len(texts) > 5 else ''} hold texts or categories; "
-            "expected numbers. Agree on the categories at all sites, and give a column for each, such as "
-            f'pandas.get_dummies(X[{texts[0]!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)'
-        )
-
-    dates = [own for own, column in columns if _holds(*column, _DATES, date, time, timedelta)]
-    if dates:
-        raise PublicError(
-            f"{name}: the columns {dates[:5]}{' and more' if len(dates) > 5 else ''} hold dates or times; expected "
-            "numbers, such as days since a day that all sites agree on"
-        )
+    for begins, types, what in _NO_NUMBERS:
+        columns = [
+            f"{own}"
+            for j, (own, kind) in enumerate(zip(features.columns, kinds, strict=True))
+            if _holds(features, j, str(kind).lower(), begins, *types)
+        ]
+        if columns:
+            more = " and more" if len(columns) > 5 else ""
+            raise PublicError(f"{name}: the columns {columns[:5]}{more} hold {what.format(columns[0])}")
 
 
-#: How the types of columns of texts begin, and those of dates and times.
-_TEXTS = ("category", "string", "str", "utf8", "enum", "categorical")
-_DATES = ("date", "time", "period", "duration")
+#: How the types of columns that are no numbers begin, the types of entries, and what to do: texts, dates and times.
+_NO_NUMBERS: tuple[tuple[tuple[str, ...], tuple[type, ...], str], ...] = (
+    (
+        ("category", "string", "str", "utf8", "enum", "categorical"),
+        (str,),
+        "texts or categories; expected numbers. Agree on the categories at all sites, and give a column for each, such "
+        'as pandas.get_dummies(X[{!r}].astype(pandas.CategoricalDtype(["agreed", ...])), dtype=float)',
+    ),
+    (
+        ("date", "time", "period", "duration"),
+        (date, time, timedelta),
+        "dates or times; expected numbers, such as days since a day that all sites agree on",
+    ),
+)
 
 
 def _holds(frame: Any, column: int, kind: str, kinds: tuple[str, ...], *types: type) -> bool:
@@ -659,6 +636,11 @@ def _what_is_none(name: str, array: NDArray[Any]) -> str:
             description = f"{name}{list(place)} is a {type(entry).__name__}"
             return f": {description}. Encode such columns as numbers (the same way on every client), or leave them out"
     return ". All of its entries are: give .astype(float) of it"
+
+
+def dense(matrix: Any) -> NDArray[Any]:
+    """Return a matrix as an array, whether it is sparse or not."""
+    return np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)
 
 
 def read_only(array: Any) -> Any:

@@ -39,13 +39,15 @@ from flwr_fco.objectives.base import DualTerms, Objective
 from flwr_fco.objectives.design import LinearData
 from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
 
+#: Numbers and vectors of a stage.
+Terms = tuple[dict[str, float], dict[str, NDArray[np.float64]]]
+#: Facts that a loss has of itself.
+_OF_LOSS = ("link", "outputs", "intercept", "l2", "factor")
 #: Intercepts that are tried until one is large enough.
 _LENGTHS = 4.0 ** np.arange(25)
 
 
-def duality_terms(
-    objective: Objective, w: Vector, numbers: Mapping[str, float]
-) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
+def duality_terms(objective: Objective, w: Vector, numbers: Mapping[str, float]) -> Terms:
     """Return the numbers and vectors of a stage.
 
     Parameters
@@ -162,9 +164,7 @@ def num_references(layout: Layout) -> int:
     return max(2, count) if count else 0
 
 
-def _of_convex(
-    terms: DualTerms, objective: Objective, w: Vector
-) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
+def _of_convex(terms: DualTerms, objective: Objective, w: Vector) -> Terms:
     value, gradient = objective.value_and_gradient(w)
     count = w.size - num_intercepts(objective.layout)
     ridge = terms.l2 * w[:count]
@@ -180,24 +180,22 @@ def _mean(data: LinearData, each: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _facts(objective: Objective, data: LinearData | DualTerms | None, w: Vector) -> dict[str, float]:
-    facts = dict.fromkeys(("link", "outputs", "intercept", "l2", "factor", "slope"), 0.0)
+    facts = dict.fromkeys((*_OF_LOSS, "slope"), 0.0)
     facts["loss"] = float(objective.value(w))
     if isinstance(data, DualTerms):
         count = num_intercepts(objective.layout)
-        facts["link"], facts["outputs"] = float(LINKS.index(data.link)), float(max(1, count))
-        facts["intercept"], facts["l2"] = float(count > 0), float(data.l2)
-        facts["factor"] = float(1 + int.from_bytes(hashlib.sha256(data.kind.encode()).digest()[:6], "big"))
+        digest = 1 + int.from_bytes(hashlib.sha256(data.kind.encode()).digest()[:6], "big")
+        known: tuple[float, ...] = LINKS.index(data.link), max(1, count), count > 0, data.l2, digest
+        facts.update(zip(_OF_LOSS, map(float, known), strict=True))
     elif data is not None:
-        facts["link"], facts["outputs"] = float(LINKS.index(data.link)), float(data.num_outputs)
-        facts["intercept"], facts["l2"], facts["factor"] = float(data.intercept), data.l2, data.factor
+        known = LINKS.index(data.link), data.num_outputs, data.intercept, data.l2, data.factor
+        facts.update(zip(_OF_LOSS, map(float, known), strict=True))
         if data.link == "identity":
             facts["slope"] = float(data.factor * _mean(data, data.design.predict(w) - data.targets))
     return facts
 
 
-def _of_scalars(
-    data: LinearData, objective: Objective, w: Vector, centre: float
-) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
+def _of_scalars(data: LinearData, objective: Objective, w: Vector, centre: float) -> Terms:
     scores = data.design.predict(w)
     if data.link == "hinge":
         active = (data.targets * scores < 1.0).astype(np.float64)
@@ -210,7 +208,7 @@ def _of_scalars(
 
 def _sums(
     data: LinearData, objective: Objective, slopes: NDArray[np.float64], linear: float, quadratic: float
-) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
+) -> Terms:
     gradient = np.zeros(objective.layout.size)
     if data.weights is not None:
         slopes = (slopes.T * data.weights).T

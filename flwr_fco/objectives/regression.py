@@ -11,10 +11,9 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import POSITIVE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_least_squares_gradient
-from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
+from flwr_fco.objectives._linear import LinearModel, as_targets
 from flwr_fco.objectives.base import DualTerms
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import Design, Scores
 
 _SCALE = {
     "range": (POSITIVE["range"][0], "a finite number > 0: 1.0 for mean squares, 0.5 for scikit-learn's convention")
@@ -59,10 +58,6 @@ class _SquaredLoss(LinearModel):
 
     def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
         return (weight * self._factor) * change
-
-    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
-        factor, shrinkage = self._factor * scale, self.l2 * scale
-        add_least_squares_gradient(self.design.matrix, self._targets, rows, w, factor, shrinkage, out)
 
     def predict(self, w: Vector) -> Vector:
         """Return the predictions for the client's examples."""

@@ -165,6 +165,12 @@ def as_matrix(owner: object, name: str, value: Any, shape: tuple[int | None, ...
     return result
 
 
+def _mean(objectives: Sequence[Any], shares: ArrayLike, name: str) -> Vector:
+    """Return the mean of an array of the clients."""
+    weights = np.asarray(shares, dtype=np.float64)
+    return np.asarray(sum(p * getattr(objective, name) for p, objective in zip(weights, objectives, strict=True)))
+
+
 class FunctionSaddle(SaddleObjective):
     """A saddle function f(x, y) defined by its partial gradients.
 
@@ -223,8 +229,8 @@ class FunctionSaddle(SaddleObjective):
         for name, function in functions.items():
             if not callable(function):
                 raise ConfigurationError(f"{name} is a {type(function).__name__}; expected a function of x and y")
-        self._lipschitz: float | None = checked("lipschitz", lipschitz, float | None, NON_NEGATIVE)
         self._gradients, self._value = (grad_x, grad_y), value
+        self._lipschitz: float | None = checked("lipschitz", lipschitz, float | None, NON_NEGATIVE)
         self.minibatch = minibatch
         self.num_examples = checked("num_examples", num_examples, int, AT_LEAST_ONE)
         self._set_players({"x": _shape("x", x)}, {"y": _shape("y", y)})
@@ -377,13 +383,10 @@ class BilinearSaddle(NoisyOperator):
         shares : array-like, shape (num_clients,)
             The weights p_m, which sum to 1.
         """
-        first, weights = objectives[0], np.asarray(shares, dtype=np.float64)
+        first = objectives[0]
         if all(objective.matrix is first.matrix and objective.offset is first.offset for objective in objectives):
             return cls(first.matrix, first.offset)
-        return cls(
-            np.asarray(sum(p * objective.matrix for p, objective in zip(weights, objectives, strict=True))),
-            np.asarray(sum(p * objective.offset for p, objective in zip(weights, objectives, strict=True))),
-        )
+        return cls(_mean(objectives, shares, "matrix"), _mean(objectives, shares, "offset"))
 
 
 class MatrixGame(NoisyOperator):
@@ -448,8 +451,7 @@ class MatrixGame(NoisyOperator):
         shares : array-like, shape (num_clients,)
             The weights p_m, which sum to 1.
         """
-        weights = np.asarray(shares, dtype=np.float64)
-        return cls(np.asarray(sum(p * objective.payoff for p, objective in zip(weights, objectives, strict=True))))
+        return cls(_mean(objectives, shares, "payoff"))
 
 
 class QuadraticSaddle(NoisyOperator):
@@ -557,14 +559,9 @@ class QuadraticSaddle(NoisyOperator):
         shares : array-like, shape (num_clients,)
             The weights p_m, which sum to 1.
         """
-        weights = np.asarray(shares, dtype=np.float64)
-
-        def mean(name: str) -> Vector:
-            return np.asarray(
-                sum(p * getattr(objective, name) for p, objective in zip(weights, objectives, strict=True))
-            )
-
-        return cls(mean("convexity"), mean("coupling"), mean("concavity"), linear=mean("linear"), offset=mean("offset"))
+        names = ("convexity", "coupling", "concavity", "linear", "offset")
+        *matrices, linear, offset = (_mean(objectives, shares, name) for name in names)
+        return cls(*matrices, linear=linear, offset=offset)
 
 
 def _least_curvature(name: str, matrix: Vector) -> float:

@@ -14,10 +14,10 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.objectives._linear import LinearModel, Scores, Strata, as_strata
+from flwr_fco.objectives._linear import LinearModel, Strata, as_strata
 from flwr_fco.objectives.base import Batch, DualTerms
 from flwr_fco.objectives.classification import Logistic
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import Design, Scores
 from flwr_fco.objectives.regression import LeastSquares, Poisson
 
 #: Rows of a logistic client: refused below the first number, with a warning below the second.

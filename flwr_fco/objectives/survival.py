@@ -12,9 +12,9 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import risk_sets
-from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, as_strata, as_targets, examples_of
+from flwr_fco.objectives._linear import LinearModel, as_labels, as_strata, as_targets, examples_of
 from flwr_fco.objectives.base import Batch, DualTerms
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import Design, Scores, dense
 
 
 class _RiskSets(NamedTuple):
@@ -132,7 +132,7 @@ class CoxRegression(LinearModel):
         self._set_rows(sample_weight, offset)
         # The likelihood is not changed by a common factor of the weights, but its value is.
         self._raw = np.ones(n) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
-        self._shares, self._weights = self._raw / self._raw.sum(), None
+        self._weights = None
         self._sort()
 
     @property
@@ -142,11 +142,12 @@ class CoxRegression(LinearModel):
     def unweighted(self) -> Self:
         other = copy.copy(self)
         other._raw = np.ones(self.num_examples)
-        other._shares = other._raw / other._raw.sum()
+        other._sort()
         return other
 
     def _sort(self) -> None:
-        """Find the risk sets: one for each time and stratum with an event."""
+        """Find the risk sets: one for each time and stratum with an event; and the rows' shares of the weights."""
+        self._shares = self._raw / self._raw.sum()
         times, entry, strata = self.times, self.entry, self._strata
         out, into = np.lexsort((-times, strata)), np.lexsort((-entry, strata))
         self._order = np.array([out, into])
@@ -181,7 +182,6 @@ class CoxRegression(LinearModel):
 
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         other, _ = super().subset(rows)
-        other._shares = other._raw / other._raw.sum()
         other._sort()
         return other, float(self._shares[rows].sum())
 
@@ -206,17 +206,21 @@ class CoxRegression(LinearModel):
         """Return the log hazard ratios eta_i of the client's rows, shape (num_examples,)."""
         return self._scores(w)
 
-    def _evaluated(self, scores: Scores, shares: Vector, values: NDArray[np.float64]) -> _RiskSets:
-        """Return the sums over the risk sets with the scores of all rows, for events with these weights."""
-        groups = self._at.size
-        sums, tops = np.empty((groups, 1 + values.shape[1])), np.empty(groups)
+    def _sums(self, scores: Scores, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], Vector]:
+        """Return the sums over the risk sets, and their scales."""
+        sums, tops = np.empty((self._at.size, 1 + values.shape[1])), np.empty(self._at.size)
         kernel: Any = risk_sets.risk_sums
         kernel(scores, self._raw, values, *self._sets, sums, tops)
+        return sums, tops
+
+    def _evaluated(self, scores: Scores, shares: Vector, values: NDArray[np.float64]) -> _RiskSets:
+        """Return the sums over the risk sets with the scores of all rows, for events with these weights."""
+        sums, tops = self._sums(scores, values)
         dead, place = self._dead, self._set
         own = self._raw[dead] * np.exp(scores[dead] - tops[place])
         tied = np.zeros_like(sums)
         np.add.at(tied, place, own[:, None] * np.column_stack([np.ones(dead.size), values[dead]]))
-        mean = np.bincount(place, shares[dead], groups) / self._sizes
+        mean = np.bincount(place, shares[dead], tops.size) / self._sizes
         return _RiskSets(sums[place] - self._gone[:, None] * tied[place], tops, own, mean[place])
 
     def _spread(self, scores: Scores, found: _RiskSets, terms: Vector) -> Vector:
@@ -280,8 +284,7 @@ class CoxRegression(LinearModel):
 
     def hessian_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
         """Return the Hessian at `w` on some coordinates, a sum of covariances in risk sets, as a packed triangle."""
-        columns: Any = self.design.matrix[:, indices]
-        values = np.asarray(columns.toarray() if hasattr(columns, "toarray") else columns, dtype=np.float64)
+        values = dense(self.design.matrix[:, indices]).astype(np.float64)
         # A covariance is that of centred values, with less to cancel.
         values = values - values.mean(axis=0)
         scores = self._scores(w)
@@ -305,9 +308,8 @@ class CoxRegression(LinearModel):
         weight = float(self._shares[self._dead].sum())
         if norm == "l1":
             matrix: Any = self.design.matrix
-            ranges = matrix.max(axis=0) - matrix.min(axis=0)
-            dense: Any = ranges.toarray() if hasattr(ranges, "toarray") else ranges
-            return 0.25 * weight * float(np.asarray(dense, dtype=np.float64).max()) ** 2 + self.l2
+            ranges = dense(matrix.max(axis=0) - matrix.min(axis=0))
+            return 0.25 * weight * float(ranges.astype(np.float64).max()) ** 2 + self.l2
         if norm != "l2":
             raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
         centre = self._column_means()
@@ -409,11 +411,8 @@ def baseline(objective: CoxRegression, w: Vector) -> Baseline:
     >>> found.at(0, [0.5, 1.0, 2.5, 4.0]).round(3).tolist()
     [0.0, 0.333, 0.833, nan]
     """
-    scores, groups = objective.margins(w), objective._at.size
-    sums, tops = np.empty((groups, 1)), np.empty(groups)
-    kernel: Any = risk_sets.risk_sums
-    kernel(scores, objective._raw, np.empty((scores.size, 0)), *objective._sets, sums, tops)
-    heads = np.bincount(objective._set, objective._raw[objective._dead], groups)
+    sums, tops = objective._sums(objective.margins(w), np.empty((objective.num_examples, 0)))
+    heads = np.bincount(objective._set, objective._raw[objective._dead], tops.size)
     rises = heads / sums[:, 0] * np.exp(-tops)
     where = objective._strata[objective._dead[np.cumsum(objective._sizes) - objective._sizes]]
     ends = np.full(objective._strata.max() + 1, -np.inf)
@@ -489,8 +488,7 @@ def time_trend(objective: CoxRegression, w: Vector) -> tuple[Vector, float]:
     middle = 0.5 * (ends + np.append(0.0, ends[:-1]))
     g = middle[ranks] / dead.size
     g -= g.mean()
-    columns: Any = objective.design.matrix
-    values = np.array(columns.toarray() if hasattr(columns, "toarray") else columns, dtype=np.float64)
+    values = dense(objective.design.matrix).astype(np.float64)
     # A mean at risk has less rounding of centred values.
     values -= values.mean(axis=0)
     found = objective._evaluated(objective.margins(w), objective._shares, values)

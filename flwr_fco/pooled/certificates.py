@@ -18,11 +18,15 @@ from flwr_fco.core.validation import NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.duality import duality_terms
-from flwr_fco.regularizers import L1, BoundRegularizer, Regularizer
+from flwr_fco.regularizers import L1
+from flwr_fco.regularizers.base import Psi, bound_to
 from flwr_fco.wire.questions import Answer
 
+#: An objective of each client.
+Clients = Sequence[Objective]
 
-def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = None) -> Vector:
+
+def client_weights(objectives: Clients, weights: ArrayLike | None = None) -> Vector:
     """Return the weights p_m of the clients, which sum to 1.
 
     Parameters
@@ -66,12 +70,7 @@ def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = 
     return np.asarray(shares / shares.sum())
 
 
-def composite_objective(
-    objectives: Sequence[Objective],
-    weights: ArrayLike | None,
-    regularizer: Regularizer | BoundRegularizer,
-    w: Vector,
-) -> float:
+def composite_objective(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector) -> float:
     """Return Phi(w) = sum_m p_m F_m(w) + psi(w).
 
     Parameters
@@ -105,10 +104,10 @@ def composite_objective(
     """
     shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
     smooth = sum(share * objective.value(w) for share, objective in zip(shares, objectives, strict=True))
-    return float(smooth + _bound(regularizer, objectives).value(w))
+    return float(smooth + bound_to(regularizer, objectives[0].layout).value(w))
 
 
-def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, w: Vector) -> Vector:
+def pooled_gradient(objectives: Clients, weights: ArrayLike | None, w: Vector) -> Vector:
     """Return sum_m p_m grad F_m(w).
 
     Parameters
@@ -146,12 +145,7 @@ def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, 
 
 
 def stationarity(
-    objectives: Sequence[Objective],
-    weights: ArrayLike | None,
-    regularizer: Regularizer | BoundRegularizer,
-    w: Vector,
-    *,
-    lipschitz: float | None = None,
+    objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector, *, lipschitz: float | None = None
 ) -> float:
     """Return the norm of the proximal gradient mapping, L ||w - prox_{psi/L}(w - grad F(w) / L)||.
 
@@ -186,11 +180,11 @@ def stationarity(
     shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
     if lipschitz is None:
         lipschitz = sum(float(p) * objective.lipschitz() for p, objective in zip(shares, objectives, strict=True))
-    forward = w - pooled_gradient(objectives, shares, w) / lipschitz
-    return lipschitz * float(np.linalg.norm(w - _bound(regularizer, objectives).prox(forward, 1.0 / lipschitz)))
+    psi, forward = bound_to(regularizer, objectives[0].layout), w - pooled_gradient(objectives, shares, w) / lipschitz
+    return lipschitz * float(np.linalg.norm(w - psi.prox(forward, 1.0 / lipschitz)))
 
 
-def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None, strength: float, w: Vector) -> float:
+def lasso_duality_gap(objectives: Clients, weights: ArrayLike | None, strength: float, w: Vector) -> float:
     """Return a bound on Phi(w) - min Phi for least squares with an l1 norm, from a dual feasible point.
 
     Phi(w, b) = sum_m p_m F_m(w, b) + strength * ||w||_1. Let theta_i = s_i f'(<x_i, w> + b), where s_i is the weight of
@@ -228,13 +222,10 @@ def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None
     >>> lasso_duality_gap([client], None, 0.5, np.array([0.0, 0.0]))
     1.125
     """
-    clients = _same_options(objectives, (LeastSquares, TraceRegression), ("scale", "l2", "intercept"), strength)
-    return _gap(certify(clients, weights, L1(strength), w))
+    return _l1_gap(objectives, weights, strength, w, (LeastSquares, TraceRegression))
 
 
-def logistic_duality_gap(
-    objectives: Sequence[Objective], weights: ArrayLike | None, strength: float, w: Vector
-) -> float:
+def logistic_duality_gap(objectives: Clients, weights: ArrayLike | None, strength: float, w: Vector) -> float:
     """Return a bound on Phi(w) - min Phi for (multinomial) logistic regression with an l1 norm.
 
     Phi(W, b) = sum_m p_m F_m(W, b) + strength * ||W||_1. A dual point is a distribution q_i over the classes for each
@@ -272,16 +263,10 @@ def logistic_duality_gap(
     >>> logistic_duality_gap([client], None, 0.25, np.zeros(2)) > 0.1
     True
     """
-    clients = _same_options(objectives, (Logistic, MultinomialLogistic), ("l2", "intercept"), strength)
-    return _gap(certify(clients, weights, L1(strength), w))
+    return _l1_gap(objectives, weights, strength, w, (Logistic, MultinomialLogistic))
 
 
-def certify(
-    objectives: Sequence[Objective],
-    weights: ArrayLike | None,
-    regularizer: Regularizer | BoundRegularizer,
-    w: Vector,
-) -> Certificate:
+def certify(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector) -> Certificate:
     """Return a certificate for a point: a duality gap if the problem has one, otherwise a residual.
 
     The mathematics is the same as in a federated pass; :mod:`flwr_fco.certificates` lists the losses and psi with a
@@ -322,31 +307,29 @@ def certify(
             return answers
         return [Answer(*duality_terms(objective, at, request.numbers), weight=share) for share, objective in parts]
 
-    return settle(certificate(_bound(regularizer, objectives), w), ask)
+    return settle(certificate(bound_to(regularizer, objectives[0].layout), w), ask)
 
 
-def _gap(certified: Certificate) -> float:
-    """Return the duality gap; at strength 0 the dual point 0 gives Phi(w), as these losses are never negative."""
+def _l1_gap(
+    objectives: Clients, weights: ArrayLike | None, strength: float, w: Vector, classes: tuple[type, ...]
+) -> float:
+    same_options(objectives, classes, "stationarity() works for any objective.")
+    checked("strength", strength, float, NON_NEGATIVE)
+    certified = certify(objectives, weights, L1(strength), w)
+    # At strength 0 the dual point 0 gives Phi(w), as these losses are never negative.
     return certified.value if certified.kind == "duality-gap" else certified.objective
 
 
-def _same_options(
-    objectives: Sequence[Objective], classes: tuple[type, ...], options: tuple[str, ...], strength: float
-) -> Sequence[Any]:
-    """Check that the objectives have the same class and options, and return them."""
+def same_options(objectives: Clients, classes: tuple[type, ...], instead: str) -> list[Any]:
+    """Return the objectives, if they are all of one of these classes and have the same options."""
     kinds = {type(objective) for objective in objectives}
     if len(kinds) > 1 or not all(issubclass(kind, classes) for kind in kinds):
         raise ConfigurationError(
-            f"the objectives are {', '.join(sorted(kind.__name__ for kind in kinds))}; expected all to be "
-            f"{' or all '.join(cls.__name__ for cls in classes)}. stationarity() works for any objective."
+            f"the objectives are {sorted(kind.__name__ for kind in kinds)}; expected all to be "
+            f"{' or all '.join(cls.__name__ for cls in classes)}. {instead}"
         )
-    for option in options:
-        values = {getattr(objective, option) for objective in objectives}
+    for option in ("scale", "l2", "intercept"):
+        values = {str(getattr(objective, option, None)) for objective in objectives}
         if len(values) > 1:
             raise ConfigurationError(f"the objectives differ in {option}: {sorted(values)}; expected one value for all")
-    checked("strength", strength, float, NON_NEGATIVE)
-    return objectives
-
-
-def _bound(regularizer: Regularizer | BoundRegularizer, objectives: Sequence[Objective]) -> BoundRegularizer:
-    return regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
+    return list(objectives)

@@ -24,16 +24,16 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.design import stacked
-from flwr_fco.pooled.certificates import client_weights, pooled_gradient
-from flwr_fco.regularizers import BoundRegularizer, Regularizer
+from flwr_fco.pooled.certificates import Clients, client_weights, pooled_gradient, same_options
+from flwr_fco.regularizers.base import BoundRegularizer, Psi, bound_to
 
 #: Norm of the mapping, relative to its norm at the start, below which only rounding errors are left.
 _ROUNDING = 1e-14
 
 
 def centralized_solution(
-    objectives: Sequence[Objective],
-    regularizer: Regularizer | BoundRegularizer,
+    objectives: Clients,
+    regularizer: Psi,
     weights: ArrayLike | None = None,
     tol: float = 1e-10,
     *,
@@ -90,7 +90,7 @@ def centralized_solution(
     array([1.5, 0. ])
     """
     shares = client_weights(objectives, weights)
-    psi = regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
+    psi = bound_to(regularizer, objectives[0].layout)
     _check_solvable(psi, objectives)
 
     def value(point: Vector) -> float:
@@ -136,7 +136,7 @@ def centralized_solution(
     )
 
 
-def _check_solvable(psi: BoundRegularizer, objectives: Sequence[Objective]) -> None:
+def _check_solvable(psi: BoundRegularizer, objectives: Clients) -> None:
     if not psi.convex:
         raise ConfigurationError(
             f"{psi.regularizer!r} is not convex: there is no way to tell a global minimiser from a stationary point"
@@ -157,8 +157,8 @@ def _check_solvable(psi: BoundRegularizer, objectives: Sequence[Objective]) -> N
 
 
 def sklearn_solution(
-    objectives: Sequence[Objective],
-    regularizer: Regularizer | BoundRegularizer,
+    objectives: Clients,
+    regularizer: Psi,
     weights: ArrayLike | None = None,
     *,
     tol: float = 1e-12,
@@ -206,7 +206,10 @@ def sklearn_solution(
     from sklearn.utils.fixes import parse_version
 
     shares = client_weights(objectives, weights)
-    clients = _alike(objectives)
+    losses = (LeastSquares, TraceRegression, Logistic, MultinomialLogistic)
+    clients = same_options(objectives, losses, "centralized_solution() takes any.")
+    if any(client._offset is not None for client in clients):
+        raise ConfigurationError("scikit-learn's logistic regression has no offset. centralized_solution() takes any.")
     first = clients[0]
     strength, ridge = _elastic_net(regularizer, first)
     ridge += first.l2
@@ -220,61 +223,25 @@ def sklearn_solution(
         ]
     )
     share, total = strength / (strength + ridge), strength + ridge
+    options: dict[str, Any]
     if isinstance(first, LeastSquares | TraceRegression):
-        model = ElasticNet(
-            alpha=total / (2.0 * first.scale),
-            l1_ratio=share,
-            fit_intercept=first.intercept,
-            tol=tol,
-            max_iter=max_iterations,
-        )
-        targets = np.concatenate([c._targets for c in clients if isinstance(c, LeastSquares | TraceRegression)])
-        model.fit(features, targets, sample_weight=sample_weights)
-        coefficients = np.asarray(model.coef_)
+        options = {"alpha": total / (2.0 * first.scale)}
+        model, targets = ElasticNet, np.concatenate([client._targets for client in clients])
     else:
-        options = {} if parse_version(sklearn.__version__) >= parse_version("1.8") else {"penalty": "elasticnet"}
-        model = LogisticRegression(
-            C=1.0 / (n * total),
-            l1_ratio=share,
-            solver="saga",
-            fit_intercept=first.intercept,
-            tol=tol,
-            max_iter=max_iterations,
-            random_state=0,
-            **options,
-        )
-        model.fit(features, _labels(clients), sample_weight=sample_weights)
-        coefficients = np.asarray(model.coef_).T
+        options = {"C": 1.0 / (n * total), "solver": "saga", "random_state": 0}
+        if parse_version(sklearn.__version__) < parse_version("1.8"):
+            options["penalty"] = "elasticnet"
+        model, targets = LogisticRegression, _labels(clients)
+    model = model(l1_ratio=share, fit_intercept=first.intercept, tol=tol, max_iter=max_iterations, **options)
+    model.fit(features, targets, sample_weight=sample_weights)
+    coefficients = np.asarray(model.coef_).T
     return np.concatenate([coefficients.reshape(-1), np.atleast_1d(model.intercept_) if first.intercept else []])
-
-
-def _alike(objectives: Sequence[Objective]) -> list[Any]:
-    """Return the objectives, if scikit-learn has their loss and all have the same options."""
-    first = objectives[0]
-    if not isinstance(first, LeastSquares | TraceRegression | Logistic | MultinomialLogistic) or any(
-        type(objective) is not type(first) for objective in objectives
-    ):
-        raise ConfigurationError(
-            f"the objectives are {sorted({type(objective).__name__ for objective in objectives})}; expected all "
-            "LeastSquares, all TraceRegression, all Logistic or all MultinomialLogistic. "
-            "centralized_solution() takes any."
-        )
-    clients = [objective for objective in objectives if isinstance(objective, type(first))]
-    if any(client._offset is not None for client in clients):
-        raise ConfigurationError("scikit-learn's logistic regression has no offset. centralized_solution() takes any.")
-    for option in ("l2", "intercept", "scale"):
-        values = {getattr(client, option, None) for client in clients}
-        if len(values) > 1:
-            raise ConfigurationError(f"the objectives differ in {option}: {sorted(map(str, values))}")
-    return clients
 
 
 def _labels(clients: Sequence[Any]) -> NDArray[np.int64]:
     """Return the labels of all rows, if scikit-learn takes them for as many classes as the objectives do."""
     first = clients[0]
-    labels = np.concatenate(
-        [(c.labels == 1).astype(np.int64) if isinstance(c, Logistic) else c.labels for c in clients]
-    )
+    labels = np.concatenate([c.labels == 1 if isinstance(c, Logistic) else c.labels for c in clients]).astype(np.int64)
     expected = 2 if isinstance(first, Logistic) else first.num_classes
     if np.unique(labels).size != expected or (expected == 2 and isinstance(first, MultinomialLogistic)):
         raise ConfigurationError(
@@ -284,10 +251,10 @@ def _labels(clients: Sequence[Any]) -> NDArray[np.int64]:
     return labels
 
 
-def _elastic_net(regularizer: Regularizer | BoundRegularizer, objective: Objective) -> tuple[float, float]:
+def _elastic_net(regularizer: Psi, objective: Objective) -> tuple[float, float]:
     """Return strength and ridge of a psi that is equal on all coefficients and 0 on the intercept."""
     layout = objective.layout
-    psi = regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(layout)
+    psi = bound_to(regularizer, layout)
     terms = psi.separable_terms((layout.size,))
     if terms is not None:
         threshold, shrinkage, lower, upper = (np.broadcast_to(term, (layout.size,)) for term in terms)
@@ -303,7 +270,7 @@ def _elastic_net(regularizer: Regularizer | BoundRegularizer, objective: Objecti
     )
 
 
-def _curvature_guess(objectives: Sequence[Objective], shares: Vector, w: Vector) -> float:
+def _curvature_guess(objectives: Clients, shares: Vector, w: Vector) -> float:
     """Return a lower bound on the curvature, from a small step along the gradient; backtracking raises it."""
     gradient = pooled_gradient(objectives, shares, w)
     norm = float(np.linalg.norm(gradient))

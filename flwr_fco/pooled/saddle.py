@@ -16,23 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import (
-    MatrixGame,
-    Objective,
-    QuadraticSaddle,
-    SaddleObjective,
-    UniversalAdversarialLogistic,
-)
-from flwr_fco.pooled.certificates import client_weights, pooled_gradient, stationarity
+from flwr_fco.objectives import MatrixGame, QuadraticSaddle, SaddleObjective, UniversalAdversarialLogistic
+from flwr_fco.pooled.certificates import Clients, client_weights, pooled_gradient, stationarity
 from flwr_fco.pooled.scores import density, numerical_rank
-from flwr_fco.regularizers import (
-    BoundRegularizer,
-    Box,
-    PerParameter,
-    Regularizer,
-    Simplex,
-    Zero,
-)
+from flwr_fco.regularizers import Box, PerParameter, Regularizer, Simplex, Zero
+from flwr_fco.regularizers.base import BoundRegularizer, Psi, bound_to
 from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.regularizers.spectral import MatrixRegularizer
 
@@ -44,12 +32,7 @@ _ROUNDING = 1e-9
 _FAR = 1e9
 
 
-def duality_gap(
-    objectives: Sequence[Objective],
-    weights: ArrayLike | None,
-    regularizer: Regularizer | BoundRegularizer,
-    w: Vector,
-) -> float:
+def duality_gap(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector) -> float:
     """Return psi(w) + psi*(-g(w)) + <g(w), w>, the duality gap of a bilinear problem.
 
     Gap(x, y) = max over y' of phi(x, y') minus min over x' of phi(x', y), where phi = f + psi_1 - psi_2. For bilinear f
@@ -117,12 +100,7 @@ def duality_gap(
 
 
 def natural_residual(
-    objectives: Sequence[Objective],
-    weights: ArrayLike | None,
-    regularizer: Regularizer | BoundRegularizer,
-    w: Vector,
-    *,
-    step: float = 1.0,
+    objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector, *, step: float = 1.0
 ) -> float:
     """Return ||w - prox(w - step g(w), step)|| / step: 0 exactly at the saddle points of a convex-concave problem.
 
@@ -153,12 +131,7 @@ def natural_residual(
 
 
 def saddle_metrics(
-    objectives: Sequence[Objective],
-    weights: ArrayLike | None,
-    regularizer: Regularizer | BoundRegularizer,
-    w: Vector,
-    *,
-    threshold: float = 1e-5,
+    objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector, *, threshold: float = 1e-5
 ) -> dict[str, float]:
     """Return the metrics that the paper's figures show.
 
@@ -367,9 +340,9 @@ def _quadratic_gap(pooled: QuadraticSaddle, w: Vector) -> float:
     return 0.5 * float(gains)
 
 
-def _feasible(objectives: Sequence[Objective], regularizer: Regularizer | BoundRegularizer) -> BoundRegularizer:
+def _feasible(objectives: Clients, regularizer: Psi) -> BoundRegularizer:
     """Return psi on the objectives' vectors; for matrix games without psi, the two simplices."""
     plain = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
     if isinstance(plain, Zero) and all(isinstance(objective, MatrixGame) for objective in objectives):
         return PerParameter({"*": Simplex()}).bind(objectives[0].layout)
-    return regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
+    return bound_to(regularizer, objectives[0].layout)

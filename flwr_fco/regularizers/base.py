@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from abc import ABC, abstractmethod
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -140,13 +140,6 @@ class Regularizer(Specified, ABC):
     family: ClassVar[str] = "regularizer"
     convex: ClassVar[bool] = True
     constraint: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        """Validate and convert each field with the check in its metadata; a default of None is kept."""
-        for field in fields(self):  # type: ignore[arg-type]
-            value, check = getattr(self, field.name), field.metadata.get("check")
-            if check is not None and not (value is None and field.default is None):
-                object.__setattr__(self, field.name, check(self, field.name, value))
 
     @abstractmethod
     def value(self, w: Array) -> float:
@@ -365,17 +358,9 @@ class BoundRegularizer:
 
     def _complement(self) -> list[slice]:
         """Return the slices of the vector outside all blocks, merged."""
-        if len(self.blocks) < len(self._parts):
-            return [slice(0, self.layout.size)]
-        gaps = []
-        position = 0
-        for block, _, _ in self.blocks:
-            if block.start > position:
-                gaps.append(slice(position, block.start))
-            position = block.stop
-        if position < self.layout.size:
-            gaps.append(slice(position, self.layout.size))
-        return gaps
+        stops = [0, *(block.stop for block, _, _ in self.blocks)]
+        starts = [*(block.start for block, _, _ in self.blocks), self.layout.size]
+        return [slice(stop, start) for stop, start in zip(stops, starts, strict=True) if stop < start]
 
     @property
     def convex(self) -> bool:
@@ -452,3 +437,12 @@ class BoundRegularizer:
                 l1, groups, strengths = part.group_terms(shape)
                 free[place] = (l1 == 0.0) & (strengths[groups] == 0.0)
         return np.asarray(free)
+
+
+#: psi of each array, or bound to a model's.
+Psi = Regularizer | BoundRegularizer
+
+
+def bound_to(regularizer: Psi, layout: Layout) -> BoundRegularizer:
+    """Return psi on a model's flat vectors."""
+    return regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(layout)

@@ -13,7 +13,17 @@ from flwr_fco.kernels import prox as kernels
 from flwr_fco.kernels.hard_sparsity import above_and_at, keep_largest, kth_largest
 from flwr_fco.regularizers.base import Array, FlatRegularizer, SeparableTerms
 from flwr_fco.regularizers.separable import Weighted, flat_weights
-from flwr_fco.regularizers.validation import POSITIVE, WEIGHTS, broadcastable, frozen_array, number, outside, tolerance
+from flwr_fco.regularizers.validation import (
+    COUNT,
+    POSITIVE,
+    SHARE,
+    WEIGHTS,
+    broadcastable,
+    frozen_array,
+    number,
+    outside,
+    tolerance,
+)
 
 
 @dataclass(frozen=True)
@@ -47,14 +57,11 @@ class Box(FlatRegularizer):
     def __post_init__(self) -> None:
         for name in ("lower", "upper"):
             value = getattr(self, name)
-            bound: float | Array
-            if isinstance(value, np.ndarray | list | tuple) and np.ndim(value):
-                bound = frozen_array(self, name, value)
-                if np.isnan(bound).any():
-                    raise ConfigurationError(f"Box({name}=...): expected numbers, got NaN")
-            else:
-                bound = number(self, name, value)
-            object.__setattr__(self, name, bound)
+            is_array = isinstance(value, np.ndarray | list | tuple) and np.ndim(value)
+            side = frozen_array(self, name, value) if is_array else number(self, name, value)
+            if np.isnan(side).any():
+                raise ConfigurationError(f"Box({name}=...): expected numbers, got NaN")
+            object.__setattr__(self, name, side)
         try:
             crossed = np.greater(self.lower, self.upper)
         except ValueError:
@@ -70,20 +77,16 @@ class Box(FlatRegularizer):
 
     def value(self, w: Array) -> float:
         eps = tolerance(w)
-        # A violation is measured relative to the finite bound; if both sides are open there is none.
-        low = np.where(np.isfinite(self.lower), self.lower, 0.0)
-        high = np.where(np.isfinite(self.upper), self.upper, 0.0)
-        inside = (w >= np.where(np.isfinite(self.lower), low - eps * np.abs(low), -np.inf)) & (
-            w <= np.where(np.isfinite(self.upper), high + eps * np.abs(high), np.inf)
-        )
+        # A violation is measured relative to the bound; an open side stays infinite.
+        inside = (w >= self.lower - eps * np.abs(self.lower)) & (w <= self.upper + eps * np.abs(self.upper))
         return 0.0 if bool(inside.all()) else float(np.inf)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         if isinstance(self.lower, float) and isinstance(self.upper, float):
             kernels.clip(v, self.lower, self.upper, out)
         else:
-            lower = np.ascontiguousarray(np.broadcast_to(self.lower, shape)).reshape(-1)
-            upper = np.ascontiguousarray(np.broadcast_to(self.upper, shape)).reshape(-1)
+            sides = (np.ascontiguousarray(np.broadcast_to(side, shape)) for side in (self.lower, self.upper))
+            lower, upper = (side.reshape(-1) for side in sides)
             kernels.clip_arrays(v, lower, upper, out)
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
@@ -197,22 +200,14 @@ class L1Ball(Weighted):
     weights: Array | None = field(default=None, metadata=WEIGHTS)
 
     def value(self, w: Array) -> float:
-        flat = w.reshape(-1)
-        if self.weights is None:
-            norm = kernels.absolute_sum(flat)
-        else:
-            norm = kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape))
+        norm = kernels.absolute_sum(w.reshape(-1), flat_weights(self.weights, w.shape))
         return outside(norm - self.radius, self.radius, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         if self.weights is not None:
             kernels.weighted_ball_project(v, flat_weights(self.weights, shape), self.radius, out)
-            return
-        inside, top, tau, correction = kernels.simplex_threshold(v, self.radius, True, scratch(v, out))
-        if inside:
-            np.add(v, v.dtype.type(0.0), out=out)
         else:
-            kernels.shifted_soft_threshold(v, top, tau, correction, True, out)
+            kernels.project(v, self.radius, True, scratch(v, out), out)
 
 
 @dataclass(frozen=True)
@@ -292,8 +287,7 @@ class Simplex(FlatRegularizer):
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         if v.size:
-            _, top, tau, correction = kernels.simplex_threshold(v, self.radius, False, scratch(v, out))
-            kernels.shifted_soft_threshold(v, top, tau, correction, False, out)
+            kernels.project(v, self.radius, False, scratch(v, out), out)
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise for an empty array, because its sum is 0 instead of the radius."""
@@ -417,21 +411,14 @@ class HardSparsity(FlatRegularizer):
     kind: ClassVar[str] = "hard-sparsity"
     convex: ClassVar[bool] = False
     constraint: ClassVar[bool] = True
-    count: int | None = None
-    density: float | None = None
+    count: int | None = field(default=None, metadata=COUNT)
+    density: float | None = field(default=None, metadata=SHARE)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         count, density = self.count, self.density
         if (count is None) == (density is None):
             raise ConfigurationError(f"HardSparsity(count={count!r}, density={density!r}): expected one of the two")
-        if density is not None:
-            if isinstance(density, bool) or not isinstance(density, float | int | np.number) or not 0 < density <= 1:
-                raise ConfigurationError(f"HardSparsity(density={density!r}): expected a number > 0 and <= 1")
-            object.__setattr__(self, "density", float(density))
-        elif isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-            raise ConfigurationError(f"HardSparsity(count={count!r}): expected an integer >= 1")
-        else:
-            object.__setattr__(self, "count", int(count))
 
     def __repr__(self) -> str:
         option = f"count={self.count}" if self.density is None else f"density={self.density}"

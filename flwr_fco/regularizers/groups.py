@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -29,8 +28,10 @@ _SPARSEST = 16
 class _Grouped(FlatRegularizer):
     """Base class of the group regularizers: the groups and their weights."""
 
+    strength: float
     groups: Array
     weights: Array | None
+    l1_ratio: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -99,9 +100,23 @@ class _Grouped(FlatRegularizer):
         return l1, groups, strength * weights
 
     @property
-    @abstractmethod
     def _strengths(self) -> tuple[float, float]:
         """Strengths of the l1 norm and of the group norms."""
+        return self.strength * self.l1_ratio, self.strength * (1.0 - self.l1_ratio)
+
+    def value(self, w: Array) -> float:
+        """Return strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2)."""
+        _, weights, norms = self._norms(w)
+        absolute = self.l1_ratio * kernels.absolute_sum(w.reshape(-1)) if self.l1_ratio else 0.0
+        return float(self.strength * (absolute + (1.0 - self.l1_ratio) * float(weights @ norms)))
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        (groups, weights), (l1, strength) = self._resolve(shape), self._strengths
+        if self.l1_ratio:
+            kernels.soft(v, amount(step, l1), None, 1.0, np.inf, out)
+            v = out
+        norms = kernels.group_norms(v, groups, weights.size)
+        kernels.group_shrink(v, groups, norms, amount(step, strength), weights, out)
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the group numbers broadcast to the array."""
@@ -144,20 +159,6 @@ class GroupLasso(_Grouped):
     strength: float = field(metadata=NON_NEGATIVE)
     groups: Array
     weights: Array | None = None
-
-    @property
-    def _strengths(self) -> tuple[float, float]:
-        return 0.0, self.strength
-
-    def value(self, w: Array) -> float:
-        """Return strength * sum_g weights_g ||w_g||_2."""
-        _, weights, norms = self._norms(w)
-        return self.strength * float(weights @ norms)
-
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        groups, weights = self._resolve(shape)
-        norms = kernels.group_norms(v, groups, weights.size)
-        kernels.group_shrink(v, groups, norms, amount(step, self.strength), weights, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return strength * weights_g * w_g / ||w_g||_2, 0 for groups that are 0."""
@@ -213,22 +214,6 @@ class SparseGroupLasso(_Grouped):
     groups: Array
     l1_ratio: float = field(default=0.5, metadata=RATIO)
     weights: Array | None = None
-
-    @property
-    def _strengths(self) -> tuple[float, float]:
-        return self.strength * self.l1_ratio, self.strength * (1.0 - self.l1_ratio)
-
-    def value(self, w: Array) -> float:
-        """Return strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2)."""
-        _, weights, norms = self._norms(w)
-        absolute = kernels.absolute_sum(w.reshape(-1))
-        return float(self.strength * (self.l1_ratio * absolute + (1.0 - self.l1_ratio) * float(weights @ norms)))
-
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        groups, weights = self._resolve(shape)
-        kernels.soft(v, amount(step, self.strength * self.l1_ratio), 1.0, np.inf, out)
-        norms = kernels.group_norms(out, groups, weights.size)
-        kernels.group_shrink(out, groups, norms, amount(step, self.strength * (1.0 - self.l1_ratio)), weights, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return the sum of the two subgradients; where one is not unique, it is 0."""

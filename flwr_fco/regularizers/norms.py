@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -143,9 +144,7 @@ def p_norm(w: Array, p: float) -> float:
     return top * float(((size / top) ** p).sum() ** (1.0 / p))
 
 
-_BETWEEN_L1_AND_L2 = {
-    "range": (lambda p: 1.0 < p < 2.0, "a number above 1 and below 2; use L1 for p = 1 and L2 for p = 2")
-}
+_INSIDE = {"range": (lambda p: 1.0 < p < 2.0, "a number above 1 and below 2; use L1 for p = 1 and L2 for p = 2")}
 
 
 @dataclass(frozen=True)
@@ -180,12 +179,7 @@ class LpNorm(FlatRegularizer):
 
     kind: ClassVar[str] = "lp"
     strength: float = field(metadata=NON_NEGATIVE)
-    p: float
-
-    def __post_init__(self) -> None:
-        """Validate the fields."""
-        super().__post_init__()
-        object.__setattr__(self, "p", number(self, "p", self.p, _BETWEEN_L1_AND_L2))
+    p: float = field(metadata={"check": partial(number, within=_INSIDE)})
 
     @property
     def _dual(self) -> float:
@@ -373,7 +367,7 @@ class FusedLasso(_Sequence):
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         self.check_shape("v", shape)
         total_variation(v, amount(step, self.difference_strength), out)
-        kernels.soft(out, amount(step, self.strength), 1.0, np.inf, out)
+        kernels.soft(out, amount(step, self.strength), None, 1.0, np.inf, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return the sum of the two subgradients, with sign(0) = 0."""
@@ -416,12 +410,7 @@ class Monotone(_Sequence):
 
     kind: ClassVar[str] = "monotone"
     constraint: ClassVar[bool] = True
-    increasing: bool = True
-
-    def __post_init__(self) -> None:
-        """Validate the field."""
-        if not isinstance(self.increasing, bool):
-            raise ConfigurationError(f"Monotone(increasing={self.increasing!r}): expected True or False")
+    increasing: bool = field(default=True, metadata={"check": partial(number, within=None, kind=bool)})
 
     def value(self, w: Array) -> float:
         """Return 0.0 if the sequence is monotone, else inf."""

@@ -14,8 +14,10 @@ from flwr_fco.regularizers.base import Array, FlatRegularizer, SeparableTerms
 from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, RATIO, WEIGHTS, amount, broadcastable, outside
 
 
-def flat_weights(weights: Array, shape: tuple[int, ...]) -> Array:
-    """Return weights as a contiguous vector, one for each coordinate of an array of this shape."""
+def flat_weights(weights: Any, shape: tuple[int, ...]) -> Any:
+    """Return weights as a contiguous vector, one for each coordinate of an array of this shape; None if it is None."""
+    if weights is None:
+        return None
     if weights.shape != shape:
         weights = np.broadcast_to(weights, shape)
     return weights.reshape(-1)
@@ -33,7 +35,7 @@ def times(strength: float, size: float) -> float:
 
 def half_squares(strength: float, flat: Array, weights: Array | None) -> float:
     """Return strength/2 * sum_i weights_i w_i^2 without intermediate overflow or underflow."""
-    square = kernels.square_sum(flat) if weights is None else kernels.weighted_square_sum(flat, weights)
+    square = kernels.square_sum(flat, weights)
     if in_range(square) and (square != 0.0 or strength == 0.0):
         return float(0.5 * strength * square)
     if weights is not None:
@@ -138,16 +140,11 @@ class L1(Weighted):
         flat = w.reshape(-1)
         if self.bound is not None and outside(float(np.abs(flat).max(initial=0.0)) - self.bound, self.bound, flat):
             return float(np.inf)
-        if self.weights is None:
-            return times(self.strength, kernels.absolute_sum(flat))
-        return times(self.strength, kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape)))
+        return times(self.strength, kernels.absolute_sum(flat, flat_weights(self.weights, w.shape)))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        threshold, bound = amount(step, self.strength), math.inf if self.bound is None else self.bound
-        if self.weights is None:
-            kernels.soft(v, threshold, 1.0, bound, out)
-        else:
-            kernels.soft_weighted(v, threshold, flat_weights(self.weights, shape), bound, out)
+        bound = math.inf if self.bound is None else self.bound
+        kernels.soft(v, amount(step, self.strength), flat_weights(self.weights, shape), 1.0, bound, out)
 
     def subgradient(self, w: Array) -> Array:
         """Return strength * weights * sign(w), with sign(0) = 0."""
@@ -161,10 +158,9 @@ class L1(Weighted):
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
         """Return the thresholds strength * weights and the box."""
+        bound = math.inf if self.bound is None else self.bound
         threshold = self.strength if self.weights is None else self.strength * self.weights
-        if self.bound is None:
-            return SeparableTerms(threshold=threshold)
-        return SeparableTerms(threshold=threshold, lower=-self.bound, upper=self.bound)
+        return SeparableTerms(threshold=threshold, lower=-bound, upper=bound)
 
 
 @dataclass(frozen=True)
@@ -200,13 +196,12 @@ class L2Squared(Weighted):
 
     def value(self, w: Array) -> float:
         """Return strength/2 * sum_i weights_i w_i^2."""
-        flat = w.reshape(-1)
-        return half_squares(self.strength, flat, None if self.weights is None else flat_weights(self.weights, w.shape))
+        return half_squares(self.strength, w.reshape(-1), flat_weights(self.weights, w.shape))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         shrinkage = amount(step, self.strength)
         if self.weights is None:
-            kernels.soft(v, 0.0, 1.0 / (1.0 + shrinkage), math.inf, out)
+            kernels.soft(v, 0.0, None, 1.0 / (1.0 + shrinkage), math.inf, out)
         else:
             kernels.soft_scale_weighted(v, 0.0, shrinkage, flat_weights(self.weights, shape), out)
 
@@ -272,9 +267,9 @@ class ElasticNet(Weighted):
         flat = w.reshape(-1)
         if self.scales is not None:
             flat = flat * flat_weights(self.scales, w.shape)
-        weights = None if self.weights is None else flat_weights(self.weights, w.shape)
-        absolute = kernels.absolute_sum(flat) if weights is None else kernels.weighted_absolute_sum(flat, weights)
-        square = kernels.square_sum(flat) if weights is None else kernels.weighted_square_sum(flat, weights)
+        weights = flat_weights(self.weights, w.shape)
+        absolute = kernels.absolute_sum(flat, weights)
+        square = kernels.square_sum(flat, weights)
         if in_range(square):
             return float(self.strength * (self.l1_ratio * absolute + 0.5 * (1.0 - self.l1_ratio) * square))
         # Summed separately, so that an overflowing square cannot give 0 * inf.
@@ -286,10 +281,10 @@ class ElasticNet(Weighted):
         shrinkage = amount(step, self.strength * (1.0 - self.l1_ratio))
         if self.scales is not None:
             thresholds, shrinkages = (flat_weights(np.asarray(own), shape) for own in self._scaled())
-            kernels.soft_weighted(v, threshold, thresholds, math.inf, out)
+            kernels.soft(v, threshold, thresholds, 1.0, math.inf, out)
             out /= 1.0 + shrinkage * shrinkages
         elif self.weights is None:
-            kernels.soft(v, threshold, 1.0 / (1.0 + shrinkage), math.inf, out)
+            kernels.soft(v, threshold, None, 1.0 / (1.0 + shrinkage), math.inf, out)
         else:
             kernels.soft_scale_weighted(v, threshold, shrinkage, flat_weights(self.weights, shape), out)
 
@@ -308,9 +303,8 @@ class ElasticNet(Weighted):
             raise ConfigurationError(
                 "ElasticNet(l1_ratio=0.0) is a ridge: no strength makes its solution 0. Use an l1_ratio > 0."
             )
-        return (
-            threshold_max(gradient_at_zero, self.weights if self.scales is None else self._scaled()[0]) / self.l1_ratio
-        )
+        weights = self.weights if self.scales is None else self._scaled()[0]
+        return threshold_max(gradient_at_zero, weights) / self.l1_ratio
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
         """Return the thresholds and curvatures."""

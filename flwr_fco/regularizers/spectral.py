@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array, Regularizer
-from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, amount, check_step, destination, outside
+from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, amount, check_step, destination, number, outside
 
 Reshape = Literal["first", "last"]
 
@@ -169,10 +170,8 @@ class MatrixRegularizer(Regularizer):
     None accepts only 2-D arrays.
     """
 
-    @property
-    @abstractmethod
-    def reshape(self) -> Reshape | None:
-        """How an array of more than two dimensions becomes a matrix."""
+    #: How an array of more than two dimensions becomes a matrix.
+    reshape: Reshape | None
 
     @abstractmethod
     def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
@@ -231,14 +230,7 @@ class MatrixRegularizer(Regularizer):
         )
 
 
-def known_reshape(owner: object, name: str, value: Reshape) -> Reshape:
-    """Return a valid value of `reshape`; raise :class:`ConfigurationError` for anything else."""
-    if value not in ("first", "last"):
-        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected 'first', 'last' or None")
-    return value
-
-
-RESHAPE = {"check": known_reshape}
+RESHAPE = {"check": partial(number, within=None, kind=Reshape | None)}
 
 
 def outside_ball(norm: float, radius: float, matrix: Array) -> float:
@@ -390,8 +382,7 @@ class NuclearBall(SingularValueBall):
         return float(values.sum())
 
     def project_values(self, values: Array, radius: float) -> Array:
-        _, top, tau, correction = kernels.simplex_threshold(values, radius, True, np.empty_like(values))
-        kernels.shifted_soft_threshold(values, top, tau, correction, True, values)
+        kernels.project(values, radius, True, np.empty_like(values), values)
         return values
 
 

@@ -19,8 +19,8 @@ Array = NDArray[Any]
 _NUMBER = {"range": (lambda value: not math.isnan(value), "a number")}
 
 
-def number(owner: object, name: str, value: Any, within: Mapping[str, Any] = _NUMBER) -> float:
-    """Return a real number as a float.
+def number(owner: object, name: str, value: Any, within: Mapping[str, Any] | None = _NUMBER, kind: Any = float) -> Any:
+    """Return a real number as a float, or an argument of another kind.
 
     Parameters
     ----------
@@ -32,13 +32,15 @@ def number(owner: object, name: str, value: Any, within: Mapping[str, Any] = _NU
         The argument's value. Booleans and strings are refused, because they are mistakes where a number is expected.
     within : mapping, optional
         A range of :mod:`flwr_fco.core.validation`; by default all numbers but NaN.
+    kind : type or annotation, default float
+        As in :func:`flwr_fco.core.validation.checked`.
 
     Raises
     ------
     ConfigurationError
-        If `value` is not a real number, or not in the range.
+        If `value` is not of this kind, or not in the range.
     """
-    return float(checked(f"{type(owner).__name__}.{name}", value, float, within))
+    return checked(f"{type(owner).__name__}.{name}", value, kind, within)
 
 
 def frozen_array(owner: object, name: str, value: ArrayLike, dtype: Any = np.float64) -> Array:
@@ -54,6 +56,17 @@ def frozen_array(owner: object, name: str, value: ArrayLike, dtype: Any = np.flo
         ) from error
     result.setflags(write=False)
     return result
+
+
+def finite_vector(owner: object, name: str, value: ArrayLike, positive: bool = False) -> Array:
+    """Return a read-only float64 copy of a vector of finite numbers, all > 0 if `positive`."""
+    array = frozen_array(owner, name, value)
+    if array.ndim != 1 or not np.isfinite(array).all() or (positive and not (array.size and (array > 0.0).all())):
+        raise ConfigurationError(
+            f"{type(owner).__name__}({name}=...): expected a vector of finite numbers{' > 0' * positive}, one for each "
+            f"coordinate, got shape {array.shape}: {array!r}"
+        )
+    return array
 
 
 def non_negative_array(owner: object, name: str, value: ArrayLike) -> Array:
@@ -127,8 +140,10 @@ def outside(violation: float, scale: float, w: Array) -> float:
     return 0.0 if violation <= tolerance(w) * scale else math.inf
 
 
-# The metadata of fields that `Regularizer.__post_init__` checks.
-NON_NEGATIVE, POSITIVE, RATIO = (
-    {"check": partial(number, within=within)} for within in (ranges.NON_NEGATIVE, ranges.POSITIVE, ranges.FRACTION)
+# The metadata of fields that `Specified.__post_init__` checks.
+NON_NEGATIVE, POSITIVE, RATIO, SHARE = (
+    {"check": partial(number, within=within)}
+    for within in (ranges.NON_NEGATIVE, ranges.POSITIVE, ranges.FRACTION, ranges.CHANCE)
 )
+COUNT = {"check": partial(number, within=ranges.AT_LEAST_ONE, kind=int)}
 WEIGHTS = {"check": non_negative_array}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from logging import WARNING
 from typing import Any
 
@@ -48,9 +49,8 @@ def certify(host: Host, inquiry: Inquiry, grid: Grid, w: Vector) -> Certificate:
     """
     left: set[int | None] = set()
     while True:
-        asking = _Asking(inquiry, grid, w, left)
         try:
-            result = settle(certificate(host.problem.psi, w), asking)
+            result = settle(certificate(host.problem.psi, w), _asking(inquiry, grid, w, left))
         except _MissingError as error:
             # A client whose answers are absurd voids no certificate of the others.
             left |= error.left_out
@@ -71,40 +71,34 @@ class _MissingError(NoAnswerError):
         self.left_out = left_out
 
 
-class _Asking:
-    """Asks all clients the questions of a certificate, about the same data throughout."""
+def _asking(
+    inquiry: Inquiry, grid: Grid, w: Vector, left: AbstractSet[int | None]
+) -> Callable[[Request], list[Answer]]:
+    """Return what asks all clients the questions of a certificate, about the same data throughout."""
+    first: set[int | None] = set()
 
-    def __init__(self, inquiry: Inquiry, grid: Grid, w: Vector, left: set[int | None]) -> None:
-        self._inquiry, self._grid, self._w, self._left = inquiry, grid, w, left
-        self._first: set[int | None] = set()
-
-    def __call__(self, request: Request) -> list[Answer]:
+    def ask(request: Request) -> list[Answer]:
         """Return the answers of the clients that have answered all questions so far."""
-        point, rows = self._w if request.point is None else request.point, self._inquiry.left_out
-        question = self._inquiry.question(request.kind, point, request.numbers)
-        before = len(rows)
-        answers = self._inquiry.ask(
-            self._grid,
-            question,
-            wanted=request.wanted,
-            shapes=request.shapes,
-            agreed=request.agreed,
-            check=request.check,
-        )
-        here = {answer.node_id for answer in answers} - self._left
-        self._first = self._first or here
-        if missing := self._first - here:
+        rows, point = inquiry.left_out, w if request.point is None else request.point
+        question, before = inquiry.question(request.kind, point, request.numbers), len(rows)
+        checks = {name: getattr(request, name) for name in ("wanted", "shapes", "agreed", "check")}
+        answers = inquiry.ask(grid, question, **checks)
+        here = {answer.node_id for answer in answers} - left
+        first.update(() if first else here)
+        if missing := first - here:
             absurd = missing & {row.node_id for row in rows[before:] if row.reason != NO_REPLY}
             if absurd and here:
                 raise _MissingError(absurd)
             raise NoAnswerError(
-                f"{len(missing)} of the {len(self._first)} clients that answered the first question did not answer the "
-                "next one, so the answers are about different data"
+                f"{len(missing)} of the {len(first)} clients that answered the first question did not answer the next "
+                "one, so the answers are about different data"
             )
         # Clients that were silent at first would add data that the first answers do not cover.
-        same = [answer for answer in answers if answer.node_id in self._first]
+        same = [answer for answer in answers if answer.node_id in first]
         total = math.fsum(answer.weight for answer in same)
         return same if len(same) == len(answers) else [a._replace(weight=a.weight / total) for a in same]
+
+    return ask
 
 
 class Certifier(Part):
@@ -164,9 +158,8 @@ class Certifier(Part):
         if "density" in measured:
             support = (w != 0.0) & layout.regularized_mask()
             if self._support is not None:
-                either = int((support | self._support).sum())
-                both = int((support & self._support).sum())
-                numbers["support-stability"] = both / either if either else 1.0
+                both, either = (support & self._support).sum(), (support | self._support).sum()
+                numbers["support-stability"] = float(both / either) if either else 1.0
             self._support = support
         if "rank" in measured:
             rank = float(measured["rank"])
@@ -177,8 +170,8 @@ class Certifier(Part):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the structure of the last certificate."""
-        support = {} if self._support is None else {"support": self._support}
-        return support if self._rank is None else {**support, "rank": np.array(self._rank)}
+        known = {"support": self._support, "rank": self._rank}
+        return {name: np.array(value) for name, value in known.items() if value is not None}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._support = arrays.get("support")

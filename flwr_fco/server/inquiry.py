@@ -1,10 +1,9 @@
-"""Questions to all clients: whom to ask, which answers are valid, and the options chosen from them."""
+"""Questions to all clients: whom to ask, which answers are valid, the options chosen from them; and round 0."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from logging import INFO
-from types import MappingProxyType
+from collections.abc import Mapping, Sequence
+from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, LossFacts
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
+from flwr_fco.certificates import Request
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.schema import ABOUT_COLUMNS
@@ -22,11 +22,12 @@ from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
 from flwr_fco.mirror_maps.product import BoundProduct
+from flwr_fco.server.clients.remembering import Remembering
 from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions, max_ratio_of
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import IncrementBounds, check_examples
-from flwr_fco.server.replies.checks import LeftOut, Round
+from flwr_fco.server.replies.checks import Round
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.server.replies.metrics import EVALUATION, metric_objections, others_than_most
 from flwr_fco.wire.envelope import QUESTION, addressed, send_and_receive
@@ -36,7 +37,6 @@ from flwr_fco.wire.questions import Answer, Question
 from flwr_fco.work import FirstOrder
 
 _ASK_SAMPLE = 4
-_NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
 class Inquiry(Part):
@@ -74,24 +74,12 @@ class Inquiry(Part):
     def forget(self) -> None:
         self.chosen: dict[str, float] = {}
         self.reasons: dict[str, str] = {}
+        #: The replies of the run that did not count, with reasons.
+        self.left_out = self._mail.left_out
         #: Whether there are options to choose from the clients' answers.
         self.due = bool(set(self._names) - {"server_lr"})
 
-    @property
-    def left_out(self) -> list[LeftOut]:
-        """The replies of the run that did not count, with reasons."""
-        return self._mail.left_out
-
-    def ask(
-        self,
-        grid: Grid,
-        question: Question,
-        *,
-        wanted: Iterable[str] = (),
-        shapes: Mapping[str, tuple[int, ...]] = _NO_SHAPES,
-        agreed: Sequence[str] = (),
-        check: Callable[[Answer], None] | None = None,
-    ) -> list[Answer]:
+    def ask(self, grid: Grid, question: Question, **about: Any) -> list[Answer]:
         """Ask all connected nodes; neither the clients nor the state change.
 
         An answer is checked like a training reply: exactly the required content, finite numbers, the round's stamp, one
@@ -104,49 +92,43 @@ class Inquiry(Part):
             Flower's connection to the nodes.
         question : Question
             What the nodes are asked.
-        wanted : iterable of str
-            Names of the numbers that an answer must hold.
-        shapes : mapping of str to tuple of int
-            Names and shapes of its vectors.
-        agreed : sequence of str, default ()
-            Names of numbers that are the same for all clients: who says another one than most is left out.
-        check : callable, optional
-            Raises :class:`ProtocolError` with the reason why an answer does not count.
+        **about
+            What an answer must hold, and what is checked of it: `wanted`, `shapes`, `agreed` and `check` of
+            :class:`flwr_fco.certificates.Request`.
 
         Returns
         -------
         list of Answer
             Sorted by partition id, with the weights of training, which sum to 1; empty if no answer is valid.
         """
-        mail, options = self._mail, self._options
+        mail, options, request = self._mail, self._options, Request(question.kind, **about)
         if getattr(options, "privacy", None) is not None:
             raise ConfigurationError(
                 f"a question about {question.kind!r}: clients answer it with numbers to which no noise is added, which "
                 "a private run must not hear; work out on the server's own data what is asked, or leave out privacy"
             )
-        nodes = mail.nodes.sample(grid, mail.current.number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.num_needed)
-        number, wanted = mail.current.number, tuple(wanted)
-        caller = f"question ({question.kind})"
-        current = Round(number, left_out=mail.left_out, kind="question", caller=caller)
+        number = mail.current.number
+        nodes = mail.nodes.sample(grid, number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.num_needed)
+        current = Round(number, left_out=mail.left_out, kind="question", caller=f"question ({question.kind})")
         current.nodes = {node.node_id: node for node in nodes}
         content = question_records(question)
         contents = ((node.node_id, content.copy()) for node in nodes)
         current.messages = addressed(grid, contents, QUESTION, str(number))
 
         def read(node: Node, content: RecordDict) -> Answer:
-            answer = read_answer(content, numbers=wanted, shapes=shapes)
+            answer = read_answer(content, numbers=request.wanted, shapes=request.shapes)
             check_examples(answer.examples, options.bounds.max_examples)
             mail.given_weight(node)
             answer = answer._replace(partition=node.partition_id, node_id=node.node_id)
-            if check is not None:
-                check(answer)
+            if request.check is not None:
+                request.check(answer)
             return answer
 
         with mail.explained(grid, current):
             good = current.good(send_and_receive(grid, current.messages, mail.timeout), read)
         reasons = mail.schemas.compare(grid, {reply.node: reply.value.schema for reply in good})
-        good = current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
-        good = current.without(good, others_than_most([reply.value.numbers for reply in good], agreed))
+        good = current.without_nodes(good, reasons)
+        good = current.without(good, others_than_most([reply.value.numbers for reply in good], request.agreed))
         bounds = IncrementBounds(max_ratio_of(options), None)
         # Deviations in other units are no lie, but what a warning is about.
         vectors = [{name: v for name, v in r.value.vectors.items() if name not in ABOUT_COLUMNS} for r in good]
@@ -157,9 +139,8 @@ class Inquiry(Part):
         ratio = bounds.ratio and (EVALUATION * bounds.ratio if question.kind == "validation" else bounds.ratio**2)
         good = current.without(good, metric_objections(losses, ratio, bounds, least=0.0) | objections)
         by_claim = options.weighting == "examples"
-        weights = checks.weights_of(
-            [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good], uniform=False
-        )
+        shares = [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good]
+        weights = checks.weights_of(shares, uniform=False)
         if not weights:
             return []
         return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=True)]
@@ -213,10 +194,8 @@ class Inquiry(Part):
         question = self.question("smoothness", primal, {"batch-size": float(batch_size)})
         answers = self.ask(grid, question, wanted=("l2", "l1", "convexity", "probed"))
         if not answers:
-            raise ConfigurationError(
-                f"{' and '.join(self._names)} cannot be chosen: no client has said how smooth its loss "
-                "is. The reasons are in `left_out`; give the rates by hand"
-            )
+            what = f"{' and '.join(self._names)} cannot be chosen: no client has said how smooth its loss is."
+            raise ConfigurationError(f"{what} The reasons are in `left_out`; give the rates by hand")
         l2, clipped = bounded_largest([answer.numbers["l2"] for answer in answers])
         l1, _ = bounded_largest([answer.numbers["l1"] for answer in answers])
         convexity = bounded_smallest([answer.numbers["convexity"] for answer in answers])
@@ -246,6 +225,57 @@ class Inquiry(Part):
     def describe(self) -> list[tuple[str, str]]:
         """Return a line for each chosen option."""
         return [(f"Chosen {name}", f"{self.chosen[name]:.4g} = {reason}") for name, reason in self.reasons.items()]
+
+
+class FirstGradients(Part):
+    """Runs round 0 before round 1: every client sends one gradient at the start point, from which trackers start.
+
+    Parameters
+    ----------
+    mail : Mail
+        The messages of the run.
+    remembering : Remembering or None
+        For clients that remember what they send.
+    """
+
+    def __init__(self, mail: Mail, remembering: Remembering | None) -> None:
+        self._mail, self._remembering = mail, remembering
+        self.forget()
+
+    def forget(self) -> None:
+        self._bytes: tuple[int, int] | None = None
+
+    def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Ask all clients for a gradient, unless that has been done."""
+        host.answered_start.clear()
+        if host.state.round > 0 or host.state.started:
+            return nodes
+        mail, everybody = self._mail, host.nodes.ordered
+        problem = mail.open(0, everybody, mail.config, host.problem._replace(round=0), host.state)
+        good = mail.exchange(mail.letters(everybody))
+        uplinks, self._bytes = mail.weighted(good), (mail.current.bytes_down, mail.bytes_up(good))
+        log(INFO, "Round 0: %s of %s nodes answered, %s bytes down, %s up", len(good), len(everybody), *self._bytes)
+        if not uplinks:
+            log(WARNING, "No client has sent a gradient that counts: trackers start at 0, if the round counts")
+            return nodes
+        if self._remembering is not None:
+            self._remembering.after_round(host, host.state, uplinks)
+        host.state = host.algorithm.aggregate(problem, host.state, host.replies(problem, host.state, uplinks))
+        host.answered_start.update(u.node.node_id for u in uplinks if u.node is not None)
+        log(INFO, "Trackers start from the gradients of %s clients", len(uplinks))
+        return nodes
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the traffic of round 0, if there was one."""
+        return {} if self._bytes is None else {"bytes": np.array(self._bytes)}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._bytes = tuple(arrays["bytes"].tolist()) if "bytes" in arrays else None
+
+    def metrics(self, host: Host) -> dict[str, float | int]:
+        """Return the traffic of round 0, in the first round that counts."""
+        names = ("bytes-down-round-0", "bytes-up-round-0")
+        return {} if self._bytes is None or host.state.round != 1 else dict(zip(names, self._bytes, strict=True))
 
 
 def _has_rule(kind: type[Algorithm], aggregation: object) -> bool:
@@ -356,23 +386,16 @@ def smoothness_for(mirror_map: MirrorMap, l2: float, l1: float) -> tuple[float, 
     >>> smoothness_for(PNorm(4.0), 9.0, 1.0)
     (3.0, '1.333')
     """
-    if isinstance(mirror_map, Euclidean):
-        return l2, "l2"
     if isinstance(mirror_map, PNorm):
         p = mirror_map.p
         return l1 ** (1.0 - 2.0 / p) * l2 ** (2.0 / p), f"{p / (p - 1.0):.4g}"
-    if isinstance(mirror_map, DiagonalMetric):
-        return l2 / float(mirror_map.weights.min()), "weighted l2"
     if isinstance(mirror_map, SimplexEntropy):
         return mirror_map.radius * l1, "l1"
-    if isinstance(mirror_map, BoundProduct):
-        modulus = min((_modulus(part.mirror_map) for part in mirror_map.parts), default=1.0)
-        if modulus > 0.0:
-            return l2 / modulus, "l2"
-    raise ConfigurationError(
-        f"no rate follows from theory for mirror_map={mirror_map!r}, which is not strongly convex everywhere; give "
-        "client_lr by hand"
-    )
+    modulus = _modulus(mirror_map)
+    if modulus > 0.0:
+        return l2 / modulus, "weighted l2" if isinstance(mirror_map, DiagonalMetric) else "l2"
+    what = f"no rate follows from theory for mirror_map={mirror_map!r}, which is not strongly convex everywhere"
+    raise ConfigurationError(f"{what}; give client_lr by hand")
 
 
 def _modulus(mirror_map: MirrorMap) -> float:
@@ -383,4 +406,6 @@ def _modulus(mirror_map: MirrorMap) -> float:
         return float(mirror_map.weights.min())
     if isinstance(mirror_map, SimplexEntropy):
         return 1.0 / mirror_map.radius
+    if isinstance(mirror_map, BoundProduct):
+        return min((_modulus(part.mirror_map) for part in mirror_map.parts), default=1.0)
     return 0.0

@@ -62,15 +62,12 @@ def declare(strategy: type, **says: Any) -> None:
     inherited = next((_METHODS[base] for base in strategy.__mro__[1:] if base in _METHODS), Method())
     unknown = sorted(says.keys() - set(Method._fields))
     if unknown:
-        raise ConfigurationError(
-            f"class {strategy.__name__}(..., {unknown[0]}=...): a strategy class says {', '.join(Method._fields)}"
-        )
+        what = f"class {strategy.__name__}(..., {unknown[0]}=...)"
+        raise ConfigurationError(f"{what}: a strategy class says {', '.join(Method._fields)}")
     algorithm = says.get("algorithm")
     if algorithm is not None and not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
-        raise ConfigurationError(
-            f"class {strategy.__name__}(..., algorithm={algorithm!r}): expected a subclass of "
-            "flwr_fco.algorithms.Algorithm"
-        )
+        what = f"class {strategy.__name__}(..., algorithm={algorithm!r})"
+        raise ConfigurationError(f"{what}: expected a subclass of flwr_fco.algorithms.Algorithm")
     if algorithm is not None:
         inherited = inherited._replace(choose=None)
     _METHODS[strategy] = inherited._replace(**says)
@@ -107,22 +104,17 @@ def algorithm_class(options: object) -> type[Algorithm]:
     ConfigurationError
         If the strategy's class says none, or one that a density would replace.
     """
-    method = method_of(options)
+    method, name, density = method_of(options), type(options).__name__, getattr(options, "density", None)
     kind = method.algorithm if method.choose is None else method.choose(options)
     if kind is None:
-        name = type(options).__name__
-        raise ConfigurationError(
-            f"{name} does not say what it runs: class {name}(..., CompositeStrategy, algorithm=...) takes a subclass "
-            "of flwr_fco.algorithms.Algorithm"
-        )
-    if getattr(options, "density", None) is None or issubclass(kind, SparseDualAveraging):
+        what = f"{name} does not say what it runs: class {name}(..., CompositeStrategy"
+        raise ConfigurationError(f"{what}, algorithm=...) takes a subclass of flwr_fco.algorithms.Algorithm")
+    if density is None or issubclass(kind, SparseDualAveraging):
         return kind
     if kind is not DualAveraging:
-        raise ConfigurationError(
-            f"density={getattr(options, 'density', None)!r}: {type(options).__name__} runs {kind.__name__}, and a "
-            "density is an algorithm of its own, flwr_fco.algorithms.SparseDualAveraging: make yours a subclass of it, "
-            "or leave density out"
-        )
+        what = f"density={getattr(options, 'density', None)!r}: {type(options).__name__} runs {kind.__name__}"
+        advice = "and a density is an algorithm of its own, flwr_fco.algorithms.SparseDualAveraging"
+        raise ConfigurationError(f"{what}, {advice}: make yours a subclass of it, or leave density out")
     return SparseDualAveraging
 
 
@@ -140,10 +132,11 @@ def algorithm_of(options: object) -> Algorithm:
         If the strategy lacks an option that the algorithm needs.
     """
     kind: Any = algorithm_class(options)
-    arguments = [option for option in fields(kind) if option.init] if is_dataclass(kind) else []
-    values = {option.name: getattr(options, option.name) for option in arguments if hasattr(options, option.name)}
-    for option in arguments:
-        if option.name not in values and option.default is MISSING and option.default_factory is MISSING:
+    values: dict[str, Any] = {}
+    for option in fields(kind) if is_dataclass(kind) else ():
+        if option.init and hasattr(options, option.name):
+            values[option.name] = getattr(options, option.name)
+        elif option.init and option.default is MISSING and option.default_factory is MISSING:
             raise ConfigurationError(
                 f"{kind.__name__} needs the option {option.name!r}, which {type(options).__name__} does not have: "
                 f"add a field `{option.name}: ...` to it, or give it a default in {kind.__name__}"
@@ -169,11 +162,8 @@ def check_choices(options: Any, kind: type[Algorithm]) -> None:
     """
     name, refuses = type(options).__name__, kind.refuses
     if options.aggregation != "mean" and kind.reads != "mean":
-        rows, sums = (
-            "gossip reads each reply by itself",
-            "its sums (trackers, duals) hold only with the clients' weights",
-        )
-        why = rows if kind.reads == "rows" else sums
+        sums = "its sums (trackers, duals) hold only with the clients' weights"
+        why = "gossip reads each reply by itself" if kind.reads == "rows" else sums
         raise ConfigurationError(
             f"aggregation={options.aggregation!r}: {name} needs the mean: {why}. Take FedDualAvg, FedMid or "
             "FedAvgSubgradient for robust aggregation, or tighter bounds=Bounds(max_ratio=..., max_increment_norm=...)"
@@ -184,10 +174,8 @@ def check_choices(options: Any, kind: type[Algorithm]) -> None:
             "a smooth psi (an l2 term) into the clients' losses, or take FedDR, FedDualAvg or FedDAGT"
         )
     if "mirror_map" in refuses and not isinstance(options.mirror_map, Euclidean):
-        raise ConfigurationError(
-            f"mirror_map={options.mirror_map!r}: {name} {refuses['mirror_map']}, so it is Euclidean; use Euclidean(), "
-            "or FedMid or FedDualAvg for other geometries"
-        )
+        what = f"mirror_map={options.mirror_map!r}: {name} {refuses['mirror_map']}, so it is Euclidean"
+        raise ConfigurationError(f"{what}; use Euclidean(), or FedMid or FedDualAvg for other geometries")
     if options.mirror_map.never_supports(options.regularizer):
         options.mirror_map.require(options.regularizer)
     everyone = kind.reads == "everyone"

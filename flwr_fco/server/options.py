@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
-from functools import cache
 from inspect import cleandoc, getattr_static, signature
 from textwrap import indent
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -42,7 +41,7 @@ from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.topology import Mixing
 from flwr_fco.wire.metrics import average_metrics
-from flwr_fco.work import Epochs, FirstOrder, Minimise, Work
+from flwr_fco.work import Epochs, FirstOrder, Minimise
 
 #: Value of an option that is chosen from the clients' reports about their losses.
 AUTO = "auto"
@@ -154,18 +153,8 @@ class CommonOptions:
         """
 
     def __repr__(self) -> str:
-        texts = []
-        for option in fields(self):
-            value = getattr(self, option.name)
-            default = option.default_factory() if option.default_factory is not MISSING else option.default
-            if not option.init or value is default:
-                continue
-            try:
-                same = bool(value == default)
-            except ValueError:  # arrays compare element by element
-                same = False
-            if not same:
-                texts.append(f"{option.name}={value!r}")
+        values = [(option, getattr(self, option.name)) for option in fields(self) if option.init]
+        texts = [f"{option.name}={value!r}" for option, value in values if not _is_default(option, value)]
         return f"{type(self).__name__}({', '.join(texts)})"
 
 
@@ -215,6 +204,11 @@ class RateOptions:
 
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)
     server_lr: Rate = field(default=1.0, metadata=POSITIVE)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class StepOptions(RateOptions, WorkOptions):
+    """Options of a strategy whose clients take gradient steps, at a rate of theirs and one of the server."""
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -418,6 +412,15 @@ def check_options(options: CommonOptions) -> None:
     if isinstance(options, ClientOptions) and options.client == "unmodified":
         options.client = Unmodified()
     options.__check__()
+    check_local_points(options)
+
+
+def _is_default(option: Field[Any], value: Any) -> bool:
+    default = option.default if option.default_factory is MISSING else option.default_factory()
+    try:
+        return value is default or bool(value == default)
+    except ValueError:  # arrays compare element by element
+        return False
 
 
 def checked_option(option: Field[Any], value: Any, kinds: Mapping[str, Any]) -> Any:
@@ -521,36 +524,19 @@ def check_local_points(options: CommonOptions) -> None:
     strategy: Any = options
     if strategy.output not in ("shadow", "ergodic"):
         return
-    steps = "local" if strategy.output == "shadow" else "half"
-    where = f'output="{strategy.output}"'
-    if getattr(strategy, "server_momentum", 0.0):
-        raise ConfigurationError(
-            f"{where} is the mean of the clients' duals in each local step, which server_momentum="
-            f"{strategy.server_momentum:g} leaves; take output=Average(), or no momentum"
-        )
-    if serves_unmodified(strategy):
-        raise ConfigurationError(f'{where} needs the clients\' {steps} steps; client="unmodified" has none')
-    if strategy.aggregation != "mean":
-        raise ConfigurationError(
-            f"{where} averages {steps} steps; aggregation={strategy.aggregation!r} has no form for them"
-        )
-    if strategy.work.steps is None:
-        raise ConfigurationError(
-            f"{where} averages over the {steps} steps, so all clients must take the same number: work=Steps(...) "
-            f"instead of {strategy.work!r}"
-        )
-
-
-def work_of(options: CommonOptions) -> Work | None:
-    """Return a client's work in a round, as the groups of options say it; None if they do not.
-
-    Parameters
-    ----------
-    options : CommonOptions
-        The strategy, whose options these are.
-    """
-    work: Work | None = getattr(options, "work", None)
-    return work
+    steps, why = "local" if strategy.output == "shadow" else "half", ""
+    if momentum := getattr(strategy, "server_momentum", 0.0):
+        why = "is the mean of the clients' duals in each local step, which server_momentum="
+        why += f"{momentum:g} leaves; take output=Average(), or no momentum"
+    elif serves_unmodified(strategy):
+        why = f'needs the clients\' {steps} steps; client="unmodified" has none'
+    elif strategy.aggregation != "mean":
+        why = f"averages {steps} steps; aggregation={strategy.aggregation!r} has no form for them"
+    elif strategy.work.steps is None:
+        why = f"averages over the {steps} steps, so all clients must take the same number: work=Steps(...) "
+        why += f"instead of {strategy.work!r}"
+    if why:
+        raise ConfigurationError(f'output="{strategy.output}" {why}')
 
 
 def serves_unmodified(options: object) -> bool:
@@ -573,11 +559,6 @@ def rates_of(options: CommonOptions) -> tuple[str, ...]:
         The strategy.
     """
     kind: Any = type(options)
-    return _rates_of(kind)
-
-
-@cache
-def _rates_of(kind: Any) -> tuple[str, ...]:
     kinds = kinds_of(kind)
     rates = [option.name for option in fields(kind) if kinds[option.name] in (Rate, Rate | None)]
     return (*AUTOMATIC, *(name for name in rates if name not in AUTOMATIC))
@@ -625,6 +606,17 @@ _SECTION = re.compile(r"^Parameters\n-{10}\n", re.MULTILINE)
 _NEXT_SECTION = re.compile(r"^[A-Z]\w+\n-{3,}$", re.MULTILINE)
 
 
+def _sections(text: str) -> tuple[str, str, str]:
+    """Return what comes before the entries of a docstring's parameters, with their title; the entries; and the rest."""
+    section = _SECTION.search(text)
+    following = _NEXT_SECTION.search(text, section.end() if section else 0)
+    end = following.start() if following else len(text)
+    if section is None:
+        # Before the first other section, or at the end.
+        return text[:end].rstrip() + "\n\nParameters\n----------\n", "", text[end:]
+    return text[: section.end()], text[section.end() : end], text[end:]
+
+
 def parameter_entries(text: str | None) -> dict[tuple[str, ...], str]:
     """Return the entries of a numpydoc 'Parameters' section by the names that they document.
 
@@ -633,17 +625,10 @@ def parameter_entries(text: str | None) -> dict[tuple[str, ...], str]:
     >>> list(parameter_entries(RateOptions.__doc__))
     [('client_lr',), ('server_lr',)]
     """
-    # Python 3.13 takes the indentation away by itself.
-    text = cleandoc(text or "")
-    section = _SECTION.search(text)
-    if section is None:
-        return {}
-    rest = text[section.end() :]
-    following = _NEXT_SECTION.search(rest)
-    body = rest[: following.start()] if following else rest
     entries: dict[tuple[str, ...], str] = {}
     names: tuple[str, ...] = ()
-    for line in body.strip("\n").rstrip().splitlines():
+    # Python 3.13 takes the indentation away by itself.
+    for line in _sections(cleandoc(text or ""))[1].strip("\n").rstrip().splitlines():
         if line[:1].strip():
             names = tuple(name.strip() for name in line.split(" : ")[0].split(","))
             entries[names] = ""
@@ -651,45 +636,7 @@ def parameter_entries(text: str | None) -> dict[tuple[str, ...], str]:
     return entries
 
 
-_ELSEWHERE = {
-    "lr": "client_lr",
-    "eta": "client_lr",
-    "learning_rate": "client_lr",
-    "client_learning_rate": "client_lr",
-    "server_learning_rate": "server_lr",
-    **dict.fromkeys(("penalty", "regularisation"), "regularizer"),
-    **dict.fromkeys(("fraction_fit", "fraction_clients"), "fraction_train"),
-    "min_fit_clients": "min_train_nodes",
-    "min_eval_clients": "min_evaluate_nodes",
-    "min_evaluate_clients": "min_evaluate_nodes",
-    "fraction_eval": "fraction_evaluate",
-    "min_available_clients": "min_available_nodes",
-    "fit_metrics_aggregation_fn": "train_metrics_aggr_fn",
-    "evaluate_metrics_aggregation_fn": "evaluate_metrics_aggr_fn",
-    "proximal_mu": "penalty",
-    "dp": "privacy",
-}
 _OF_PRIVACY = ("dp", "noise_multiplier", "target_epsilon")
-_TO_START = "give it to `start` or `simulate`: {name}="
-_BY_ROUND = (
-    "what is the same in all rounds goes to `start`: {0}_config=ConfigRecord({{{{...}}}}); for the rest override "
-    "`configure_{0}` and change `config` before super()'s"
-)
-#: Names of Flower's earlier interface, and names for which another one of ours is near but wrong: what to do.
-_INSTEAD = {
-    **dict.fromkeys(
-        ("initial_parameters", "initial_arrays"), "give the model to `start` or `simulate`: initial_arrays="
-    ),
-    **dict.fromkeys(("evaluate_fn", "eval_fn"), "give it to `start` or `simulate`: evaluate_fn="),
-    **dict.fromkeys(("num_rounds", "callbacks", "train_config", "evaluate_config", "timeout"), _TO_START),
-    "on_fit_config_fn": _BY_ROUND.format("train"),
-    "on_evaluate_config_fn": _BY_ROUND.format("evaluate"),
-    "inplace": "it has no effect on a result; leave it out",
-    **dict.fromkeys(("client_manager", "choose_nodes"), "it asks every node in every round; leave it out"),
-    "num_clients": "the grid knows its nodes: give num_nodes= to `simulate`, or min_available_nodes= to wait for them",
-    **dict.fromkeys(_OF_PRIVACY[1:], "write privacy=GaussianDP(..., {name}={value!r})"),
-    "proximal_mu": "FedProx has it as penalty=",
-}
 #: Options that some methods cannot have: why not, and which methods have them.
 _NOT_IN_EVERY_METHOD = {
     "client": "Its clients send more than a trained model, or train in another way: they run "
@@ -699,43 +646,63 @@ _NOT_IN_EVERY_METHOD = {
     "FedDualAvgOSP, FedDA and FeDualEx have; what clients remember (trackers, duals of their own) goes into later "
     "rounds without noise, and averages of models are no sums",
 }
-_STEPS, _EPOCHS = ("local_steps", "steps"), ("local_epochs", "epochs", "num_epochs")
-_SOME_OR_ALL = ("participation=Participation({name}={value!r})", "participation=Everyone({name}={value!r})")
-#: Names that an option object has as its own, and what to write for them: the first that a strategy takes.
-_IN_AN_OBJECT: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("max_examples", "max_ratio", "max_increment_norm"), ("bounds=Bounds({name}={value!r})",)),
-    "own_loops": ("bounds=Bounds({name}={value!r})",),
-    **dict.fromkeys(("window", "output_window"), ("output=Average(window={value!r})",)),
-    **dict.fromkeys(_STEPS, ("work=Steps({value!r}, batch_size={batch!r})",)),
-    **dict.fromkeys(_EPOCHS, ("work=Epochs({value!r}, batch_size={batch!r})",)),
-    **dict.fromkeys(("engine", "tolerance", "rule", "max_iterations"), ("work=Minimise({name}={value!r})",)),
-    **dict.fromkeys(("apply_to", "pass_through", "scope"), ("arrays=Arrays({name}={value!r})",)),
-    **dict.fromkeys(("node_timeout", "min_replies"), _SOME_OR_ALL),
-    **dict.fromkeys(("evict_after", "on_missing"), _SOME_OR_ALL[1:]),
-    "choose_nodes": _SOME_OR_ALL[:1],
-    "client_manager": ("participation=Participation(choose_nodes=...), which chooses the nodes of a round",),
-    "accept_failures": (
-        "participation=Participation(min_replies=...), the good replies that a round needs: the others are left out",
-        "participation=Everyone(min_replies=...), the clients that a run needs: one that keeps failing is given up",
-    ),
-    "proximal_mu": (
-        'client="unmodified" and give `start` train_config=ConfigRecord({{"proximal-mu": {value!r}}}); FedProx has it '
-        "as penalty=",
-    ),
-    **dict.fromkeys(("l1", "alpha", "lambda_", "lam", "l1_strength"), ("regularizer=L1({value!r})",)),
-    "batch_size": ("work=Epochs(1, batch_size={value!r})",),
-    "sparsity": ("reference=Reference(sparsity={value!r})", "output=Last(nonzeros={value!r})"),
-    "wire_dtype": ("wire=Wire(dtype={value!r})",),
-    "sparse_wire": ("wire=Wire(sparse={value!r})",),
-    "threshold_per_round": ("client=Unmodified(threshold_per_round={value!r})",),
-    "ledger_bytes": ("client_state=Ledger(max_bytes={value!r})",),
-    "restart_window": ("reference=Reference(window={value!r})",),
-    "restart_newest": ("reference=Reference(newest={value!r})",),
-    "trim": ("aggregation=Trimmed({value!r})",),
-    "client_weights": ("weighting={value!r}",),
-    "density_scope": ("density=Density(..., scope={value!r})",),
-    "density_rounds": ("density=Density(..., rounds={value!r})",),
+_BY_ROUND = (
+    "what is the same in all rounds goes to `start`: {0}_config=ConfigRecord({{{{...}}}}); for the rest override "
+    "`configure_{0}` and change `config` before super()'s"
+)
+#: Names that say how much work a client does in a round.
+_PER_ROUND = ("local_steps", "steps", "local_epochs", "epochs", "num_epochs")
+#: The name of an option, what to write for one, or what to do else; and the names that mean it: of option objects, of
+#: Flower's earlier interface and of other libraries, as far as no comparison of letters finds them. Of several, the
+#: first counts that a strategy takes.
+_INSTEAD = {
+    "client_lr": "lr eta learning_rate client_learning_rate",
+    "server_lr": "server_learning_rate",
+    "regularizer": "penalty regularisation",
+    "fraction_train": "fraction_clients",
+    "min_train_nodes": "min_fit_clients",
+    "min_evaluate_nodes": "min_eval_clients",
+    "privacy": "dp",
+    "privacy=GaussianDP(..., {name}={value!r})": "noise_multiplier target_epsilon",
+    "bounds=Bounds({name}={value!r})": "max_examples max_ratio max_increment_norm own_loops",
+    "output=Average(window={value!r})": "window output_window",
+    "work=Steps({value!r}, batch_size={batch!r})": "local_steps steps",
+    "work=Epochs({value!r}, batch_size={batch!r})": "local_epochs epochs num_epochs",
+    "work=Epochs(1, batch_size={value!r})": "batch_size",
+    "work=Minimise({name}={value!r})": "engine tolerance rule max_iterations",
+    "arrays=Arrays({name}={value!r})": "apply_to pass_through scope",
+    "participation=Participation({name}={value!r})": "node_timeout min_replies choose_nodes",
+    "participation=Everyone({name}={value!r})": "node_timeout min_replies evict_after on_missing",
+    "participation=Participation(choose_nodes=...), which chooses the nodes of a round": "client_manager",
+    "it asks every node in every round; leave it out": "choose_nodes client_manager",
+    "participation=Participation(min_replies=...), the good replies that a round needs": "accept_failures",
+    "participation=Everyone(min_replies=...), the clients that a run needs": "accept_failures",
+    "penalty": "proximal_mu",
+    'client="unmodified" and give `start` train_config=ConfigRecord({{"proximal-mu": {value!r}}})': "proximal_mu",
+    "FedProx has it as penalty=": "proximal_mu",
+    "regularizer=L1({value!r})": "l1 alpha lambda_ lam l1_strength",
+    "reference=Reference(sparsity={value!r})": "sparsity",
+    "output=Last(nonzeros={value!r})": "sparsity",
+    "wire=Wire(dtype={value!r})": "wire_dtype",
+    "wire=Wire(sparse={value!r})": "sparse_wire",
+    "client=Unmodified(threshold_per_round={value!r})": "threshold_per_round",
+    "client_state=Ledger(max_bytes={value!r})": "ledger_bytes",
+    "reference=Reference(window={value!r})": "restart_window",
+    "reference=Reference(newest={value!r})": "restart_newest",
+    "aggregation=Trimmed({value!r})": "trim",
+    "weighting={value!r}": "client_weights",
+    "density=Density(..., scope={value!r})": "density_scope",
+    "density=Density(..., rounds={value!r})": "density_rounds",
+    "give the model to `start` or `simulate`: initial_arrays=": "initial_parameters initial_arrays",
+    "give it to `start` or `simulate`: evaluate_fn=": "evaluate_fn eval_fn",
+    "give it to `start` or `simulate`: {name}=": "num_rounds callbacks train_config evaluate_config timeout",
+    _BY_ROUND.format("train"): "on_fit_config_fn",
+    _BY_ROUND.format("evaluate"): "on_evaluate_config_fn",
+    "it has no effect on a result; leave it out": "inplace",
+    "the grid knows its nodes: give num_nodes= to `simulate`, or min_available_nodes= to wait for them": "num_clients",
 }
+#: What to write for an option of which strategies take different objects, by the class of its default.
+_TAKEN = {"FirstOrder": ("Steps", "Epochs"), **{name: (name,) for name in ("Minimise", "Participation", "Everyone")}}
 #: Values of options that some strategies have with their default only.
 _TRIED: Mapping[str, Any] = {
     "aggregation": Trimmed(0.1),
@@ -749,10 +716,9 @@ _TRIED: Mapping[str, Any] = {
 def _refuse_unless_taken(cls: type[CommonOptions], name: str, options: Mapping[str, Any]) -> None:
     """Reject an option that a strategy does not have; a user-defined `__init__` may accept others."""
     taken = signature(cls).parameters
-    if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
-        return
-    advice = _advice(cls, name, options, taken)
-    raise UnknownOptionError(f"{name}={options[name]!r}: {cls.__name__} has no such option{advice}")
+    if name not in taken and all(parameter.kind is not parameter.VAR_KEYWORD for parameter in taken.values()):
+        advice = _advice(cls, name, options, taken)
+        raise UnknownOptionError(f"{name}={options[name]!r}: {cls.__name__} has no such option{advice}")
 
 
 def _advice(cls: type[CommonOptions], name: str, options: Mapping[str, Any], taken: Mapping[str, Any]) -> str:
@@ -766,20 +732,20 @@ def _advice(cls: type[CommonOptions], name: str, options: Mapping[str, Any], tak
     if meant in _NOT_IN_EVERY_METHOD and meant not in taken:
         sparse = "; " + (_objection(cls, "regularizer") or "here write regularizer=L1(...)")
         return f". {_NOT_IN_EVERY_METHOD[meant]}{sparse if meant == 'density' else ''}"
-    # Names in other libraries, which no comparison of letters finds.
-    if _ELSEWHERE.get(name) in taken:
-        return f"; did you mean {_ELSEWHERE[name]}?"
-    batch = options.get("batch_size", 32)
-    counted = next((key for key in (*_STEPS, *_EPOCHS) if key in options), name) if name == "batch_size" else name
-    texts = [text.format(name=counted, value=options[counted], batch=batch) for text in _IN_AN_OBJECT.get(counted, ())]
+    counted = next((key for key in _PER_ROUND if key in options), name) if name == "batch_size" else name
+    values = {"name": counted, "value": options[counted], "batch": options.get("batch_size", 32)}
+    texts = [text.format(**values) for text, names in _INSTEAD.items() if counted in names.split()]
     if share:
         left = f"{1 - value:.12g}" if 0 < value < 1 else "..., the share of the weights that stay, between 0 and 1"
         texts = [f"density={left}"]
-    for written in texts:
-        if written.partition("=")[0] in taken and _takes(cls, written):
-            return f"; {_objection(cls, written.partition('=')[0]) or f'write {written}'}"
-    if name in _INSTEAD:
-        return f"; {_INSTEAD[name].format(name=name, value=value)}"
+    for text in texts:
+        option, _, written = text.partition("=")
+        if not option.isidentifier():
+            return f"; {text}"
+        like = type(getattr(cls.__dataclass_fields__.get(option), "default", None)).__name__
+        kinds = _TAKEN.get(like, (written.partition("(")[0],))
+        if option in taken and written.partition("(")[0] in kinds:
+            return f"; {_objection(cls, option) or f'write {text}'}" if written else f"; did you mean {option}?"
     near = get_close_matches(name, taken, n=1, cutoff=0.68)
     return f"; did you mean {near[0]}?" if near else f"; help({cls.__name__}) lists those it has"
 
@@ -797,16 +763,6 @@ def _objection(cls: type[CommonOptions], option: str) -> str:
         why = f"{error}".removeprefix(f"{option}={value!r}: ")
         return why.replace(f"={value!r} is a {type(value).__name__}; expected", "= takes")
     return ""
-
-
-def _takes(cls: type[CommonOptions], written: str) -> bool:
-    """Whether a strategy that has the option that is written out takes such an object."""
-    option, _, rest = written.partition("=")
-    field, kind = cls.__dataclass_fields__.get(option), rest.partition("(")[0]
-    if field is None or option not in ("work", "participation"):
-        return True
-    like = type(field.default).__name__
-    return kind in {"FirstOrder": ("Steps", "Epochs")}.get(like, (like,))
 
 
 #: The options that a strategy's docstring describes itself, before those that it inherits are added.
@@ -831,16 +787,7 @@ def _document_inherited_options(cls: type[CommonOptions]) -> None:
             documented |= {name for names in described for name in names}
         gone |= {name for name, value in getattr(base, "__dataclass_fields__", {}).items() if not value.init}
     _OWN_ENTRIES[cls] = described_here
-    section = _SECTION.search(text)
-    if section is None:
-        # Before the first other section, or at the end.
-        following = _NEXT_SECTION.search(text)
-        place = following.start() if following else len(text.rstrip()) + 1
-        head, tail = text[:place].rstrip() + "\n\nParameters\n----------\n", text[place:]
-    else:
-        head, rest = text[: section.end()], text[section.end() :]
-        following = _NEXT_SECTION.search(rest)
-        tail = rest[following.start() :] if following else ""
+    head, _, tail = _sections(text)
     margin = re.search(r"\n( *)\S", cls.__doc__)
     put_together = head + "\n".join(entries) + "\n\n" + tail
     cls.__doc__ = indent(put_together, margin[1] if margin else "").lstrip()

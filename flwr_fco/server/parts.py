@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Algorithm, Problem, Replies
+from flwr_fco.core.validation import saved_array
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.replies.checks import Round
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 
+Key = tuple[int, int]
 #: A node and the message to it.
 Letter = tuple[Node, Downlink]
 
@@ -145,3 +148,18 @@ class Part:
     def describe(self) -> list[tuple[str, str]]:
         """Return lines for ``summary()``, as pairs of a title and a text."""
         return []
+
+
+def under(start: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names begin with `start`, by the rest of their names."""
+    return {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
+
+
+def array_of(keys: Iterable[Key]) -> NDArray[np.uint64]:
+    """Return the keys of nodes as an array; Flower's node ids use all 64 bits."""
+    return np.array(sorted(keys), dtype=np.uint64).reshape(-1, 2)
+
+
+def saved_keys(arrays: Mapping[str, NDArray[Any]], name: str) -> list[Key]:
+    """Return the keys that :func:`array_of` has made an array of, after checking it."""
+    return [(first, second) for first, second in saved_array(arrays, name, np.uint64, (None, 2)).tolist()]

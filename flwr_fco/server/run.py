@@ -21,18 +21,17 @@ from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.results import Result
-from flwr_fco.server.assembly import assemble
+from flwr_fco.server.assembly import Assembly
 from flwr_fco.server.clients.nodes import listed
 from flwr_fco.server.inquiry import extrapolation
 from flwr_fco.server.method import algorithm_class, algorithm_of, check_choices
-from flwr_fco.server.options import AUTOMATIC, check_options, number_at, rates_of, scope_of, work_of
+from flwr_fco.server.options import AUTOMATIC, check_options, number_at, rates_of, scope_of
 from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import Reply, Round
 from flwr_fco.server.replies.metrics import OTHERS, averaged
-from flwr_fco.server.rounds.keeping import Keeping
 from flwr_fco.server.rounds.output import Output, check_point, check_state, structure
-from flwr_fco.server.rounds.saving import Saved
+from flwr_fco.server.rounds.saving import Keeping, Saved
 from flwr_fco.wire.arrays import layout_of, primal_vector
 from flwr_fco.wire.metrics import CLIENTS, joined_metrics
 from flwr_fco.wire.protocol import Node, Plan, Uplink
@@ -99,7 +98,7 @@ class Run(Keeping):
         """Make the parts that the options select."""
         kind = algorithm_class(self.strategy)
         check_choices(self.strategy, kind)
-        self._assembly = made = assemble(self.strategy, kind, self)
+        self._assembly = made = Assembly(self.strategy, kind, self)
         self.parts, self.mail, self.inquiry = made.parts, made.mail, made.inquiry
         self.average, self.private_mean, self.mean = made.average, made.privacy, made.mean
         self.memories, self.graph = made.memories, made.graph
@@ -204,7 +203,7 @@ class Run(Keeping):
     @property
     def work(self) -> Work | None:
         """A client's work in a round: the options' before a model is known; None if the algorithm says it then."""
-        return work_of(self.strategy) if self._setting is None else self._setting.work
+        return getattr(self.strategy, "work", None) if self._setting is None else self._setting.work
 
     @property
     def layout(self) -> Layout | None:

@@ -18,18 +18,9 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked, kinds_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Result
+from flwr_fco.server import options
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.method import declare
-from flwr_fco.server.options import (
-    CommonOptions,
-    RateOptions,
-    check_options,
-    checked_option,
-    rate_text,
-    scope_of,
-    serves_unmodified,
-    weights_of,
-)
 from flwr_fco.server.replies.checks import Round
 from flwr_fco.server.replies.private import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
@@ -42,12 +33,17 @@ from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.work import FirstOrder, Work
 
 _EVALUATE_SAMPLE = 3
+#: Options that are Flower's, but for the fractions.
+_OF_FLOWER = (
+    *("min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "weighted_by_key", "arrayrecord_key"),
+    *("configrecord_key", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"),
+)
 #: Methods of the strategies of Flower's earlier interface.
 _EARLIER = ("initialize_parameters", "configure_fit", "aggregate_fit", "evaluate")
 
 
 @dataclass(repr=False, eq=False)
-class CompositeStrategy(CommonOptions, FedAvg):
+class CompositeStrategy(options.CommonOptions, FedAvg):
     """Base class of strategies: minimises sum_m p_m F_m(w) + psi(w) by running an algorithm through Flower.
 
     A subclass is a dataclass of options, and names its algorithm::
@@ -70,39 +66,25 @@ class CompositeStrategy(CommonOptions, FedAvg):
         declare(cls, **says)
 
     def __post_init__(self) -> None:
-        check_options(self)
+        options.check_options(self)
+        fractions = self.fraction_train, self.fraction_evaluate
         # Flower warns about a fraction of 0.0, which is deliberate here, so it is set afterwards.
-        fractions = {"fraction_train": self.fraction_train, "fraction_evaluate": self.fraction_evaluate}
-        FedAvg.__init__(
-            self,
-            min_train_nodes=self.min_train_nodes,
-            min_evaluate_nodes=self.min_evaluate_nodes,
-            min_available_nodes=self.min_available_nodes,
-            weighted_by_key=self.weighted_by_key,
-            arrayrecord_key=self.arrayrecord_key,
-            configrecord_key=self.configrecord_key,
-            train_metrics_aggr_fn=self.train_metrics_aggr_fn,
-            evaluate_metrics_aggr_fn=self.evaluate_metrics_aggr_fn,
-        )
-        self.fraction_train, self.fraction_evaluate = fractions["fraction_train"], fractions["fraction_evaluate"]
+        FedAvg.__init__(self, **{name: getattr(self, name) for name in _OF_FLOWER})
+        self.fraction_train, self.fraction_evaluate = fractions
         self._fco = Run(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         # A subclass's own attribute may have the name of an option, or of what a strategy says.
         if name in ("state", "memories", "result"):
-            raise ConfigurationError(
-                f"self.{name} = {value!r}: `{name}` is what a {type(self).__name__} says of its run; take another "
-                f"name, such as `my_{name}`"
-            )
+            what = f"self.{name} = {value!r}: `{name}` is what a {type(self).__name__} says of its run"
+            raise ConfigurationError(f"{what}; take another name, such as `my_{name}`")
         option = type(self).__dataclass_fields__.get(name)
         if option is not None and option.init and "_fco" in self.__dict__:
             try:
-                value = checked_option(option, value, kinds_of(type(self)))
+                value = options.checked_option(option, value, kinds_of(type(self)))
             except ConfigurationError as error:
-                raise ConfigurationError(
-                    f"self.{name} = {value!r}: `{name}` is an option of {type(self).__name__}; take another name for "
-                    f"an attribute of your own: {error}"
-                ) from error
+                what = f"self.{name} = {value!r}: `{name}` is an option of {type(self).__name__}"
+                raise ConfigurationError(f"{what}; take another name for an attribute of your own: {error}") from error
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -140,9 +122,9 @@ class CompositeStrategy(CommonOptions, FedAvg):
         run = self._fco
         where = "" if run.layout is None else f" on {', '.join(run.layout.regularized_names) or 'nothing'}"
         normalized = ", local work normalised" if getattr(self, "normalize_local_work", False) else ""
-        weights = "given by partition" if weights_of(self) else self.weighting
+        weights = "given by partition" if options.weights_of(self) else self.weighting
         return [
-            ("Regularizer", f"{self.regularizer}{where} (scope: {scope_of(self)})"),
+            ("Regularizer", f"{self.regularizer}{where} (scope: {options.scope_of(self)})"),
             ("Mirror map", f"{self.mirror_map}"),
             *_lines_of_work(self, run.work),
             ("Weights", f"{weights}{normalized}"),
@@ -218,17 +200,9 @@ class CompositeStrategy(CommonOptions, FedAvg):
         checked("resume", resume, str | os.PathLike | None)
         self._fco.begin(num_rounds, timeout, resumes=resume is not None)
         try:
+            configs = train_config, evaluate_config
             return run_rounds(
-                self._fco,
-                grid,
-                initial_arrays,
-                num_rounds,
-                timeout=timeout,
-                train_config=ConfigRecord() if train_config is None else train_config,
-                evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
-                evaluate_fn=evaluate_fn,
-                callbacks=callbacks,
-                resume=resume,
+                self._fco, grid, initial_arrays, num_rounds, timeout, *configs, evaluate_fn, callbacks, resume
             )
         finally:
             self._fco.running = False
@@ -239,7 +213,7 @@ class CompositeStrategy(CommonOptions, FedAvg):
         """Return the messages of a training round, as in ``FedAvg``, with separate records for every node."""
         run = self._fco
         if run.state is None or server_round == 1:
-            unmodified = serves_unmodified(self)
+            unmodified = options.serves_unmodified(self)
             refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""), unmodified=unmodified)
         # Hooks of a subclass, or a loop of its own, may have changed the model since `aggregate_train`.
         hooked = has_own_hooks(self) or type(self).start is not CompositeStrategy.start
@@ -283,12 +257,10 @@ class CompositeStrategy(CommonOptions, FedAvg):
             return []
         nodes = run.sample(grid, server_round, _EVALUATE_SAMPLE, self.fraction_evaluate, self.min_evaluate_nodes)
         log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(run.nodes.ordered))
-        run.mail.current = current = Round(
-            server_round, left_out=run.left_out, kind="evaluate", caller="aggregate_evaluate"
-        )
-        current.nodes = {node.node_id: node for node in nodes}
+        about: dict[str, Any] = {"left_out": run.left_out, "kind": "evaluate", "caller": "aggregate_evaluate"}
+        run.mail.current = current = Round(server_round, {node.node_id: node for node in nodes}, **about)
         config = config_of_round(config, server_round)
-        if not serves_unmodified(self):
+        if not options.serves_unmodified(self):
             # Sites that only evaluate say what their columns are, too.
             config[SCHEMA] = 1
         keys = {"arrayrecord_key": self.arrayrecord_key, "configrecord_key": self.configrecord_key}
@@ -300,11 +272,9 @@ class CompositeStrategy(CommonOptions, FedAvg):
         """Average the good replies' metrics; bad ones are left out, logged and counted."""
         mail = self._fco.mail
         if mail.current.kind != "evaluate" or mail.current.number != server_round:
-            raise ConfigurationError(
-                f"aggregate_evaluate was called for round {server_round}, but super().configure_evaluate was not: the "
-                "server knows whom it asks only from that. Leave messages out of what it returns, or change them; an "
-                "empty list skips the evaluation of a round"
-            )
+            what = f"aggregate_evaluate was called for round {server_round}, but super().configure_evaluate was not"
+            advice = "the server knows whom it asks only from that. Leave messages out of what it returns"
+            raise ConfigurationError(f"{what}: {advice}, or change them; an empty list skips the evaluation of a round")
         asked = len(mail.current.messages)
         if not asked:
             return None
@@ -313,15 +283,15 @@ class CompositeStrategy(CommonOptions, FedAvg):
         return self._fco.joined(metrics, {"num-replies": len(contents), "num-left-out": asked - len(contents)})
 
 
-def _lines_of_work(options: Any, planned: Work | None) -> list[tuple[str, str]]:
-    unmodified = serves_unmodified(options)
+def _lines_of_work(strategy: Any, planned: Work | None) -> list[tuple[str, str]]:
+    unmodified = options.serves_unmodified(strategy)
     work = "the clients' own" if unmodified else "the method's" if planned is None else f"{planned}"
-    if not isinstance(options, RateOptions):
+    if not isinstance(strategy, options.RateOptions):
         return [("Local work", work)]
     # Unmodified clients ignore it; with a number of steps it sets how fast the weight of psi grows.
     theirs = unmodified and isinstance(planned, FirstOrder) and planned.steps is None
-    client_lr = "the clients' own" if theirs else rate_text(options.client_lr)
-    rates = f"client ({client_lr}) | server ({rate_text(options.server_lr)})"
+    client_lr = "the clients' own" if theirs else options.rate_text(strategy.client_lr)
+    rates = f"client ({client_lr}) | server ({options.rate_text(strategy.server_lr)})"
     return [("Learning rates", rates), ("Local work", work)]
 
 

@@ -142,7 +142,9 @@ def simulate(
     [True, True, False, False]
     """
     _check_kinds(strategy, client_app, initial_arrays)
-    _check_numbers(num_nodes, num_rounds, evaluate_every)
+    checked("num_nodes", num_nodes, int, AT_LEAST_ONE)
+    checked("num_rounds", num_rounds, int, NATURAL)
+    checked("evaluate_every", evaluate_every, int, AT_LEAST_ONE)
     checked("on_interrupt", on_interrupt, Literal["return", "raise"])
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
@@ -150,10 +152,9 @@ def simulate(
     start, evaluate = _as_record(initial_arrays), _every(evaluate_every, num_rounds, evaluate_fn)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
     show = sys.stderr.isatty() if progress is None else progress
-    options: dict[str, Any] = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
+    options: Any = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
     try:
         with ExitStack() as stack:
-            grid: InProcessGrid
             pool = _workers(stack, engine, workers, address, num_cpus, num_gpus)
             if pool is None:
                 grid = InProcessGrid(client_app, num_nodes, **options)
@@ -203,20 +204,16 @@ def _workers(
     checked("engine", engine, Literal["in-process", "processes", "ray"])
     checked("workers", workers, int | None)
     if engine != "ray" and (num_cpus, num_gpus) != (1, 0):
-        raise ConfigurationError(
-            f"num_cpus={num_cpus}, num_gpus={num_gpus} with engine={engine!r}, which reserves nothing; give "
-            "engine='ray'"
-        )
+        what = f"num_cpus={num_cpus}, num_gpus={num_gpus} with engine={engine!r}, which reserves nothing"
+        raise ConfigurationError(f"{what}; give engine='ray'")
     if engine == "processes":
         return stack.enter_context(Processes(workers))
     if engine == "ray":
         reserved = {"num_cpus": num_cpus, "num_gpus": num_gpus}
         return stack.enter_context(RayActors(workers, address=address, **reserved))
     if workers is not None or address is not None:
-        raise ConfigurationError(
-            f"workers={workers}, address={address!r} with engine='in-process', which has none; give "
-            "engine='processes', or engine='ray' with an address"
-        )
+        what = f"workers={workers}, address={address!r} with engine='in-process', which has none"
+        raise ConfigurationError(f"{what}; give engine='processes', or engine='ray' with an address")
     return None
 
 
@@ -233,10 +230,9 @@ def _as_array(name: str, array: Any) -> Array:
         # Flower takes arrays, not NumPy's scalars, which have a shape too.
         return Array(array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array))
     except TypeError as error:
-        raise ConfigurationError(
-            f"array {name!r} is {getattr(array, 'dtype', type(array).__name__)}, which Flower's messages cannot hold "
-            f"({error}); expected float64, float32 or float16, of a tensor by `.float()`"
-        ) from error
+        what = f"{getattr(array, 'dtype', type(array).__name__)}, which Flower's messages cannot hold ({error})"
+        expected = "float64, float32 or float16, of a tensor by `.float()`"
+        raise ConfigurationError(f"array {name!r} is {what}; expected {expected}") from error
 
 
 @contextmanager
@@ -272,26 +268,15 @@ def _progress_bar(num_rounds: int) -> Iterator[Callable[[int], None]]:
 def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
     """Reject arguments that would cause obscure errors in Python or Flower later."""
     if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
-        raise ConfigurationError(
-            f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg(regularizer=L1(0.1), client_lr=0.1)"
-        )
+        what = f"strategy={_called(strategy)}"
+        raise ConfigurationError(f"{what}; expected a Strategy, such as FedDualAvg(regularizer=L1(0.1), client_lr=0.1)")
     # Any callable that takes a message and a context is accepted.
     if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
-        raise ConfigurationError(
-            f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load_objective) of "
-            "flwr_fco.client_apps"
-        )
+        what = f"client_app={_called(client_app)}; expected a ClientApp"
+        raise ConfigurationError(f"{what}, such as client_app(load_objective) of flwr_fco.client_apps")
     if not isinstance(initial_arrays, Mapping | ArrayRecord):
-        raise ConfigurationError(
-            f"initial_arrays is {_called(initial_arrays)}; expected an ArrayRecord, or a mapping of names to arrays, "
-            'such as {"coefficients": np.zeros(10), "intercept": np.zeros(1)}'
-        )
-
-
-def _check_numbers(num_nodes: Any, num_rounds: Any, evaluate_every: Any) -> None:
-    checked("num_nodes", num_nodes, int, AT_LEAST_ONE)
-    checked("num_rounds", num_rounds, int, NATURAL)
-    checked("evaluate_every", evaluate_every, int, AT_LEAST_ONE)
+        what = f"initial_arrays is {_called(initial_arrays)}; expected an ArrayRecord, or a mapping of names to arrays"
+        raise ConfigurationError(f'{what}, such as {{"coefficients": np.zeros(10), "intercept": np.zeros(1)}}')
 
 
 def _called(value: Any) -> str:
@@ -313,17 +298,15 @@ def _check_samples(strategy: Strategy, num_nodes: int) -> None:
             "would wait for the others. Simulate as many nodes as the graph has, or give the graph by its name, such "
             "as mixing='ring': then it has as many as there are"
         )
-    needed: dict[str, int] = {}
-    for kind in ("train", "evaluate"):
-        fraction = getattr(strategy, f"fraction_{kind}", 0.0)
-        if fraction == 0.0:
-            continue
-        wanted = {name: getattr(strategy, name, 0) for name in (f"min_{kind}_nodes", "min_available_nodes")}
-        needed.update({name: value for name, value in wanted.items() if value > num_nodes})
+    needed = {
+        name: value
+        for kind in ("train", "evaluate")
+        if getattr(strategy, f"fraction_{kind}", 0.0) != 0.0
+        for name in (f"min_{kind}_nodes", "min_available_nodes")
+        if (value := getattr(strategy, name, 0)) > num_nodes
+    }
     if needed:
         named = " and ".join(f"{name}={value}" for name, value in needed.items())
         lower = ", ".join(f"{name}={num_nodes}" for name in needed)
-        raise ConfigurationError(
-            f"{type(strategy).__name__} has {named}, but there are num_nodes={num_nodes}: it would wait for ever. Give "
-            f"it {lower}, or simulate more nodes"
-        )
+        what = f"{type(strategy).__name__} has {named}, but there are num_nodes={num_nodes}"
+        raise ConfigurationError(f"{what}: it would wait for ever. Give it {lower}, or simulate more nodes")

@@ -6,13 +6,13 @@ import os
 import pickle
 import select
 import signal
-import struct
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Any, BinaryIO, NamedTuple
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -71,7 +71,6 @@ def end_with(descriptor: int) -> None:
 
 #: Where the arrays of a call lie in the shared memory: offset and length in bytes.
 Spans = list[tuple[int, int]]
-_LENGTH = struct.Struct("<Q")
 #: Arrays begin at multiples of this.
 _ALIGNMENT = 64
 #: Bytes of a vector up to which pickling it costs more than copying it.
@@ -165,16 +164,10 @@ class Worker:
         with _flower.identity(run_id):
             return [self._grids[run_id].answer(message) for message in messages]
 
-    def states(self, run_id: int) -> dict[int, bytes]:
-        """Return what the nodes remember, by node id."""
-        return self._grids[run_id].states()
-
-    def restore(self, run_id: int, states: dict[int, bytes]) -> None:
-        """Take back what :meth:`states` gave."""
-        self._grids[run_id].restore(states)
-
     def answer(self, call: tuple[Any, ...]) -> tuple[str, Any]:
-        """Call a method by its name; return ``("done", its result)`` or ``("raised", (the error, its cause))``.
+        """Call a method; return ``("done", its result)`` or ``("raised", (the error, its cause))``.
+
+        What a worker has no method for is asked of the run's grid.
 
         Parameters
         ----------
@@ -182,7 +175,9 @@ class Worker:
             The name and the arguments.
         """
         try:
-            return "done", getattr(self, call[0])(*call[1:])
+            name, run, *others = call
+            own = getattr(self, name, None)
+            return "done", getattr(self._grids[run], name)(*others) if own is None else own(run, *others)
         except Exception as error:
             error.add_note(f"In a worker:\n{traceback.format_exc()}")
             cause = error.__cause__
@@ -310,53 +305,36 @@ def frame(value: Any, memory: SharedMemory) -> bytes:
     """Return an object as bytes for a pipe; its arrays are written into shared memory."""
     buffers: list[pickle.PickleBuffer] = []
     text = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    framed = pickle.dumps((memory.put(buffers), text), protocol=5)
-    return _LENGTH.pack(len(framed)) + framed
+    return pickle.dumps((memory.put(buffers), text), protocol=5)
 
 
-def receive(stream: BinaryIO, memory: SharedMemory) -> Any:
-    """Read what :func:`frame` made.
-
-    Raises
-    ------
-    EOFError
-        If the other side is gone.
-    """
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        raise EOFError("the other side is gone")
-    (length,) = _LENGTH.unpack(head)
-    framed = stream.read(length)
-    if len(framed) < length:
-        raise EOFError("the other side is gone")
-    spans, text = pickle.loads(framed)
+def receive(pipe: Connection, memory: SharedMemory) -> Any:
+    """Read what :func:`frame` made; an EOFError or an OSError says that the other side is gone."""
+    spans, text = pickle.loads(pipe.recv_bytes())
     return pickle.loads(text, buffers=memory.take(spans))
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Answer calls on standard input until it ends.
+    """Answer calls from a pipe until it ends.
 
     Parameters
     ----------
     arguments : sequence of str
-        The descriptors of the memory of questions, of that of answers, and of the pipe that ends the worker.
+        The descriptors of the memory of questions, of that of answers, of the pipe, and of that which ends the worker.
     """
-    *memories, lifeline = map(int, arguments)
+    *memories, descriptor, lifeline = map(int, arguments)
     end_with(lifeline)
     # Ctrl-C goes to all processes of a terminal; the one that was started by the user ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What a client prints must not come among the answers, nor may it read the questions.
-    calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    # What a client prints is seen beside the log.
     os.dup2(2, 1)
-    asked, answered = map(SharedMemory, memories)
+    pipe, (asked, answered) = Connection(descriptor), map(SharedMemory, memories)
     worker = Worker()
     with _flower.quiet():
         while True:
             try:
-                call = receive(calls, asked)
+                call = receive(pipe, asked)
                 answered.clear()
-                answers.write(frame(worker.answer(call), answered))
-                answers.flush()
-            except (EOFError, BrokenPipeError):
+                pipe.send_bytes(frame(worker.answer(call), answered))
+            except (EOFError, ConnectionError):
                 os._exit(0)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from logging import INFO, WARNING
+from logging import WARNING
 from typing import Any, Self
 
 import cloudpickle
@@ -22,16 +21,9 @@ from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.worker import Joined, Setup
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
-from flwr_fco.wire.uplink import num_examples
 
 #: Number of times that a call is repeated because its worker died.
 _REPEATS = 2
-#: Maximum load of a worker, as a multiple of its equal share of the examples.
-_UNEQUAL = 1.2
-#: Seconds of a round above which moving nodes pays off, and number of rounds that are timed.
-WORTH_MOVING, _ROUNDS = 0.1, 2
-#: Above this number of nodes they are not redistributed: loads are nearly equal by chance.
-_MANY = 10_000
 #: App size in bytes above which the app probably carries its data.
 _LARGE_APP = 8 * 2**20
 
@@ -135,9 +127,8 @@ class Workers(ABC):
             If the workers have been closed.
         """
         if self.closed:
-            raise ConfigurationError(
-                f"these {type(self).__name__} are closed; run inside of their `with` block, or make new ones"
-            )
+            what = f"these {type(self).__name__} are closed"
+            raise ConfigurationError(f"{what}; run inside of their `with` block, or make new ones")
         self.ask(dict.fromkeys(range(self.number), ("begin", setup)))
         self._runs[setup.run_id] = setup
 
@@ -185,9 +176,6 @@ class WorkerGrid(InProcessGrid):
             client_app, num_nodes, run_config=run_config, node_config=node_config, raise_errors=raise_errors
         )
         self.workers = workers
-        #: Number of examples of each node, until the nodes have been redistributed.
-        self._examples: dict[int, float] | None = {} if num_nodes <= _MANY and workers.number > 1 else None
-        self._seconds: list[float] = []
         self._homes: dict[int, int] = {}
         parts = (client_app, dict(run_config or {}), node_config, *_registered())
         workers.begin(Setup(self.run_id, num_nodes, raise_errors, _pickled(parts)))
@@ -209,71 +197,47 @@ class WorkerGrid(InProcessGrid):
         handler = _flower.handler_of(self.client_app, "train")
         if not (type(self) is WorkerGrid and self.raise_errors and isinstance(handler, TrainingHandler)):
             return None
-        if self._examples is not None:
-            self._deal_anew()
-        positions = self._by_worker([node.node_id for node, _ in letters])
-        calls = {}
-        for k, letter_numbers in positions.items():
+
+        def call(positions: Sequence[int]) -> tuple[Any, ...]:
             # Most nodes of a round get the same downlink.
             numbers: dict[int, int] = {}
             downlinks: list[Any] = []
             to: list[tuple[int, int]] = []
-            for i in letter_numbers:
-                node, downlink = letters[i]
+            for node, downlink in (letters[i] for i in positions):
                 number = numbers.setdefault(id(downlink), len(downlinks))
                 if number == len(downlinks):
                     downlinks.append(_plain(downlink))
                 to.append((node.node_id, number))
             strangers = introduced and introduced[2] & {node_id for node_id, _ in to}
             first = (introduced[0], introduced[1], strangers) if introduced and strangers else None
-            calls[k] = ("exchange", self.run_id, downlinks, to, server_round, digest, first)
-        began = time.perf_counter()
-        answers = self.workers.ask(calls)
-        answers = {k: answer.apart() if isinstance(answer, Joined) else answer for k, answer in answers.items()}
-        in_order = self._gathered(positions, answers, len(letters))
-        if self._examples is not None:
-            self._seconds.append(time.perf_counter() - began)
-            for (node, _), sent in zip(letters, in_order, strict=True):
-                self._examples[node.node_id] = (None if sent is None else num_examples(sent.content)) or 1.0
-        if self.report is not None and all(in_order):
+            return "exchange", self.run_id, downlinks, to, server_round, digest, first
+
+        answers = self._ask([node.node_id for node, _ in letters], call)
+        if self.report is not None and all(answers):
             self.report(server_round)
-        return in_order
-
-    def _deal_anew(self) -> None:
-        """Redistribute the nodes by their numbers of examples, largest first, once all nodes have reported them.
-
-        Nodes move with their memories, once in a run, and only if a worker has far more than its share.
-        """
-        examples = self._examples or {}
-        if len(examples) < len(self.contexts) or not self._contexts.untouched or len(self._seconds) < _ROUNDS:
-            return
-        self._examples = None
-        loads = [0.0] * self.workers.number
-        for node_id, number in examples.items():
-            loads[self._homes[node_id]] += number
-        # The first round loads data, and moved nodes load their data again.
-        if min(self._seconds) < WORTH_MOVING or max(loads) <= _UNEQUAL * max(
-            sum(loads) / len(loads), *examples.values()
-        ):
-            return
-        states = self.states()
-        loads = [0.0] * self.workers.number
-        for node_id in sorted(examples, key=lambda node_id: (-examples[node_id], node_id)):
-            home = self._homes[node_id] = loads.index(min(loads))
-            loads[home] += examples[node_id]
-        self.restore(states)
-        log(INFO, "simulate: the clients are dealt out anew, those with the most examples first")
+        return answers
 
     def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:
         for message in messages:
             self._number(message)
-        positions = self._by_worker([message.metadata.dst_node_id for message in messages])
-        calls = {k: ("deliver", self.run_id, [messages[i] for i in numbers]) for k, numbers in positions.items()}
-        replies: list[Message | None] = self._gathered(positions, self.workers.ask(calls), len(messages))
+        replies: list[Message | None] = self._ask(
+            [message.metadata.dst_node_id for message in messages],
+            lambda positions: ("deliver", self.run_id, [messages[i] for i in positions]),
+        )
         for reply in replies:
             if reply is not None:
                 self._number(reply)
         return replies
+
+    def _ask(self, node_ids: Sequence[int], call: Callable[[Sequence[int]], tuple[Any, ...]]) -> list[Any]:
+        """Ask nodes by one call for each of their workers, made from list positions; return the answers in order."""
+        positions = self._by_worker(node_ids)
+        in_order: list[Any] = [None] * len(node_ids)
+        for k, answers in self.workers.ask({k: call(numbers) for k, numbers in positions.items()}).items():
+            apart = answers.apart() if isinstance(answers, Joined) else answers
+            for i, answer in zip(positions[k], apart, strict=True):
+                in_order[i] = answer
+        return in_order
 
     def _by_worker(self, node_ids: Sequence[int]) -> dict[int, list[int]]:
         """Return the list positions of nodes by worker; a node stays with its worker."""
@@ -285,14 +249,6 @@ class WorkerGrid(InProcessGrid):
                 home = self._homes[node_id] = len(self._homes) % self.workers.number
             positions.setdefault(home, []).append(i)
         return positions
-
-    @staticmethod
-    def _gathered(positions: Mapping[int, Sequence[int]], answers: Mapping[int, Any], size: int) -> list[Any]:
-        in_order: list[Any] = [None] * size
-        for k, numbers in positions.items():
-            for i, answer in zip(numbers, answers[k], strict=True):
-                in_order[i] = answer
-        return in_order
 
     def states(self) -> dict[int, bytes]:
         answers = self.workers.ask(dict.fromkeys(range(self.workers.number), ("states", self.run_id)))
@@ -327,10 +283,9 @@ def _pickled(parts: tuple[Any, ...]) -> bytes:
     try:
         text: bytes = cloudpickle.dumps(parts)
     except Exception as error:
-        raise ConfigurationError(
-            f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}. Open files, locks and "
-            "connections inside load_objective, not outside; or take engine='in-process'"
-        ) from error
+        what = f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}"
+        advice = "Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
+        raise ConfigurationError(f"{what}. {advice}") from error
     if len(text) > _LARGE_APP:
         log(
             WARNING,

@@ -9,23 +9,11 @@ from typing import Literal
 from flwr_fco.algorithms.contract.choices import Average, Last
 from flwr_fco.algorithms.contract.limits import Biased, ShiftedBy, ToZero, Vanishing
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.fast_dual_averaging import (
-    ConstrainedFastDualAveraging,
-    FastDualAveraging,
-    ModelStage,
-    StagedFastDualAveraging,
-)
+from flwr_fco.algorithms.fast_dual_averaging import ConstrainedFastDualAveraging, FastDualAveraging, ModelStage
 from flwr_fco.core.validation import POSITIVE, checked_stages
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.options import (
-    GraphOptions,
-    MomentumOptions,
-    PrivacyOptions,
-    RateOptions,
-    UnmodifiedOptions,
-    WorkOptions,
-    check_local_points,
-)
+from flwr_fco.server import options
+from flwr_fco.server.options import GraphOptions, MomentumOptions, PrivacyOptions, StepOptions, UnmodifiedOptions
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.topology import Mixing
 
@@ -35,8 +23,7 @@ class FedDualAvg(
     PrivacyOptions,
     MomentumOptions,
     UnmodifiedOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=DualAveraging,
     limit=Biased(),
@@ -68,10 +55,6 @@ class FedDualAvg(
     #: Whether psi acts in the local steps.
     client_prox: bool = field(init=False, default=True)
     output: Literal["last", "shadow"] | Last | Average = "last"  # type: ignore[assignment]
-
-    def __check__(self) -> None:
-        super().__check__()
-        check_local_points(self)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -121,7 +104,7 @@ class FedDA(FedDualAvg, limit=Biased("as `FedDualAvg`, which it is"), source="[2
 @dataclass(repr=False, eq=False, kw_only=True)
 class FastFedDA(
     GraphOptions,
-    WorkOptions,
+    options.WorkOptions,
     CompositeStrategy,
     algorithm=FastDualAveraging,
     limit=ShiftedBy(
@@ -218,7 +201,7 @@ class CFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging, limit=Vanishing(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class MCFedDA(FastFedDA, algorithm=StagedFastDualAveraging, limit=Vanishing(), traffic="3 / 1; Liang's 3 / 2"):
+class MCFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging, limit=Vanishing(), traffic="3 / 1; Liang's 3 / 2"):
     """MC-FedDA: C-FedDA in stages, each around the previous stage's point, with a smaller ball and a weaker psi.
 
     Parameters

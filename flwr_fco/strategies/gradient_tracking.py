@@ -8,23 +8,13 @@ from typing import Literal
 
 import numpy as np
 
+from flwr_fco.algorithms import decentralized, restricted_gradient_tracking
 from flwr_fco.algorithms.contract.choices import Reference
 from flwr_fco.algorithms.contract.limits import Biased, DoubledStrength, Exact
-from flwr_fco.algorithms.decentralized import (
-    DecentralizedDualAveraging,
-    DecentralizedGradientTracking,
-    DecentralizedMirrorDescent,
-    DecentralizedRestricted,
-)
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
-from flwr_fco.algorithms.restricted_gradient_tracking import (
-    MultistepGradientTracking,
-    RestrictedGradientTracking,
-    Stage,
-    restricted_map,
-)
+from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, Stage
 from flwr_fco.core.validation import checked_stages
-from flwr_fco.server.options import GraphOptions, MemoryOptions, RateOptions, TrackerOptions, WorkOptions
+from flwr_fco.server.options import GraphOptions, MemoryOptions, StepOptions, TrackerOptions
 from flwr_fco.server.strategy import CompositeStrategy
 
 
@@ -32,8 +22,7 @@ from flwr_fco.server.strategy import CompositeStrategy
 class FedDAGT(
     TrackerOptions,
     MemoryOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=GradientTracking,
     limit=Exact(),
@@ -93,10 +82,9 @@ class Scaffold(
 @dataclass(repr=False, eq=False, kw_only=True)
 class ReFedDAGT(
     MemoryOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
-    algorithm=RestrictedGradientTracking,
+    algorithm=restricted_gradient_tracking.RestrictedGradientTracking,
     limit=Exact(),
     source="[2], algorithm 2",
     remembers="a tracker",
@@ -130,7 +118,7 @@ class ReFedDAGT(
 
     def __check__(self) -> None:
         super().__check__()
-        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+        restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -177,10 +165,9 @@ class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source=
 @dataclass(repr=False, eq=False, kw_only=True)
 class DFedDA(
     GraphOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
-    algorithm=DecentralizedDualAveraging,
+    algorithm=decentralized.DecentralizedDualAveraging,
     limit=Biased("near the solution"),
     source="[2], on a graph",
 ):
@@ -207,10 +194,9 @@ class DFedDA(
 class DFedDAGT(
     TrackerOptions,
     GraphOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
-    algorithm=DecentralizedGradientTracking,
+    algorithm=decentralized.DecentralizedGradientTracking,
     limit=Exact("the solution, on any connected graph"),
     source="[2], on a graph",
     traffic="2 / 1",
@@ -230,16 +216,7 @@ class DFedDAGT(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class DScaffold(
-    GraphOptions,
-    RateOptions,
-    WorkOptions,
-    CompositeStrategy,
-    algorithm=DecentralizedGradientTracking,
-    limit=Exact("the solution, on any connected graph"),
-    source="[2], on a graph",
-    traffic="2 / 1",
-):
+class DScaffold(DFedDAGT):
     """SCAFFOLD on a graph: :class:`DFedDAGT` with trackers that start at 0, in the Euclidean geometry by default.
 
     psi and other mirror maps are extensions: SCAFFOLD has none.
@@ -255,18 +232,11 @@ class DScaffold(
     'uniform'
     """
 
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
+
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class DReFedDAGT(
-    GraphOptions,
-    RateOptions,
-    WorkOptions,
-    CompositeStrategy,
-    algorithm=DecentralizedRestricted,
-    limit=Exact("the solution, on any connected graph"),
-    source="[2], on a graph",
-    traffic="2 / 1",
-):
+class DReFedDAGT(DFedDAGT, algorithm=decentralized.DecentralizedRestricted):
     """ReFedDA-GT on a graph: :class:`DFedDAGT` around a reference point, within a ball of the map's norm.
 
     With `stages` it is Multistep ReFedDA-GT on a graph, as in the authors' public code: a new stage begins at the
@@ -296,6 +266,7 @@ class DReFedDAGT(
     3
     """
 
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
     radius_squared: float | None = None
     stages: Sequence[Stage] | None = None
     reference: Reference = field(default=Reference())
@@ -303,16 +274,15 @@ class DReFedDAGT(
     def __check__(self) -> None:
         self.stages = checked_stages(self.stages)
         super().__check__()
-        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+        restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class DFedMid(
     GraphOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
-    algorithm=DecentralizedMirrorDescent,
+    algorithm=decentralized.DecentralizedMirrorDescent,
     limit=DoubledStrength("as printed in the paper, near the solution for twice the penalty"),
     source="[2], on a graph",
     sends="w_K - w_0",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -12,16 +11,9 @@ from flwr_fco.algorithms.fed_dr import DouglasRachford
 from flwr_fco.algorithms.fed_dyn import DynamicRegularization
 from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.scaffnew import ShiftedSteps
-from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, POSITIVE
-from flwr_fco.server.options import (
-    AUTO,
-    AUTOMATIC,
-    ClientOptions,
-    EveryoneOptions,
-    MemoryOptions,
-    MinimiseOptions,
-    Rate,
-)
+from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, NON_NEGATIVE, POSITIVE
+from flwr_fco.server import options
+from flwr_fco.server.options import ClientOptions, EveryoneOptions, MemoryOptions, MinimiseOptions, Rate
 from flwr_fco.server.strategy import CompositeStrategy
 
 
@@ -192,9 +184,7 @@ class DualFL(
     nu: float | Literal["auto"] | None = field(default=None, metadata=POSITIVE)
     rho: float | Literal["auto"] | None = None
     smoothness: float | None = field(default=None, metadata=POSITIVE)
-    alpha: float = field(
-        default=0.0, metadata={"range": (lambda alpha: 0.0 <= alpha < math.inf, "a finite number >= 0")}
-    )
+    alpha: float = field(default=0.0, metadata=NON_NEGATIVE)
     schedule: Literal["fixed", "sublinear", "linear"] = "fixed"
     gamma: float = field(default=0.5, metadata=POSITIVE)
 
@@ -203,9 +193,9 @@ class DualFL(
         if self.nu is None:
             self.nu = self.alpha or 0.01
         if self.rho is None:
-            known = self.smoothness is not None and self.nu != AUTO
+            known = self.smoothness is not None and self.nu != options.AUTO
             self.rho = float(self.nu) / (float(self.smoothness or 0.0) + self.alpha) if known else 0.0
-        next_momentum(1.0, AUTOMATIC["rho"] if self.rho == AUTO else float(self.rho))
+        next_momentum(1.0, options.AUTOMATIC["rho"] if self.rho == options.AUTO else float(self.rho))
 
 
 @dataclass(repr=False, eq=False, kw_only=True)

@@ -5,28 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from flwr_fco.algorithms.contract import limits
 from flwr_fco.algorithms.contract.choices import Average, Last
-from flwr_fco.algorithms.contract.limits import (
-    Biased,
-    DoubledStrength,
-    ExtrapolationBias,
-    NearDoubledStrength,
-    Subgradient,
-)
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import GradientSteps, SubgradientSteps
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
-from flwr_fco.server.options import PrivacyOptions, RateOptions, WorkOptions, check_local_points
+from flwr_fco.server.options import PrivacyOptions, StepOptions
 from flwr_fco.server.strategy import CompositeStrategy
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class LocalSGD(
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=GradientSteps,
-    limit=Biased(problem="smooth"),
+    limit=limits.Biased(problem="smooth"),
     source="McMahan and others 2017",
     sends="w_K - w_0",
 ):
@@ -48,11 +41,10 @@ class LocalSGD(
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedAvgSubgradient(
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=SubgradientSteps,
-    limit=Subgradient(),
+    limit=limits.Subgradient(),
     source="[1], 'FedAvg'",
     sends="w_K - w_0",
 ):
@@ -80,11 +72,10 @@ class FedAvgSubgradient(
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedMid(
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=MirrorDescent,
-    limit=DoubledStrength(),
+    limit=limits.DoubledStrength(),
     source="[1], algorithm 2",
     sends="w_K - w_0",
 ):
@@ -114,7 +105,7 @@ class FedMid(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedMidOSP(FedMid, limit=Biased("near the solution; not as sparse"), source="[1], algorithm 4"):
+class FedMidOSP(FedMid, limit=limits.Biased("near the solution; not as sparse"), source="[1], algorithm 4"):
     """Federated mirror descent, only server proximal, algorithm 4: psi acts only in the server's step.
 
     Parameters
@@ -139,11 +130,10 @@ class FedMidOSP(FedMid, limit=Biased("near the solution; not as sparse"), source
 @dataclass(repr=False, eq=False, kw_only=True)
 class FeDualEx(
     PrivacyOptions,
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=DualExtrapolation,
-    limit=ExtrapolationBias(),
+    limit=limits.ExtrapolationBias(),
     source="[3], algorithm 1",
 ):
     """Federated dual extrapolation, algorithm 1: composite saddle points with exact sparsity, low rank or feasibility.
@@ -173,18 +163,13 @@ class FeDualEx(
 
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
 
-    def __check__(self) -> None:
-        super().__check__()
-        check_local_points(self)
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedMiP(
-    RateOptions,
-    WorkOptions,
+    StepOptions,
     CompositeStrategy,
     algorithm=MirrorProx,
-    limit=NearDoubledStrength(),
+    limit=limits.NearDoubledStrength(),
     source="[3], algorithm 2",
     sends="z_K - z_0",
 ):
@@ -214,7 +199,3 @@ class FedMiP(
 
     server_prox: bool = True
     output: Literal["last", "ergodic"] | Last | Average = "last"  # type: ignore[assignment]
-
-    def __check__(self) -> None:
-        super().__check__()
-        check_local_points(self)

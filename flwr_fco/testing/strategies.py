@@ -21,7 +21,6 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import centralized_solution, lasso_duality_gap
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.server.method import algorithm_class, method_of
-from flwr_fco.server.options import work_of
 from flwr_fco.server.strategy import CompositeStrategy, run_of
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.testing.objectives import require
@@ -113,7 +112,7 @@ def _with_known_options(make: MakeStrategy, like: CompositeStrategy, fixed: dict
 
     def build(**options: Any) -> CompositeStrategy:
         known = {name: value for name, value in {**options, **fixed}.items() if name in names}
-        if isinstance(work_of(like), Minimise) and "work" in known:
+        if isinstance(getattr(like, "work", None), Minimise) and "work" in known:
             # Another number of rows is another number of iterations.
             known["work"] = Minimise(max_iterations=10_000 + (known["work"].batch_size or 0))
         return make(**known)

@@ -114,23 +114,23 @@ def addressed(grid: object, contents: Iterable[tuple[int, RecordDict]], message_
     stamp : str
         The round.
     """
-    made: list[Message] = []
     with getattr(grid, "identity", nullcontext)():
-        for node_id, content in contents:
-            if made:
-                made.append(_flower.readdressed(made[0], content, node_id))
-            else:
-                made.append(Message(content, node_id, message_type, group_id=stamp))
-    return made
+        return [Message(content, node_id, message_type, group_id=stamp) for node_id, content in contents]
 
 
 def reply(message: Message, content: RecordDict) -> Message:
     """Return the answer to a message."""
-    return _flower.reply_to(message, content)
+    return Message(content, reply_to=message)
 
 
-#: Sender, group and content of a reply.
-content_of, sender_and_group = _flower.content_of, _flower.sender_and_group
+def content_of(message: Message) -> RecordDict | None:
+    """Return the content of a message; None if it is an error."""
+    return message.content if message.has_content() else None
+
+
+def sender_and_group(message: Message) -> tuple[int, str]:
+    """Return the node id that a message comes from, and its group id."""
+    return message.metadata.src_node_id, message.metadata.group_id
 
 
 def count_bytes(contents: Iterable[RecordDict]) -> int:
@@ -146,39 +146,37 @@ def count_bytes(contents: Iterable[RecordDict]) -> int:
 
 def missing_reply(message: Message, error: PlanMissingError | StateMissingError) -> Message:
     """Return the answer of a client that lacks something, which makes the server resend the message with it."""
-    missing = {_PLAN_MISSING: 1}
-    if isinstance(error, StateMissingError):
-        missing = {_STATE_MISSING: 2 if isinstance(error, StateAlteredError) else 1}
-    return _flower.answer(message, {METRICS: (MetricRecord, missing)})
+    key = _STATE_MISSING if isinstance(error, StateMissingError) else _PLAN_MISSING
+    record = MetricRecord({key: 2 if isinstance(error, StateAlteredError) else 1})
+    return reply(message, RecordDict({METRICS: record}))
+
+
+def _metric(content: RecordDict, name: str) -> Any:
+    metrics = content.get(METRICS)
+    return metrics.get(name) if isinstance(metrics, MetricRecord) else None
 
 
 def was_altered(content: RecordDict) -> bool:
     """Whether a client without its state reports that the server accepted other bytes than the client sent."""
-    metrics = content.get(METRICS)
-    return isinstance(metrics, MetricRecord) and metrics.get(_STATE_MISSING) == 2
+    return bool(_metric(content, _STATE_MISSING) == 2)
 
 
 def what_is_missing(content: RecordDict) -> Literal["plan", "state"] | None:
     """Return what a client lacked if it could not answer; None for an answer."""
-    metrics = content.get(METRICS)
-    if not isinstance(metrics, MetricRecord):
-        return None
-    return "plan" if _PLAN_MISSING in metrics else "state" if _STATE_MISSING in metrics else None
+    if _metric(content, _PLAN_MISSING) is not None:
+        return "plan"
+    return None if _metric(content, _STATE_MISSING) is None else "state"
 
 
 def partition_reply(context: Context) -> RecordDict:
     """Return a client's answer to the handshake."""
-    record = MetricRecord()
     partition = context.node_config.get(_PARTITION)
-    if partition is not None:
-        record[_PARTITION] = int(partition)
-    return RecordDict({METRICS: record})
+    return RecordDict({METRICS: MetricRecord({} if partition is None else {_PARTITION: int(partition)})})
 
 
 def partition_of(content: RecordDict) -> int | None:
     """Return the partition id in a handshake's answer, a whole number >= 0; None if missing or invalid."""
-    metrics = content.get(METRICS)
-    value = metrics.get(_PARTITION) if isinstance(metrics, MetricRecord) else None
+    value = _metric(content, _PARTITION)
     return value if isinstance(value, int) and value >= 0 else None
 
 

@@ -9,11 +9,10 @@ against the lowest and the newest supported release.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from functools import cache, lru_cache
+from functools import lru_cache
 from inspect import signature
 from io import BytesIO
 from math import prod
@@ -112,20 +111,6 @@ def _without_items(kind: type[Any]) -> dict[str, Any] | None:
 _ATTRIBUTES = {kind: _without_items(kind) for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)}
 
 
-#: Flower's record type that a class is or derives from.
-_RECORD_TYPES: dict[type[Any], type[Any]] = {kind: kind for kind in (ArrayRecord, ConfigRecord, MetricRecord)}
-
-
-def record_type(record: Any) -> type[Any]:
-    """Return which of Flower's three record types a record has; a negative ``isinstance`` takes four times as long."""
-    kind = type(record)
-    result = _RECORD_TYPES.get(kind)
-    if result is None:
-        bases = (base for base in (ArrayRecord, ConfigRecord, MetricRecord) if issubclass(kind, base))
-        result = _RECORD_TYPES[kind] = next(bases, kind)
-    return result
-
-
 def items_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the items of a record for reading: its own dict if this release has one."""
     data: Mapping[str, Any] | None = record.__dict__.get("_data")
@@ -208,59 +193,18 @@ def serialised(array: NDArray[Any]) -> Array:
     form = form_of(array.dtype, shape)
     if not (array.flags.c_contiguous and form.dtype.isnative):
         array, form = np.ascontiguousarray(array, dtype=form.name), form_of(form.name, shape)
-    return new_array(form.name, shape, NUMPY, b"".join((form.header, array.data)))
-
-
-def new_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
-    """Return ``Array(dtype, shape, stype, data)``; the types of the arguments must be right."""
-    if not _arrays_are_known():
-        return Array(dtype, shape, stype, data)
-    array = Array.__new__(Array)
-    # Into __dict__: setting attributes one by one would clear caches that a new object does not have.
-    array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
-    return array
-
-
-#: Number of attributes of an array; arrays that Flower has sent have more.
-_NUM_FIELDS = 4
-
-
-@cache
-def _arrays_are_known() -> bool:
-    """Whether our arrays equal those of Flower's constructor; checked once per process."""
-    fields = ("float64", (1,), "numpy.ndarray", b"x")
-    try:
-        attributes = dict(vars(Array(*fields)))
-        # Flower takes an array without this mark for a new one, as this package's arrays are.
-        attributes.pop("_is_dirty", None)
-        return attributes == dict(zip(("dtype", "shape", "stype", "data"), fields, strict=True))
-    except Exception:
-        # A later release may have changed anything: its public API remains.
-        return False
-
-
-def _same_array(array: Array) -> Array:
-    """Return a new Array that shares the bytes."""
-    fields = array.__dict__
-    if len(fields) == _NUM_FIELDS and type(fields.get("shape")) is tuple and _arrays_are_known():
-        twin = Array.__new__(Array)
-        twin.__dict__.update(fields)
-        return twin
-    return new_array(array.dtype, tuple(array.shape), array.stype, array.data)
+    return Array(form.name, shape, NUMPY, b"".join((form.header, array.data)))
 
 
 def isolated(content: RecordDict) -> RecordDict:
     """Return a copy that shares only immutable parts (bytes, numbers) with the original."""
     copies: dict[str, Any] = {}
     for key, record in items_of(content).items():
-        kind = _RECORD_TYPES.get(type(record)) or record_type(record)
-        items: dict[str, Any] = {**items_of(record)}
-        if kind is ArrayRecord:
-            for name, array in items.items():
-                items[name] = _same_array(array)
-        elif list in map(type, items.values()):
-            items = {name: value.copy() if type(value) is list else value for name, value in items.items()}
-        copies[key] = filled(kind, items)
+        # A negative `isinstance` takes four times as long as a look-up.
+        own: type[Any] = type(record)
+        kind: Any = own if own in _ATTRIBUTES else next(kind for kind in _ATTRIBUTES if isinstance(record, kind))
+        items = items_of(record).items()
+        copies[key] = filled(kind, {k: copy(each) if isinstance(each, Array | list) else each for k, each in items})
     return filled(RecordDict, copies)
 
 
@@ -291,124 +235,22 @@ def call(app: ClientApp, message: Message, context: Context) -> Message | None:
 
 def set_message_id(message: Message, message_id: str) -> None:
     """Give a message an id, as the SuperLink does when it accepts one."""
-    if not _messages_are_known():
-        _set_message_id_publicly(message, message_id)
-        return
-    message.metadata.__dict__["_message_id"] = message_id
-
-
-def _set_message_id_publicly(message: Message, message_id: str) -> None:
     metadata: Any = message.metadata
+    if "_message_id" in getattr(metadata, "__dict__", ()):
+        metadata.__dict__["_message_id"] = message_id
+        return
     try:
         metadata.message_id = message_id
     except AttributeError:
-        # The attribute is read-only today. The message is initialised again in place with new metadata, so that all
-        # references to it see the id.
-        fields = {name: getattr(metadata, name) for name in signature(Metadata).parameters}
-        fields["message_id"] = message_id
+        # Read-only: the message is initialised again in place with new metadata, so that all references to it see it.
+        fields = {name: getattr(metadata, name) for name in signature(Metadata).parameters} | {"message_id": message_id}
         body: Any = {"content": message.content} if message.has_content() else {"error": message.error}
         make_again: Any = Message.__init__
         make_again(message, metadata=Metadata(**fields), **body)
 
 
-def content_of(message: Message) -> RecordDict | None:
-    """Return the content of a message; None if it is an error."""
-    fields = message.__dict__
-    if "_content" in fields:
-        content: RecordDict | None = fields["_content"]
-        return content
-    return message.content if message.has_content() else None
-
-
-def sender_and_group(message: Message) -> tuple[int, str]:
-    """Return the node id that a message comes from, and its group id."""
-    fields = message.metadata.__dict__
-    if "_src_node_id" in fields and "_group_id" in fields:
-        return fields["_src_node_id"], fields["_group_id"]
-    return message.metadata.src_node_id, message.metadata.group_id
-
-
 def with_content(message: Message, content: RecordDict) -> Message:
     """Return a message with the same metadata and other content; the original does not change."""
-    if not _messages_are_known():
-        twin = copy(message)
-        twin.content = content
-        return twin
-    twin = Message.__new__(Message)
-    twin.__dict__.update(message.__dict__)
-    twin.__dict__["_content"] = content
+    twin = copy(message)
+    twin.content = content
     return twin
-
-
-def _message(metadata: dict[str, Any], content: RecordDict) -> Message:
-    """Return a message with these attributes as its metadata."""
-    message, record = Message.__new__(Message), Metadata.__new__(Metadata)
-    record.__dict__.update(metadata)
-    message.__dict__.update(_metadata=record, _content=content, _error=None)
-    return message
-
-
-def readdressed(message: Message, content: RecordDict, dst_node_id: int) -> Message:
-    """Return a copy of a new message, addressed to another node, in a third of the time of a new one."""
-    if not _messages_are_known():
-        metadata = message.metadata
-        return Message(content, dst_node_id, metadata.message_type, group_id=metadata.group_id)
-    return _message({**message.metadata.__dict__, "_dst_node_id": dst_node_id}, content)
-
-
-def reply_to(message: Message, content: RecordDict) -> Message:
-    """Return ``Message(content, reply_to=message)`` in a third of the time."""
-    if not _messages_are_known():
-        return Message(content, reply_to=message)
-    return _message(_reply_metadata(message.metadata.__dict__), content)
-
-
-def answer(message: Message, records: Records) -> Message:
-    """Return the reply to a message with these records, as :func:`packed` makes them."""
-    return reply_to(message, packed(records))
-
-
-def _reply_metadata(asked: dict[str, Any]) -> dict[str, Any]:
-    created_at = time.time()
-    fields = {
-        **asked,
-        "_message_id": "",
-        "_reply_to_message_id": asked["_message_id"],
-        "_created_at": created_at,
-        "_ttl": asked["_created_at"] + asked["_ttl"] - created_at,
-        "_delivered_at": "",
-    }
-    for ours, theirs in _SWAPPED:
-        if ours in asked:
-            fields[ours] = asked[theirs]
-    return fields
-
-
-#: Metadata that swap their values in a reply; releases before 1.41 have no tasks.
-_SWAPPED = (
-    ("_src_node_id", "_dst_node_id"),
-    ("_dst_node_id", "_src_node_id"),
-    ("_src_task_id", "_dst_task_id"),
-    ("_dst_task_id", "_src_task_id"),
-)
-
-
-@cache
-def _messages_are_known() -> bool:
-    """Whether our messages equal those of Flower's constructor; checked once per process."""
-    try:
-        values = (1, "2", 3, 4, "5", "6", time.time(), 7.0, "train", 8, 9)
-        question = Message(  # type: ignore[call-overload]
-            metadata=Metadata(*values[: len(signature(Metadata).parameters)]),  # type: ignore[arg-type]
-            content=RecordDict(),
-        )
-        theirs = Message(RecordDict(), reply_to=question)
-        ours = _message(_reply_metadata(question.metadata.__dict__), RecordDict())
-        attributes = [{**reply.__dict__, "_metadata": None} for reply in (theirs, ours)]
-        moment = {"_created_at": None, "_ttl": None}
-        metadata = [{**reply.metadata.__dict__, **moment} for reply in (theirs, ours)]
-        expiries = [reply.metadata.created_at + reply.metadata.ttl for reply in (theirs, ours)]
-        return attributes[0] == attributes[1] and metadata[0] == metadata[1] and abs(expiries[0] - expiries[1]) < 1e-3
-    except Exception:
-        # A later release may have changed anything: its public API remains.
-        return False

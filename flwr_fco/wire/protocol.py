@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Layout, Vector, euclidean_norm
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec
-from flwr_fco.core.validation import checked
+from flwr_fco.core.validation import check_fields, checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
@@ -29,6 +29,8 @@ from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.work import FirstOrder, Work, work_from_header
 
 Option = bool | int | float | str
+_SEED = {"range": (lambda seed: 0 <= seed < 2**32, "an integer from 0 to 2**32 - 1")}
+_FINITE = {"range": (lambda value: not isinstance(value, float) or math.isfinite(value), "a finite number")}
 #: A client's memory between rounds: vectors by name, which may be SparseVectors with sparse features; None before its
 #: first round.
 ClientState = Mapping[str, Any]
@@ -53,9 +55,8 @@ class Received(dict[str, Any]):
     what: ClassVar[str]
 
     def __missing__(self, name: str) -> Any:
-        raise ProtocolError(
-            f"the server's message lacks the {self.what} {name!r}; it has {', '.join(sorted(self)) or 'none'}"
-        )
+        what = f"the server's message lacks the {self.what} {name!r}"
+        raise ProtocolError(f"{what}; it has {', '.join(sorted(self)) or 'none'}")
 
 
 class ReceivedVectors(Received):
@@ -170,12 +171,7 @@ class ReceivedState(Received):
     what: ClassVar[str] = "client's state"
 
 
-class _Numbers(NamedTuple):
-    node_id: int
-    partition_id: int | None
-
-
-class Node(_Numbers):
+class Node(NamedTuple):
     """A client as the server knows it.
 
     Parameters
@@ -186,6 +182,9 @@ class Node(_Numbers):
         Number of its shard, the same in every run; None if unknown.
     """
 
+    node_id: int
+    partition_id: int | None
+
     @property
     def order(self) -> tuple[int, int, int]:
         """Sort key: by partition id, nodes without one last."""
@@ -193,7 +192,7 @@ class Node(_Numbers):
             return (1, 0, self.node_id)
         return (0, self.partition_id, self.node_id)
 
-    @cached_property
+    @property
     def key(self) -> tuple[int, int]:
         """Identity of a client across node ids: its partition, or the node id itself without one."""
         return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)
@@ -239,40 +238,21 @@ class Plan:
     mirror_map: MirrorMap
     scope: Scope = "each"
     work: Work = field(default_factory=FirstOrder)
-    seed: int = 0
-    wire_dtype: str = "float64"
+    seed: int = field(default=0, metadata=_SEED)
+    wire_dtype: Literal["float64", "float32", "auto"] = "float64"
     options: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        kinds = {
-            "solver": (self.solver, str),
-            "layout": (self.layout, Layout),
-            "regularizer": (self.regularizer, Regularizer),
-            "mirror_map": (self.mirror_map, MirrorMap),
-            "scope": (self.scope, Literal["each", "joint"]),
-            "work": (self.work, Work),
-            "seed": (self.seed, int),
-            "wire_dtype": (self.wire_dtype, Literal["float64", "float32", "auto"]),
-            "options": (self.options, Mapping[str, Option]),
-            **{f"options[{name!r}]": (value, bool | int | float | str) for name, value in self._options().items()},
-        }
         try:
-            for name, (value, kind) in kinds.items():
-                checked(name, value, kind)
+            check_fields(self)
             if not self.solver:
                 raise ConfigurationError("solver=''; expected the name of a local solver")
             if any(size < 0 for entry in self.layout.entries for size in entry.shape):
                 raise ConfigurationError(f"layout={self.layout!r}; expected sizes >= 0")
-            if not 0 <= self.seed < 2**32:
-                raise ConfigurationError(f"seed={self.seed!r}; expected an integer from 0 to 2**32 - 1")
-            for name, value in self._options().items():
-                if isinstance(value, float) and not math.isfinite(value):
-                    raise ConfigurationError(f"options[{name!r}]={value!r}; expected a finite number")
+            for name, value in self.options.items():
+                checked(f"options[{name!r}]", value, Option, _FINITE)
         except ConfigurationError as error:
             raise SpecError(f"not a plan: {error}") from error
-
-    def _options(self) -> Mapping[str, Option]:
-        return self.options if isinstance(self.options, Mapping) else {}
 
     @cached_property
     def psi(self) -> BoundRegularizer:
@@ -356,9 +336,8 @@ class Plan:
                 options=ReceivedOptions(header["options"]),
             )
         except KeyError as error:
-            raise SpecError(
-                f"the server's plan lacks {error}; server and client probably run different versions of flwr-fco"
-            ) from error
+            what = f"the server's plan lacks {error}"
+            raise SpecError(f"{what}; server and client probably run different versions of flwr-fco") from error
         except SpecError:
             raise
         except (TypeError, ValueError, AttributeError, ArithmeticError) as error:

@@ -17,7 +17,7 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import arrays_of, primal_increment, read_pass_through, read_vectors, vectors_of
-from flwr_fco.wire.envelope import OWN_METRICS, content_of
+from flwr_fco.wire.envelope import OWN_METRICS, content_of, reply
 from flwr_fco.wire.keys import ARRAYS, INDICES, METRICS, OWN_ARRAYS, PASS, UNITS
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
 from flwr_fco.wire.protocol import Uplink
@@ -71,7 +71,7 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
     if uplink.pass_through:
         arrays.update({PASS + name: array for name, array in uplink.pass_through.items()})
     metrics = _reported(uplink, num_examples)
-    return _flower.answer(message, {key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
+    return reply(message, _flower.packed({key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)}))
 
 
 def _reported(uplink: Uplink, num_examples: int) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class SentReader:
 
 def as_reply(message: Message, sent: Sent) -> Message:
     """Return an answer without a message as the reply to a training message."""
-    return _flower.reply_to(message, as_records(sent))
+    return reply(message, as_records(sent))
 
 
 def as_records(sent: Sent) -> RecordDict:
@@ -261,13 +261,7 @@ def as_records(sent: Sent) -> RecordDict:
 
 
 def read_unmodified(
-    content: RecordDict,
-    layout: Layout,
-    *,
-    sent: Vector,
-    client_lr: float,
-    local_steps: int,
-    weighted_by_key: str,
+    content: RecordDict, layout: Layout, *, sent: Vector, client_lr: float, local_steps: int, weighted_by_key: str
 ) -> Uplink:
     """Read and check a reply of an ordinary FedAvg ClientApp, which returns its new model.
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Vector
 from flwr_fco.pooled import density
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid, method_of
+from flwr_fco.strategies import CompositeStrategy, FedAvgSubgradient, FedDualAvg, FedMid, method_of
 from reproduction.rivals import STRATEGIES
 from reproduction.runs.recorder import build_strategy
 from reproduction.runs.run import RunResult, clients_with
@@ -53,50 +54,24 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
             f"strategy={settings.strategy!r}; expected one whose clients send the increment of a model"
         )
     task = settings.load()
-    objectives = task.clients
     block = task.layout["coefficients"].block
     history: list[dict[str, float]] = []
-    strategy = build_strategy(settings, len(objectives), task.regularizer)
 
-    def client_models(problem: Any, state: Any, replies: Any) -> list[np.ndarray[Any, Any]]:
-        if isinstance(strategy, FedDualAvg):
-            return [
-                problem.retrieve(state.dual + uplink.vectors["increment"], state.elapsed + uplink.step_sizes)
-                for uplink in replies
-            ]
-        return [state.primal + uplink.vectors["increment"] for uplink in replies]
-
-    def note(problem: Any, state: Any, replies: Any, model: Any) -> None:
-        models = client_models(problem, state, replies)
+    def note(number: int, models: list[Vector], model: Vector) -> None:
         history.append(
             {
-                "round": float(problem.round),
-                "client-density": float(np.mean([density(model[block], threshold) for model in models])),
+                "round": float(number),
+                "client-density": float(np.mean([density(own[block], threshold) for own in models])),
                 "mean-density": density(np.mean(models, axis=0)[block], threshold),
                 "server-density": density(model[block], threshold),
             }
         )
 
-    kind: Any = method_of(base).algorithm
-
-    class Noted(kind):  # type: ignore[misc]
-        """The same method, with a note of each round; the clients see no difference."""
-
-        def aggregate(self, problem: Any, state: Any, replies: Any) -> Any:
-            """Return the next state."""
-            following = kind.aggregate(self, problem, state, replies)
-            note(problem, state, replies, self.retrieve(problem, following))
-            return following
-
-    class Measured(base, algorithm=Noted):  # type: ignore[misc,valid-type,call-arg]
-        """The same strategy with the note."""
-
-    strategy = Measured(**{option.name: getattr(strategy, option.name) for option in fields(strategy) if option.init})
     began = time.perf_counter()
     result = simulate(
-        strategy,
-        clients_with(objectives),
-        num_nodes=len(objectives),
+        noting(build_strategy(settings, len(task.clients), task.regularizer), note),
+        clients_with(task.clients),
+        num_nodes=len(task.clients),
         num_rounds=settings.num_rounds,
         initial_arrays=task.initial_arrays(),
         callbacks=[_stop_when_skipped],
@@ -106,6 +81,38 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
     arrays = {name: array.numpy() for name, array in result.arrays.items()}
     short = len(history) < settings.num_rounds
     return RunResult(settings, history, arrays, len(history) + 1 if short else 0, time.perf_counter() - began)
+
+
+def noting(strategy: CompositeStrategy, note: Callable[[int, list[Vector], Vector], None]) -> CompositeStrategy:
+    """Return the same strategy with a note of each round: its number, the clients' models and the server's.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        One that averages primal points, or FedDualAvg.
+    note : callable
+    """
+    base: Any = type(strategy)
+    kind: Any = method_of(base).algorithm
+
+    class Noted(kind):  # type: ignore[misc]
+        """The same method; the clients see no difference."""
+
+        def aggregate(self, problem: Any, state: Any, replies: Any) -> Any:
+            """Return the next state."""
+            moved = [(uplink.vectors["increment"], uplink.step_sizes) for uplink in replies]
+            if isinstance(strategy, FedDualAvg):
+                models = [problem.retrieve(state.dual + own, state.elapsed + sizes) for own, sizes in moved]
+            else:
+                models = [state.primal + own for own, _ in moved]
+            following = kind.aggregate(self, problem, state, replies)
+            note(problem.round, models, self.retrieve(problem, following))
+            return following
+
+    class Measured(base, algorithm=Noted):  # type: ignore[misc,call-arg]
+        """The same strategy with the note."""
+
+    return Measured(**{option.name: getattr(strategy, option.name) for option in fields(strategy) if option.init})
 
 
 def _stop_when_skipped(server_round: int, arrays: Any, metrics: Mapping[str, Any] | None) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.testing import assert_array_equal
 from together import together
 
-from flwr_fco.algorithms.contract.replies import mean_increment
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
 from flwr_fco.wire.protocol import Uplink
 
@@ -49,9 +49,9 @@ def test_float32_replies_are_added_in_float64_in_the_memory_of_the_mean():
     size = 300_000
     rows = [np.full(size, value, dtype=np.float32) for value in (1e8, 1.0, -1e8, 0.1)]
     uplinks = [Uplink({"increment": row}, elapsed=1.0, steps=1, weight=0.25) for row in rows]
-    mean_increment(uplinks, normalize=True)
+    Mean()(uplinks)
     tracemalloc.start()
-    mean, _ = mean_increment(uplinks, normalize=True)
+    mean, _ = Mean()(uplinks)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert_array_equal(mean, np.full(size, 0.25 * (1.0 + float(np.float32(0.1)))))

@@ -8,7 +8,7 @@ from together import together
 
 from flwr_fco import work
 from flwr_fco.engines.minimisers import ENGINES, StoppingRule, fastest_engine, local_problem, minimise
-from flwr_fco.engines.minimisers.newton_cg import _Curvatures
+from flwr_fco.engines.minimisers.newton_cg import Products, inverse_of
 from flwr_fco.engines.minimisers.problem import LocalProblem
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
@@ -468,10 +468,9 @@ def test_the_hinge_objective_is_a_subgradient_and_knows_what_it_is_not():
 
 
 def test_a_direction_without_any_curvature_is_named():
-    learnt = _Curvatures()
-    learnt.add(np.full(3, 1e-170), np.full(3, 1e-170))
+    learnt = Products([(np.full(3, 1e-170), np.full(3, 1e-170))])
     with pytest.raises(ConfigurationError, match="no unique minimiser"):
-        learnt.inverse()
+        inverse_of(learnt)
 
 
 def test_a_quadratic_that_falls_without_end_is_named():

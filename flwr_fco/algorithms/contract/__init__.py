@@ -1,62 +1,33 @@
 """The contract of an algorithm: both halves of a method, and what they see of a run."""
 
-from flwr_fco.algorithms.contract.algorithm import Algorithm, Implied
-from flwr_fco.algorithms.contract.client import (
-    COLUMNS_LEFT,
-    HESSIAN_SHARE,
-    ORIGIN,
-    Client,
-    ClientHalf,
-    Memory,
-    Moved,
-    Start,
-    Step,
-    halves,
-    named,
-    register,
-    without_common,
-    zeros_like,
-)
-from flwr_fco.algorithms.contract.disclosure import Disclosure
-from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting, To
-from flwr_fco.algorithms.contract.replies import Replies
-from flwr_fco.core.layout import Vector
-from flwr_fco.objectives.base import Batch
-from flwr_fco.wire.protocol import Downlink, Option, Plan, Uplink
-from flwr_fco.work import Evaluation, FirstOrder, Minimise, Work
-
-__all__ = [
-    "COLUMNS_LEFT",
-    "HESSIAN_SHARE",
-    "ORIGIN",
-    "Algorithm",
-    "Batch",
-    "Change",
-    "Client",
-    "ClientHalf",
-    "Disclosure",
-    "Downlink",
-    "Evaluation",
-    "FirstOrder",
-    "Implied",
-    "LossFacts",
-    "Memory",
-    "Minimise",
-    "Moved",
-    "Option",
-    "Plan",
-    "Problem",
-    "Replies",
-    "Setting",
-    "Start",
-    "Step",
-    "To",
-    "Uplink",
-    "Vector",
-    "Work",
-    "halves",
-    "named",
-    "register",
-    "without_common",
-    "zeros_like",
-]
+from flwr_fco.algorithms.contract.algorithm import Algorithm as Algorithm
+from flwr_fco.algorithms.contract.algorithm import Implied as Implied
+from flwr_fco.algorithms.contract.client import COLUMNS_LEFT as COLUMNS_LEFT
+from flwr_fco.algorithms.contract.client import HESSIAN_SHARE as HESSIAN_SHARE
+from flwr_fco.algorithms.contract.client import Client as Client
+from flwr_fco.algorithms.contract.client import ClientHalf as ClientHalf
+from flwr_fco.algorithms.contract.client import Memory as Memory
+from flwr_fco.algorithms.contract.client import Moved as Moved
+from flwr_fco.algorithms.contract.client import Start as Start
+from flwr_fco.algorithms.contract.client import Step as Step
+from flwr_fco.algorithms.contract.client import halves as halves
+from flwr_fco.algorithms.contract.client import named as named
+from flwr_fco.algorithms.contract.client import register as register
+from flwr_fco.algorithms.contract.client import without_common as without_common
+from flwr_fco.algorithms.contract.client import zeros_like as zeros_like
+from flwr_fco.algorithms.contract.disclosure import Disclosure as Disclosure
+from flwr_fco.algorithms.contract.problem import Change as Change
+from flwr_fco.algorithms.contract.problem import LossFacts as LossFacts
+from flwr_fco.algorithms.contract.problem import Problem as Problem
+from flwr_fco.algorithms.contract.problem import Setting as Setting
+from flwr_fco.algorithms.contract.problem import To as To
+from flwr_fco.algorithms.contract.replies import Replies as Replies
+from flwr_fco.core.layout import Vector as Vector
+from flwr_fco.objectives.base import Batch as Batch
+from flwr_fco.wire.protocol import Downlink as Downlink
+from flwr_fco.wire.protocol import Option as Option
+from flwr_fco.wire.protocol import Uplink as Uplink
+from flwr_fco.work import Evaluation as Evaluation
+from flwr_fco.work import FirstOrder as FirstOrder
+from flwr_fco.work import Minimise as Minimise
+from flwr_fco.work import Work as Work

@@ -320,28 +320,23 @@ class ClientHalf:
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        name = cls.__dict__.get("name", "")
-        if not name:
-            first = _HALVES.get(cls.name, cls)
-            changed = sorted(part for part in _OF_A_CLIENT if getattr(cls, part) is not getattr(first, part))
-            if changed:
-                raise ConfigurationError(
-                    f"{cls.__module__}.{cls.__name__} changes {', '.join(changed)} of the method {cls.name!r}: clients "
-                    f"find their half by its name, and would run {_HALVES[cls.name].__name__}'s; give yours a `name`"
-                )
+        if cls.__dict__.get("name", ""):
+            register(cls)
             return
-        register(cls)
+        first = _HALVES.get(cls.name, cls)
+        changed = sorted(part for part in _OF_A_CLIENT if getattr(cls, part) is not getattr(first, part))
+        if changed:
+            raise ConfigurationError(
+                f"{cls.__module__}.{cls.__name__} changes {', '.join(changed)} of the method {cls.name!r}: clients "
+                f"find their half by its name, and would run {_HALVES[cls.name].__name__}'s; give yours a `name`"
+            )
 
 
 #: What clients read of a method's class.
 _OF_A_CLIENT = frozenset(name for name in vars(ClientHalf) if name[0] != "_" and name != "name")
-#: What a method must say for its engine; for all others, where they begin.
-_NEEDED = {
-    None: ("local",),
-    "primal steps": ("begin", "local_step"),
-    "proximal steps": ("begin", "local_step"),
-    "gradient steps": ("begin", "local_step"),
-}
+#: Engines for which a method says what a step is, besides where steps begin.
+_OWN_STEPS = ("primal steps", "proximal steps", "gradient steps")
+_PARTS = {name: getattr(ClientHalf, name) for name in ("local", "begin", "local_step", "fresh", "remember")}
 _HALVES: dict[str, type[ClientHalf]] = {}
 
 
@@ -358,32 +353,33 @@ def register(half: type[ClientHalf]) -> None:
     ConfigurationError
         If another class has this name, or the class lacks what its engine or its memory needs.
     """
-    missing = [
-        name for name in _NEEDED.get(half.engine, ("begin",)) if getattr(half, name) is vars(ClientHalf)[name].__func__
-    ]
+    who = f"{half.__module__}.{half.__name__}"
+    own = {name for name, part in _PARTS.items() if getattr(half, name) is not part}
+    needed = ["local"] if half.engine is None else ["begin", "local_step"][: 1 + (half.engine in _OWN_STEPS)]
+    missing = [name for name in needed if name not in own]
     if missing:
         raise ConfigurationError(
-            f"{half.__module__}.{half.__name__}: the engine {half.engine!r} needs "
-            f"{' and '.join(missing)} of its method; flwr_fco.algorithms.ClientHalf says what they return"
+            f"{who}: the engine {half.engine!r} needs {' and '.join(missing)} of its method; "
+            "flwr_fco.algorithms.ClientHalf says what they return"
         )
-    changed = [part for part in ("fresh", "remember") if getattr(half, part) is not vars(ClientHalf)[part].__func__]
+    changed = [name for name in ("fresh", "remember") if name in own]
     if len(changed) != (2 if half.memory else 0):
         raise ConfigurationError(
-            f"{half.__module__}.{half.__name__}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a "
-            "method whose clients remember vectors names them in `memory` and has both `fresh` and `remember`"
+            f"{who}: memory={half.memory!r} and {', '.join(changed) or 'no method'}: a method whose clients remember "
+            "vectors names them in `memory` and has both `fresh` and `remember`"
         )
     held = half.holds.values() if isinstance(half.holds, Mapping) else [None]
     if any(kind not in ("derivatives", "columns", "losses") for kind in held):
         raise ConfigurationError(
-            f"{half.__module__}.{half.__name__}: holds={half.holds!r}; expected 'derivatives', 'columns' or "
-            "'losses' of each name, and no name of an increment"
+            f"{who}: holds={half.holds!r}; expected 'derivatives', 'columns' or 'losses' of each name, and no name of "
+            "an increment"
         )
     first = _HALVES.get(half.name)
     # A cell or a file that is run again defines the same class again.
     if first is not None and (first.__module__, first.__qualname__) != (half.__module__, half.__qualname__):
         raise ConfigurationError(
-            f"{half.__module__}.{half.__name__}: a method called {half.name!r} exists already, {first.__module__}."
-            f"{first.__name__}; give yours another name"
+            f"{who}: a method called {half.name!r} exists already, {first.__module__}.{first.__name__}; give yours "
+            "another name"
         )
     _HALVES[half.name] = half
 

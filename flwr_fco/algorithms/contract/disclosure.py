@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.validation import AT_LEAST_ONE, Choice
+from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression, Poisson
 from flwr_fco.objectives._linear import LinearModel
@@ -73,9 +73,7 @@ class Disclosure(Choice):
     """  # noqa: E501
 
     min_rows: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    hessian_share: float | None = field(
-        default=None, metadata={"range": (lambda share: 0.0 <= share < math.inf, "a finite number >= 0")}
-    )
+    hessian_share: float | None = field(default=None, metadata=NON_NEGATIVE)
     min_class_rows: int | None = field(default=None, metadata=AT_LEAST_ONE)
     min_events: int | None = field(default=None, metadata=AT_LEAST_ONE)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,24 +17,6 @@ from flwr_fco.topology import TOPOLOGIES, Mixing, Topology, effective_mixing, fr
 from flwr_fco.wire.protocol import Node, Uplink
 
 Matrix = NDArray[np.float64]
-
-
-class Increments(NamedTuple):
-    """The answers of a graph's nodes, as rows.
-
-    Parameters
-    ----------
-    increments : ndarray of float64, shape (M, d)
-        Scaled to equal work; zeros for missing nodes.
-    moves : ndarray of float64, shape (M, d)
-        Increment / elapsed of each node, before scaling.
-    elapsed : ndarray of float64, shape (M,)
-        Sum of step sizes of each node.
-    """
-
-    increments: Matrix
-    moves: Matrix
-    elapsed: Vector
 
 
 class Graph:
@@ -52,16 +34,13 @@ class Graph:
     """
 
     def __init__(self, mixing: Mixing) -> None:
-        if isinstance(mixing, str):
-            if mixing not in TOPOLOGIES:
-                raise ConfigurationError(
-                    f"mixing={mixing!r}; expected one of {', '.join(map(repr, TOPOLOGIES))}, a Topology of "
-                    "flwr_fco.topology, or a gossip matrix"
-                )
-            self.mixing: Topology | str = mixing
-        else:
-            rows: Any = mixing
-            self.mixing = mixing if isinstance(mixing, Topology) else from_matrix(rows)
+        if isinstance(mixing, str) and mixing not in TOPOLOGIES:
+            raise ConfigurationError(
+                f"mixing={mixing!r}; expected one of {', '.join(map(repr, TOPOLOGIES))}, a Topology of "
+                "flwr_fco.topology, or a gossip matrix"
+            )
+        given: Any = mixing
+        self.mixing: Topology | str = given if isinstance(given, Topology | str) else from_matrix(given)
         self.forget()
 
     def forget(self) -> None:
@@ -70,15 +49,14 @@ class Graph:
         self.gone: set[int] = set()
         #: Lengths of the first gradients that the nodes' answers have implied.
         self.firsts: dict[tuple[int, int], float] = {}
-        self._topology: Topology | None = None
-        self._effective: tuple[tuple[int, ...], Matrix] | None = None
+        #: The graph; None while only its name is known.
+        self.topology: Topology | None = self.mixing if isinstance(self.mixing, Topology) else None
 
     # --- positions ------------------------------------------------------------------------------------------------
 
-    @property
-    def topology(self) -> Topology | None:
-        """The graph; None while only its name is known."""
-        return self._topology if isinstance(self.mixing, str) else self.mixing
+    def of_size(self, num_nodes: int) -> Topology:
+        """Return the graph, if only its name is known that of so many nodes."""
+        return self.topology or TOPOLOGIES[str(self.mixing)](num_nodes)
 
     def theorem_time(self, num_nodes: int, factor: int) -> float:
         """Return tau of Liang, Peng, Zhang's theorems; see :meth:`flwr_fco.topology.Topology.theorem_time`.
@@ -90,10 +68,7 @@ class Graph:
         factor : int
             4 without trackers, 8 with them.
         """
-        topology = self.topology
-        if topology is None:
-            topology = TOPOLOGIES[str(self.mixing)](num_nodes)
-        return topology.theorem_time(factor)
+        return self.of_size(num_nodes).theorem_time(factor)
 
     @property
     def num_rows(self) -> int:
@@ -102,9 +77,7 @@ class Graph:
 
     def nodes_needed(self, minimum: int) -> int:
         """Return the number of nodes that must be connected: before round 1, one for each row."""
-        if isinstance(self.mixing, Topology) and not self.rows:
-            return max(minimum, self.mixing.num_nodes)
-        return minimum
+        return minimum if isinstance(self.mixing, str) or self.rows else max(minimum, self.mixing.num_nodes)
 
     def notice(self, connected: Sequence[Node]) -> list[int]:
         """Assign rows to nodes before round 1; return the rows of nodes that have left since the last round.
@@ -126,7 +99,7 @@ class Graph:
                     "SuperNodes as the graph has nodes, or name a topology (mixing='ring')"
                 )
             if self.topology is None:
-                self._topology = TOPOLOGIES[str(self.mixing)](len(connected))
+                self.topology = self.of_size(len(connected))
                 log(INFO, "The graph: %s", self.topology)
             self.rows = {node.key: row for row, node in enumerate(connected)}
         present = {self.rows[node.key] for node in connected if node.key in self.rows}
@@ -164,13 +137,9 @@ class Graph:
             trackers[row] = 0.0
         return trackers
 
-    def staying(self, num_nodes: int) -> list[int]:
-        """Return the rows of the nodes that have not left."""
-        return [row for row in range(num_nodes) if row not in self.gone]
-
     def here(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the rows of the nodes that have not left; without a copy if none has."""
-        return rows[self.staying(rows.shape[0])] if self.gone else rows
+        return rows[[row for row in range(len(rows)) if row not in self.gone]] if self.gone else rows
 
     # --- a round ----------------------------------------------------------------------------------------------
 
@@ -180,19 +149,16 @@ class Graph:
         A missing node keeps its state, and its neighbours keep the weight that they give it: the matrix is symmetric
         and doubly stochastic again.
         """
-        if self.topology is None:
-            self._topology = TOPOLOGIES[str(self.mixing)](len(uplinks))
-        assert self.topology is not None
+        topology = self.topology = self.of_size(len(uplinks))
         rows = [i if u.node is None else self.rows.get(u.node.key, i) for i, u in enumerate(uplinks)]
-        missing = tuple(sorted(set(range(self.topology.num_nodes)) - set(rows)))
-        if self._effective is None or self._effective[0] != missing:
-            self._effective = (missing, effective_mixing(self.topology.mixing, missing))
-        return rows, self._effective[1]
+        return rows, effective_mixing(topology.mixing, set(range(topology.num_nodes)) - set(rows))
 
     def increments(
         self, uplinks: Sequence[Uplink], rows: Sequence[int], *, normalize: bool, moves: bool = False
-    ) -> Increments:
-        """Return the nodes' answers as rows.
+    ) -> tuple[Matrix, Matrix, Vector]:
+        """Return the nodes' increments as rows, scaled to equal work, increment / elapsed before scaling, and elapsed.
+
+        Missing nodes have zeros.
 
         Parameters
         ----------
@@ -220,7 +186,7 @@ class Graph:
         if normalize and not equal:
             increments *= mean / times
             elapsed[list(rows)] = mean
-        return Increments(increments, moved, elapsed)
+        return increments, moved, elapsed
 
     # --- saving and description --------------------------------------------------------------------------------
 
@@ -244,7 +210,7 @@ class Graph:
         self.firsts = dict(zip(self.rows, firsts.tolist(), strict=True))
         self.gone = {int(row) for row in gone}
         if isinstance(self.mixing, str) and self.rows:
-            self._topology = TOPOLOGIES[self.mixing](len(self.rows))
+            self.topology = TOPOLOGIES[self.mixing](len(self.rows))
 
     def __str__(self) -> str:
         return str(self.topology or f"{self.mixing}, of the nodes that are there before round 1")

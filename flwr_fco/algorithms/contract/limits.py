@@ -7,7 +7,9 @@ method with another limit defines its own subclass of :class:`Limit`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Protocol
 
 from flwr_fco.core.layout import Vector
@@ -112,11 +114,17 @@ def _require_gap(where: str, gap: float) -> None:
 
 def _require_shrinking(what: str, before: tuple[float, str], after: tuple[float, str], times: int) -> None:
     """Raise AssertionError unless what is measured, each with where, shrinks so many times."""
-    _require(
-        before[0] >= times * after[0],
-        f"{what} is {before[0]:.2e} {before[1]} and {after[0]:.2e} {after[1]}; expected it to shrink at least {times} "
-        "times",
-    )
+    pair = f"{before[0]:.2e} {before[1]} and {after[0]:.2e} {after[1]}"
+    _require(before[0] >= times * after[0], f"{what} is {pair}; expected it to shrink at least {times} times")
+
+
+def _require_bias(
+    what: str, run: Run, measure: Callable[[Vector], float], runs: Any, times: int, steps: int = 1, **options: Any
+) -> None:
+    """Raise AssertionError unless what is measured shrinks so many times from one (rounds, rate) to the other."""
+    work = Steps(steps, batch_size=None)
+    coarse, fine = (measure(run(rounds, client_lr=rate, work=work, **options)) for rounds, rate in runs)
+    _require_shrinking(what, (coarse, f"at rate {runs[0][1]:g}"), (fine, f"at {runs[1][1]:g}"), times)
 
 
 @dataclass(frozen=True)
@@ -159,9 +167,8 @@ class Biased(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless one local step is exact and the bias of five shrinks with the rate."""
         _require_gap("with 1 local step", problem.gap(run(200, client_lr=0.3, work=Steps(1, batch_size=None))))
-        coarse = problem.error(run(200, client_lr=0.05, work=Steps(5, batch_size=None)))
-        fine = problem.error(run(500, client_lr=0.005, work=Steps(5, batch_size=None)))
-        _require_shrinking("with 5 local steps the error", (coarse, "at rate 0.05"), (fine, "at 0.005"), 5)
+        runs = (200, 0.05), (500, 0.005)
+        _require_bias("with 5 local steps the error", run, problem.error, runs, 5, steps=5)
 
 
 @dataclass(frozen=True)
@@ -177,15 +184,12 @@ class ExtrapolationBias(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless equal clients are exact and the bias of unequal ones shrinks with the rate."""
         for steps in (1, 3):
-            gap = problem.gap(
-                run(150, equal=True, client_lr=0.3 / steps, work=Steps(steps, batch_size=None)), equal=True
-            )
+            work = Steps(steps, batch_size=None)
+            gap = problem.gap(run(150, equal=True, client_lr=0.3 / steps, work=work), equal=True)
             _require_gap(f"with {steps} local steps and equal clients", gap)
         for steps in (1, 5):
-            coarse = problem.error(run(200, client_lr=0.25 / steps, work=Steps(steps, batch_size=None)))
-            fine = problem.error(run(500, client_lr=0.025 / steps, work=Steps(steps, batch_size=None)))
-            what = f"with {steps} local steps the error"
-            _require_shrinking(what, (coarse, "at a rate"), (fine, "at a tenth of it"), 5)
+            runs = (200, 0.25 / steps), (500, 0.025 / steps)
+            _require_bias(f"with {steps} local steps the error", run, problem.error, runs, 5, steps)
 
 
 @dataclass(frozen=True)
@@ -199,8 +203,8 @@ class Vanishing(Limit):
         """Raise AssertionError unless the error shrinks with the rounds, for one and for three local steps."""
         for steps in (1, 3):
             early, late = (problem.error(run(rounds, work=Steps(steps, batch_size=None))) for rounds in (30, 300))
-            what = f"with {steps} local steps the error"
-            _require_shrinking(what, (early, "after 30 rounds"), (late, "after 300"), 3)
+            pair = (early, "after 30 rounds"), (late, "after 300")
+            _require_shrinking(f"with {steps} local steps the error", *pair, 3)
 
 
 @dataclass(frozen=True)
@@ -268,12 +272,8 @@ class NearDoubledStrength(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless equal clients approach the solution for twice the strength with the rate."""
-        coarse, fine = (
-            problem.gap(run(rounds, equal=True, client_lr=rate, work=Steps(1, batch_size=None)), equal=True, factor=2.0)
-            for rounds, rate in ((100, 0.3), (500, 0.03))
-        )
-        what = "the certified gap of the problem with twice the strength"
-        _require_shrinking(what, (coarse, "at rate 0.3"), (fine, "at 0.03"), 5)
+        what, measure = "the certified gap of the problem with twice the strength", partial(problem.gap, equal=True)
+        _require_bias(what, run, partial(measure, factor=2.0), ((100, 0.3), (500, 0.03)), 5, equal=True)
 
 
 @dataclass(frozen=True)
@@ -291,9 +291,7 @@ class Subgradient(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless the error shrinks with the rate."""
-        coarse = problem.error(run(400, client_lr=0.1, work=Steps(1, batch_size=None)))
-        fine = problem.error(run(1000, client_lr=0.01, work=Steps(1, batch_size=None)))
-        _require_shrinking("the error", (coarse, "at rate 0.1"), (fine, "at 0.01"), 3)
+        _require_bias("the error", run, problem.error, ((400, 0.1), (1000, 0.01)), 3)
 
 
 @dataclass(frozen=True)

@@ -35,26 +35,6 @@ _BLOCK = 4096
 _STEPS, _TOLERANCE = 100, 1e-10
 
 
-def robust_mean(rule: str, rows: Sequence[Vector], weights: Sequence[float], *, trim: float) -> Vector:
-    """Return a centre of the rows.
-
-    Parameters
-    ----------
-    rule : {"trimmed", "median", "geometric-median"}
-        Which centre.
-    rows : sequence of ndarray of float64, shape (d,)
-        One for each client.
-    weights : sequence of float
-        Sum to 1.
-    trim : float
-        For the trimmed mean.
-    """
-    matrix, shares = np.array(rows), np.array(weights)
-    if rule == "trimmed":
-        return trimmed_mean(matrix, shares, trim)
-    return median(matrix, shares) if rule == "median" else geometric_median(matrix, shares)
-
-
 def trimmed_mean(rows: Matrix, weights: Vector, trim: float) -> Vector:
     """Return the mean of each coordinate, without the fraction `trim` of the weight at each end.
 
@@ -149,79 +129,6 @@ def _by_coordinate(rows: Matrix, weights: Vector, part: Callable[[Matrix, Matrix
     return result
 
 
-def mean_increment(
-    uplinks: Sequence[Uplink],
-    *,
-    normalize: bool,
-    name: str = "increment",
-    aggregation: str = "mean",
-    trim: float = 0.0,
-) -> tuple[Vector, float]:
-    """Return the weighted mean of the clients' increments and of their elapsed times, or another centre of both.
-
-    Parameters
-    ----------
-    uplinks : sequence of Uplink
-        With weights p_m that sum to 1.
-    normalize : bool
-        Multiply each increment and its elapsed time by mean(elapsed) / elapsed_m first, so that all clients have done
-        the same work (the idea of FedNova). With equal work the result is bit-identical.
-    name : str, default "increment"
-        Name of the vector.
-    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
-        Centre to use instead of the means.
-    trim : float, default 0.0
-        For ``"trimmed"``.
-
-    Returns
-    -------
-    mean : ndarray of float64
-    elapsed : float
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> short = Uplink({"increment": np.array([1.0])}, elapsed=1.0, steps=1, weight=0.5)
-    >>> long = Uplink({"increment": np.array([3.0])}, elapsed=3.0, steps=3, weight=0.5)
-    >>> mean_increment([short, long], normalize=True)
-    (array([2.]), 2.0)
-    """
-    if aggregation != "mean":
-        first = uplinks[0].step_sizes
-        equal = all(uplink.elapsed == first for uplink in uplinks)
-        elapsed = first
-        weights = [uplink.weight for uplink in uplinks]
-        if not equal:
-            times = [np.array([uplink.step_sizes]) for uplink in uplinks]
-            elapsed = float(robust_mean(aggregation, times, weights, trim=trim)[0])
-        factors = [1.0 if equal or not normalize else elapsed / uplink.step_sizes for uplink in uplinks]
-        rows = [
-            np.multiply(dense(uplink.vectors[name]), factor, dtype=np.float64)
-            for uplink, factor in zip(uplinks, factors, strict=True)
-        ]
-        return robust_mean(aggregation, rows, weights, trim=trim), elapsed
-    factors, elapsed = factors_of(uplinks, normalize=normalize)
-    vectors = [uplink.vectors[name] for uplink in uplinks]
-    return weighted_sum(zip(factors, vectors, strict=True), vectors[0].shape), elapsed
-
-
-def factors_of(uplinks: Sequence[Uplink], *, normalize: bool) -> tuple[list[float], float]:
-    """Return the factors of the clients' increments in the mean, and the mean of the elapsed times.
-
-    Parameters
-    ----------
-    uplinks : sequence of Uplink
-        Those of the round, with weights.
-    normalize : bool
-        As for :func:`mean_increment`.
-    """
-    first = uplinks[0].step_sizes
-    equal = all(uplink.elapsed == first for uplink in uplinks)
-    elapsed = first if equal else math.fsum(uplink.weight * uplink.step_sizes for uplink in uplinks)
-    scale = not (equal or not normalize)
-    return [uplink.weight * (elapsed / uplink.step_sizes) if scale else uplink.weight for uplink in uplinks], elapsed
-
-
 class Direction(Protocol):
     """The direction of the server's step: a :class:`Mean`, or a part that modifies one."""
 
@@ -233,16 +140,24 @@ class Direction(Protocol):
 
 
 class Mean(NamedTuple):
-    """The direction of the server's step: the mean of the increments, or another centre.
+    """The direction of the server's step: the mean of the increments and of the elapsed times, or another centre.
 
     Parameters
     ----------
     normalize : bool, default True
-        Whether all clients are scaled to the same work; see :func:`mean_increment`.
+        Multiply each increment and its elapsed time by mean(elapsed) / elapsed_m first, so that all clients have done
+        the same work (the idea of FedNova). With equal work the result is bit-identical.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
         Which centre.
     trim : float, default 0.2
         For ``"trimmed"``.
+
+    Examples
+    --------
+    >>> short = Uplink({"increment": np.array([1.0])}, elapsed=1.0, steps=1, weight=0.5)
+    >>> long = Uplink({"increment": np.array([3.0])}, elapsed=3.0, steps=3, weight=0.5)
+    >>> Mean()([short, long])
+    (array([2.]), 2.0)
     """
 
     normalize: bool = True
@@ -264,20 +179,48 @@ class Mean(NamedTuple):
         >>> Mean(aggregation="median").of([np.array([1.0]), np.array([2.0]), np.array([-1e9])], [0.3, 0.4, 0.3])
         array([1.])
         """
-        if self.aggregation != "mean":
-            return robust_mean(self.aggregation, rows, weights, trim=self.trim)
-        mean: Vector = weighted_sum(zip(weights, rows, strict=True), rows[0].shape)
-        return mean
+        if self.aggregation == "mean":
+            return np.asarray(weighted_sum(zip(weights, rows, strict=True), rows[0].shape))
+        matrix, shares = np.array(rows), np.array(weights)
+        if self.aggregation == "trimmed":
+            return trimmed_mean(matrix, shares, self.trim)
+        return median(matrix, shares) if self.aggregation == "median" else geometric_median(matrix, shares)
 
-    def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
-        """Return the centre of the increments and the mean of the elapsed times.
+    def factors(self, uplinks: Sequence[Uplink]) -> tuple[list[float], float]:
+        """Return what the clients' increments are multiplied by, and the centre of the elapsed times.
 
         Parameters
         ----------
         uplinks : sequence of Uplink
             Those of the round, with weights.
         """
-        return mean_increment(uplinks, normalize=self.normalize, aggregation=self.aggregation, trim=self.trim)
+        first, each = uplinks[0].step_sizes, [1.0] * len(uplinks)
+        if all(uplink.elapsed == first for uplink in uplinks):
+            return each, first
+        times, weights = [uplink.step_sizes for uplink in uplinks], [uplink.weight for uplink in uplinks]
+        if self.aggregation == "mean":
+            elapsed = math.fsum(weight * own for weight, own in zip(weights, times, strict=True))
+        else:
+            elapsed = float(self.of([np.array([own]) for own in times], weights)[0])
+        return [elapsed / own for own in times] if self.normalize else each, elapsed
+
+    def __call__(self, uplinks: Sequence[Uplink], name: str = "increment") -> tuple[Vector, float]:
+        """Return the centre of the increments and of the elapsed times.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+            Those of the round, with weights.
+        name : str, default "increment"
+            Name of the vector.
+        """
+        (factors, elapsed), vectors = self.factors(uplinks), [uplink.vectors[name] for uplink in uplinks]
+        pairs, weights = zip(factors, vectors, strict=True), [uplink.weight for uplink in uplinks]
+        if self.aggregation == "mean":
+            parts = [(weight * factor, vector) for weight, (factor, vector) in zip(weights, pairs, strict=True)]
+            return weighted_sum(parts, vectors[0].shape), elapsed
+        rows = [np.multiply(dense(vector), factor, dtype=np.float64) for factor, vector in pairs]
+        return self.of(rows, weights), elapsed
 
     def mean(self, uplinks: Sequence[Uplink], name: str = "increment", *, normalize: bool = False) -> Vector:
         """Return the plain weighted mean of a vector that clients send.
@@ -291,7 +234,7 @@ class Mean(NamedTuple):
         normalize : bool, default False
             Whether all clients are scaled to the same work, if the strategy does that.
         """
-        return mean_increment(uplinks, normalize=normalize and self.normalize, name=name)[0]
+        return Mean(normalize and self.normalize)(uplinks, name)[0]
 
 
 class Replies(Sequence[Uplink]):
@@ -329,7 +272,8 @@ class Replies(Sequence[Uplink]):
         message: Callable[[], Downlink] | None = None,
     ) -> None:
         self._uplinks, self._centre, self._memories = uplinks, Mean() if centre is None else centre, memories
-        self._half, self._whole = half, message
+        self._half = half
+        self._whole: Any = message
 
     def __len__(self) -> int:
         """Return the number of replies."""
@@ -359,10 +303,9 @@ class Replies(Sequence[Uplink]):
         if self._half is not None and self._half.common is not None and any(apart):
             # Clients with sparse features leave the effect of the common vector out.
             assert isinstance(self._centre, Mean)
-            factors, _ = factors_of(self._uplinks, normalize=self._centre.normalize)
-            parts = zip(factors, self._uplinks, apart, strict=True)
-            times = sum(factor * uplink.step_sizes for factor, uplink, without in parts if without)
-            mean -= times * self._message().vectors[self._half.common]
+            parts = zip(self._centre.factors(self._uplinks)[0], self._uplinks, apart, strict=True)
+            times = sum(uplink.weight * factor * uplink.step_sizes for factor, uplink, without in parts if without)
+            mean -= times * self._whole().vectors[self._half.common]
         return mean, elapsed
 
     def plain_mean(self, name: str, *, normalize: bool = False) -> Vector:
@@ -388,8 +331,7 @@ class Replies(Sequence[Uplink]):
             By what the weights are divided.
         """
         pairs = [(self._weight(uplink) / over, uplink.vectors[name]) for uplink in self._uplinks]
-        total: Vector = weighted_sum(pairs, pairs[0][1].shape)
-        return total
+        return np.asarray(weighted_sum(pairs, pairs[0][1].shape))
 
     def changes(self, onto: Vector) -> None:
         """Add, in the order of the clients, their weights times the method's ``change`` of what each of them remembers.
@@ -399,8 +341,8 @@ class Replies(Sequence[Uplink]):
         onto : ndarray of float64, shape (d,)
             Changed in place.
         """
-        half, message = self._half, self._message()
-        assert half is not None
+        assert self._half is not None
+        half, message = self._half, self._whole()
         for uplink in self._uplinks:
             sent = {name: vector.astype(np.float64, copy=False) for name, vector in uplink.vectors.items()}
             some = sent["increment"]
@@ -421,12 +363,14 @@ class Replies(Sequence[Uplink]):
     @property
     def population(self) -> float:
         """Sum of the weights of all current clients, those without a reply too; of methods with memories."""
-        return self._record().population(self._uplinks)
+        assert self._memories is not None
+        return self._memories.population(self._uplinks)
 
     @property
     def everybody(self) -> bool:
         """Whether all current clients have answered; of methods with memories."""
-        return self._record().everybody(self._uplinks)
+        assert self._memories is not None
+        return self._memories.everybody(self._uplinks)
 
     @property
     def comparable(self) -> bool:
@@ -436,14 +380,6 @@ class Replies(Sequence[Uplink]):
 
     def _weight(self, uplink: Uplink) -> float:
         return uplink.weight if self._memories is None else self._memories.weight_of(uplink)
-
-    def _record(self) -> Memories:
-        assert self._memories is not None
-        return self._memories
-
-    def _message(self) -> Downlink:
-        assert self._whole is not None
-        return self._whole()
 
 
 def _whole(uplink: Uplink) -> Uplink:

@@ -13,23 +13,6 @@
 ========================  ============================================================
 """
 
-from flwr_fco.algorithms.newton.gradient_steps import (
-    AcceleratedGradient,
-    AcceleratedState,
-    QuasiNewton,
-    QuasiNewtonState,
-)
-from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton
-from flwr_fco.algorithms.newton.path import NewtonPath, PathState, newton_method
-
-__all__ = [
-    "AcceleratedGradient",
-    "AcceleratedState",
-    "NewtonPath",
-    "NewtonState",
-    "PathState",
-    "ProximalNewton",
-    "QuasiNewton",
-    "QuasiNewtonState",
-    "newton_method",
-]
+from flwr_fco.algorithms.newton.method import ProximalNewton as ProximalNewton
+from flwr_fco.algorithms.newton.path import NewtonPath as NewtonPath
+from flwr_fco.algorithms.newton.path import newton_method as newton_method

@@ -36,30 +36,19 @@ the slope: the objective is convex, so that s'z is never negative.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Option, Problem, Replies, To, Uplink, Vector
+from flwr_fco.algorithms.contract import Client, Downlink, Memory, Moved, Problem, Replies, To, Uplink, Vector
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
-from flwr_fco.algorithms.newton.exchange import (
-    UNKNOWN,
-    CertifiedMethod,
-    beginning,
-    begun_anew,
-    checked,
-    first_shapes,
-    handed_out,
-    heard,
-    progress,
-    residual_of,
-)
-from flwr_fco.algorithms.newton.terms import TERMS, terms_at
+from flwr_fco.algorithms.newton import exchange
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, progress
+from flwr_fco.algorithms.newton.terms import terms_at
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.objectives.base import Objective, probed_curvature
+from flwr_fco.objectives.base import probed_curvature
 
 #: By what L falls in an exchange, at most.
 _FALL = 0.9
@@ -145,8 +134,7 @@ class AcceleratedGradient(CertifiedMethod):
     2009); O'Donoghue, Candes: Adaptive restart for accelerated gradient schemes (Found. Comput. Math. 2015).
     """
 
-    name: ClassVar[str] = "accelerated_gradient"
-    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes Euclidean steps, whose length it finds"}
+    name, refuses = "accelerated_gradient", {"mirror_map": "takes Euclidean steps, whose length it finds"}
 
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
@@ -156,48 +144,43 @@ class AcceleratedGradient(CertifiedMethod):
         first = bool(downlink.numbers["first"])
         sent = terms_at(objective, w, gradient, first)
         if first or downlink.numbers.get("smoothness"):
-            sent["smoothness"] = np.array([_smoothness(objective, w)])
+            try:
+                smoothness = objective.lipschitz()
+            except ConfigurationError:
+                smoothness = probed_curvature(objective, w)
+            sent["smoothness"] = np.array([smoothness])
         return sent, Moved(gradient, None, 1)
 
-    def init(self, problem: Problem, primal: Vector) -> AcceleratedState:
+    def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
         nothing = np.zeros(primal.size)
-        start, facts, references = beginning(problem, primal)
+        start, facts, references = exchange.beginning(problem, primal)
         return AcceleratedState(start, start, start, start, nothing, nothing, nothing, facts, references, np.zeros(0))
 
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return nothing that clients must know."""
-        return {}
-
-    def downlink(self, problem: Problem, state: AcceleratedState, to: To | None) -> Downlink:
+    def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the point of the exchange."""
         numbers = {"first": float(state.population < 0.0)}
         # A Newton method that goes on by these steps knows all but L.
         numbers |= {"smoothness": 1.0} if state.largest < 0.0 else {}
         return Downlink(problem.plan, {"primal": state.trial}, numbers=numbers)
 
-    def shapes(self, problem: Problem, state: AcceleratedState) -> dict[str, tuple[int, ...]]:
+    def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient and terms; of the first round also of what never changes."""
-        d = state.trial.size
-        shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "terms": (len(TERMS),)}
-        if state.population < 0.0:
-            shapes |= {"smoothness": (1,), **first_shapes(state)}
-        elif state.largest < 0.0:
-            shapes |= {"smoothness": (1,)}
-        return shapes
+        asked = state.population < 0.0 or state.largest < 0.0
+        return super().shapes(problem, state) | ({"smoothness": (1,)} if asked else {})
 
-    def check(self, problem: Problem, state: AcceleratedState, uplink: Uplink) -> None:
+    def check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
         """Check what a client says by its meaning."""
-        vectors = checked(state, uplink, self.tolerance)
+        vectors = exchange.checked(state, uplink, self.tolerance)
         if "smoothness" in vectors and not vectors["smoothness"][0] >= 0.0:
             raise ProtocolError(f"its smoothness is {vectors['smoothness'][0]:.3g}; expected a number >= 0")
 
-    def aggregate(self, problem: Problem, state: AcceleratedState, replies: Replies) -> AcceleratedState:
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a proximal gradient step from the point of the exchange."""
         psi, y, first = problem.psi, state.trial, state.population < 0.0
-        told = heard(state, psi, replies, self.tolerance)
+        told = exchange.heard(state, psi, replies, self.tolerance)
         if told is None:
-            return begun_anew(state, previous=state.point, momentum=1.0, since=0.0)
+            return exchange.begun_anew(state, previous=state.point, momentum=1.0, since=0.0)
         state, known, objective, lower = told
         begins = first or state.largest < 0.0
         if begins:
@@ -206,13 +189,17 @@ class AcceleratedGradient(CertifiedMethod):
         # Of points that differ by rounding the last one: its gradient is the smallest.
         better = first or objective <= state.objective + _EPSILON * (1.0 + abs(objective))
         if better:
-            residual = residual_of(psi, y, known.gradient)
+            residual = exchange.residual_of(psi, y, known.gradient)
             state = state._replace(point=y, objective=objective, residual=residual)
-        smoothness = state.smoothness if begins else _followed(state, y, known.gradient)
+        smoothness, move = state.smoothness, float(np.linalg.norm(y - state.asked))
+        if not begins:
+            # The curvature between the last two points, or a little less than before.
+            seen = float(np.linalg.norm(known.gradient - state.gradient)) / move if move > 0.0 else 0.0
+            smoothness = max(seen, _FALL * smoothness)
         state = state._replace(lower=lower, smoothness=smoothness, since=0.0 if better else state.since + 1.0)
         return _stepped(problem, state, y, known.gradient)
 
-    def metrics(self, problem: Problem, state: AcceleratedState) -> dict[str, float | int]:
+    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
         """Return the objective, and the duality gap or else the residual."""
         return {**progress(state), "smoothness": state.smoothness}
 
@@ -228,22 +215,7 @@ def mean_smoothness(replies: Replies) -> float:
     return math.fsum(weight * min(claim, most) for claim, weight in claims)
 
 
-def _smoothness(objective: Objective, w: Vector) -> float:
-    """Return the gradient's Lipschitz constant; of a loss without one its curvature at the point."""
-    try:
-        return objective.lipschitz()
-    except ConfigurationError:
-        return probed_curvature(objective, w)
-
-
-def _followed(state: AcceleratedState, y: Vector, gradient: Vector) -> float:
-    """Return L after an exchange: the curvature between the last two points, or a little less than before."""
-    move = float(np.linalg.norm(y - state.asked))
-    seen = float(np.linalg.norm(gradient - state.gradient)) / move if move > 0.0 else 0.0
-    return max(seen, _FALL * state.smoothness)
-
-
-def _stepped(problem: Problem, state: AcceleratedState, y: Vector, gradient: Vector) -> AcceleratedState:
+def _stepped(problem: Problem, state: Any, y: Vector, gradient: Vector) -> Any:
     """Return the state after a proximal step from y, with the next point ahead of it."""
     psi, step = problem.psi, 1.0 / state.smoothness if state.smoothness > 0.0 else 1.0
     state = state._replace(asked=y, gradient=gradient, round=state.round + 1)
@@ -255,10 +227,9 @@ def _stepped(problem: Problem, state: AcceleratedState, y: Vector, gradient: Vec
     t = 1.0 if turns else state.momentum
     following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * t * t))
     ahead = x + (t - 1.0) / following * (x - state.previous)
-    trial = handed_out(problem.layout, ahead if math.isfinite(psi.value(ahead)) else psi.prox(ahead, 0.0))
-    return state._replace(
-        trial=trial, previous=x, momentum=following, stalled=float(np.array_equal(trial, y) and t == 1.0)
-    )
+    trial = exchange.handed_out(problem.layout, ahead if math.isfinite(psi.value(ahead)) else psi.prox(ahead, 0.0))
+    stalled = float(np.array_equal(trial, y) and t == 1.0)
+    return state._replace(trial=trial, previous=x, momentum=following, stalled=stalled)
 
 
 class QuasiNewtonState(NamedTuple):
@@ -337,26 +308,21 @@ class QuasiNewton(AcceleratedGradient):
     Liu, Nocedal: On the limited memory BFGS method for large scale optimization (Math. Programming 1989).
     """
 
-    name: ClassVar[str] = "quasi_newton"
-    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in a metric that it finds"}
+    name, refuses = "quasi_newton", {"mirror_map": "takes steps in a metric that it finds"}
 
-    def init(self, problem: Problem, primal: Vector) -> QuasiNewtonState:  # type: ignore[override]
+    def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
-        nothing, pairs = np.zeros(primal.size), np.zeros((_PAIRS, primal.size))
-        start, facts, references = beginning(problem, primal)
-        return QuasiNewtonState(
-            start, start, nothing, nothing, pairs, pairs, nothing, nothing, facts, references, np.zeros(0)
-        )
+        zero, pairs = np.zeros(primal.size), np.zeros((_PAIRS, primal.size))
+        start, facts, references = exchange.beginning(problem, primal)
+        return QuasiNewtonState(start, start, zero, zero, pairs, pairs, zero, zero, facts, references, np.zeros(0))
 
-    def aggregate(  # type: ignore[override]
-        self, problem: Problem, state: QuasiNewtonState, replies: Replies
-    ) -> QuasiNewtonState:
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a step, or half of the last one."""
         psi, y, first = problem.psi, state.trial, state.population < 0.0
-        told = heard(state, psi, replies, self.tolerance)
+        told = exchange.heard(state, psi, replies, self.tolerance)
         if told is None:
             nothing = np.zeros_like(state.moves)
-            return begun_anew(state, moves=nothing, bends=nothing, step=1.0, since=0.0)
+            return exchange.begun_anew(state, moves=nothing, bends=nothing, step=1.0, since=0.0)
         state, known, objective, lower = told
         if first:
             state = state._replace(smoothness=mean_smoothness(replies))
@@ -365,7 +331,7 @@ class QuasiNewton(AcceleratedGradient):
         gradient = known.gradient + terms.shrinkage * y
         enough = state.objective + _SUFFICIENT * state.step * float(state.gradient @ state.direction)
         accepted = first or objective <= enough + _EPSILON * (1.0 + abs(objective))
-        residual = residual_of(psi, y, known.gradient) if accepted else state.residual
+        residual = exchange.residual_of(psi, y, known.gradient) if accepted else state.residual
         # What is left to do: the gap, or without one the residual.
         left, before = (
             (objective - lower, state.objective - state.lower) if lower > -UNKNOWN else (residual, state.residual)
@@ -377,13 +343,13 @@ class QuasiNewton(AcceleratedGradient):
             state = _turned(state, y, gradient, largest, first)._replace(objective=objective, residual=residual)
         else:
             state = state._replace(step=0.5 * state.step)
-        trial = handed_out(problem.layout, state.point + state.step * state.direction)
+        trial = exchange.handed_out(problem.layout, state.point + state.step * state.direction)
         over = state.since >= _PATIENCE or np.array_equal(trial, state.point)
         return state._replace(trial=trial, stalled=float(over))
 
-    def metrics(self, problem: Problem, state: QuasiNewtonState) -> dict[str, float | int]:  # type: ignore[override]
+    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
         """Return the objective, the duality gap or else the residual, and the step size."""
-        return {**super().metrics(problem, state), "step": state.step}  # type: ignore[arg-type]
+        return {**super().metrics(problem, state), "step": state.step}
 
 
 def _turned(state: QuasiNewtonState, y: Vector, gradient: Vector, largest: float, first: bool) -> QuasiNewtonState:

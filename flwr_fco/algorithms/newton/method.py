@@ -49,31 +49,28 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import (
-    COLUMNS_LEFT,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    To,
-    Uplink,
-    Vector,
-)
-from flwr_fco.algorithms.newton import exchange, mixing
+from flwr_fco.algorithms.contract import COLUMNS_LEFT, Client, Memory, Moved, Problem, Replies, To, Vector
+from flwr_fco.algorithms.newton import exchange
 from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, progress
-from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, AcceleratedState
-from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty, minimise_model, whole_groups, working_set
-from flwr_fco.algorithms.newton.terms import TERMS, Evaluated, largest_square, terms_at
+from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient
+from flwr_fco.algorithms.newton.model import (
+    LEAST,
+    SMALL,
+    Indices,
+    Matrix,
+    Penalty,
+    minimise_model,
+    whole_groups,
+    working_set,
+)
+from flwr_fco.algorithms.newton.terms import Evaluated, largest_square, terms_at
 from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.keys import POINTS
-from flwr_fco.wire.protocol import ReceivedVectors
+from flwr_fco.wire.protocol import Downlink, Option, ReceivedVectors, Uplink
 from flwr_fco.wire.questions import CONVEX
 
 #: Fraction of the predicted decrease that a step must reach, the shortest step, and what is left of a step at least.
@@ -182,7 +179,7 @@ class NewtonState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalNewton(CertifiedMethod):
+class ProximalNewton(AcceleratedGradient):
     """Proximal Newton steps on a working set, from sums of the clients' gradients and Hessian blocks.
 
     Parameters
@@ -204,9 +201,8 @@ class ProximalNewton(CertifiedMethod):
     ('everyone', {'gradient': 'derivatives', 'block': 'columns'})
     """
 
-    name: ClassVar[str] = "proximal_newton"
+    name, refuses = "proximal_newton", {"mirror_map": "takes steps in the metric of the Hessian"}
     holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "block": "columns"}
-    refuses: ClassVar[Mapping[str, str]] = {"mirror_map": "takes steps in the metric of the Hessian"}
 
     #: Whether a block's diagonal is held against the curvature of its loss.
     bounded: ClassVar[bool] = True
@@ -223,11 +219,10 @@ class ProximalNewton(CertifiedMethod):
         if not downlink.numbers.get("hessian", 1.0):
             return AcceleratedGradient.local(client, downlink, memory)
         size = client.objective.layout.size
-        (w, on), *others = mixing.parted(_places(vectors, "primal"), size)
+        (w, on), *others = exchange.parted(_places(vectors, "primal"), size)
         if "working-set" in vectors:
-            on = mixing.parted(_places(vectors, "working-set"), size)[0][1]
-        first = bool(downlink.numbers["first"])
-        sent = answer(client.objective, w, on, first, mixing.corner_points(w, others))
+            on = exchange.parted(_places(vectors, "working-set"), size)[0][1]
+        sent = answer(client.objective, w, on, bool(downlink.numbers["first"]), exchange.corner_points(w, others))
         return sent, Moved(dense(sent["gradient"]), None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
@@ -243,13 +238,13 @@ class ProximalNewton(CertifiedMethod):
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
         on = whole_groups(mask, penalty).astype(np.float64)
         zeros = np.zeros(primal.size)
-        at, rows = map(np.zeros, mixing.mixing_sizes(problem.psi))
+        at, rows = map(np.zeros, exchange.mixing_sizes(problem.psi))
         return NewtonState(start, start, on, zeros, zeros, facts, zeros, zeros, zeros, zeros, references, at, rows)
 
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
         if not state.hessian:
-            told = self._steps.downlink(problem, _accelerated(state), to)
+            told = super().downlink(problem, state, to)
             return told._replace(numbers={**told.numbers, "hessian": 0.0})
         on = _set_of(state).astype(np.int32)
         size, values = state.trial.size, state.trial[on]
@@ -258,58 +253,49 @@ class ProximalNewton(CertifiedMethod):
             vectors = {"primal": NonZeros.of(state.trial), "working-set": NonZeros(on, np.ones(on.size), size)}
         numbers = {"first": float(state.population < 0.0)}
         if state.asking:
-            free = mixing.mixed(problem.psi)
+            free = exchange.mixed(problem.psi)
             count = state.corners.size // free.size
             places = np.add.outer(size * (1 + np.arange(count)), free).reshape(-1)
-            vectors = {
-                name: NonZeros(
-                    np.append(own.indices, places).astype(np.int32),
-                    np.append(own.values, state.corners),
-                    (1 + count) * size,
-                )
-                for name, own in vectors.items()
-            }
+            for name, own in vectors.items():
+                everywhere = np.append(own.indices, places).astype(np.int32)
+                vectors[name] = NonZeros(everywhere, np.append(own.values, state.corners), (1 + count) * size)
             numbers[POINTS] = 1.0 + count
         return Downlink(problem.plan, vectors, numbers=numbers)
 
     def shapes(self, problem: Problem, state: NewtonState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
         if not state.hessian:
-            return self._steps.shapes(problem, _accelerated(state))
-        d, k = state.trial.size, _set_of(state).size
-        shapes: dict[str, tuple[int, ...]] = {"gradient": (d,), "block": (k * (k + 1) // 2,), "terms": (len(TERMS),)}
-        if state.population < 0.0:
-            shapes |= {"square": (1,), **exchange.first_shapes(state)}
-        return shapes | mixing.corner_shapes(state)
+            return super().shapes(problem, state)
+        k, once = _set_of(state).size, {"square": (1,)} if state.population < 0.0 else {}
+        shapes = CertifiedMethod.shapes(self, problem, state) | {"block": (k * (k + 1) // 2,)}
+        return shapes | once | exchange.corner_shapes(state)
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
         if not state.hessian:
-            self._steps.check(problem, _accelerated(state), uplink)
+            super().check(problem, state, uplink)
             return
         vectors = exchange.checked(state, uplink, self.tolerance)
         if state.asking:
-            mixing.check_corners(state, problem.psi, vectors, self.tolerance)
+            exchange.check_corners(state, problem.psi, vectors, self.tolerance)
         kept_back = COLUMNS_LEFT in uplink.metrics and not vectors["block"].any()
         if not kept_back:
             square = float(vectors["square"][0]) if "square" in vectors else math.inf
             block, on, terms = unpacked(vectors["block"]), _set_of(state), vectors["terms"]
             exchange.check_block(block, on, terms, state.trial.size if self.bounded else None, square)
 
-    def aggregate(self, problem: Problem, state: NewtonState, replies: Replies) -> NewtonState:
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""
         if not state.hessian:
-            after = self._steps.aggregate(problem, _accelerated(state), replies)
-            return state._replace(**after._asdict())
+            return super().aggregate(problem, state, replies)
         state, block = _with_limits(state, replies)
-        who, first = exchange.population_of(replies), state.population < 0.0
-        if not first and who != state.population:
-            exchange.warn_of_change()
+        first, told = state.population < 0.0, exchange.opened(state, problem.psi, replies)
+        if told is None:
             return _begun_anew(state)
-        known = exchange.evaluated(problem.psi, state.trial, replies)
+        state, known = told
         if first:
-            state = exchange.with_first(state, known, replies)._replace(square=float(replies.sum("square")[0]))
-        state = mixing.with_corners(state, problem.psi, replies)
+            state = state._replace(square=float(replies.sum("square")[0]))
+        state = exchange.with_corners(state, problem.psi, replies)
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
@@ -318,35 +304,23 @@ class ProximalNewton(CertifiedMethod):
         if not first and objective > state.objective + rounding:
             # An ascent is refused, however short the step.
             return state._replace(trial=state.point, step=1.0, stalled=1.0, round=state.round + 1)
-        lower, proved = self._bounded(problem, state, known, objective)
+        lower, proved = state.lower, state.proved
+        if not known.reason and state.facts[0] >= 0.0:
+            found, slopes = known.dual(problem.psi, state)
+            zeros = known.zeros(problem.psi, objective, found, slopes, state)
+            lower, proved = max(lower, found), np.maximum(proved, zeros)
         if exchange.contradicts(objective, lower, self.tolerance):
             return _begun_anew(state)
         before = state
-        state = state._replace(
-            point=state.trial,
-            objective=objective,
-            lower=lower,
-            proved=proved,
-            residual=exchange.residual_of(problem.psi, state.trial, known.gradient),
-            step=1.0,
-            round=state.round + 1,
-        )
+        residual = exchange.residual_of(problem.psi, state.trial, known.gradient)
+        state = state._replace(point=state.trial, objective=objective, lower=lower, proved=proved, residual=residual)
+        state = state._replace(step=1.0, round=state.round + 1)
         # Near the optimum a step that no longer lowers the objective's digits still lowers the gap.
         state = state._replace(stalled=float(not first and distance(state) > _LESS * distance(before)))
         if state.stalled and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
             return state._replace(trial=state.point)
         return self._next_step(problem, state, known, block, first)
-
-    @staticmethod
-    def _bounded(problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> tuple[float, Vector]:
-        """Return the largest lower bound so far, and what is proved zero."""
-        if known.reason or state.facts[0] < 0.0:
-            return state.lower, state.proved
-        psi, columns = problem.psi, state.columns
-        lower, slopes = known.dual(psi, columns, state.targets, state.references, state.rows)
-        proved = known.zeros(psi, objective, lower, slopes, columns, state.square)
-        return max(state.lower, lower), np.maximum(state.proved, proved)
 
     def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:
         """Return the state with a trial point nearer to the best one.
@@ -368,9 +342,7 @@ class ProximalNewton(CertifiedMethod):
         state = state._replace(trial=trial, mask=mask.astype(np.float64), step=factor * state.step)
         return self._continued(problem, state._replace(stalled=float(same), round=state.round + 1))
 
-    def _next_step(
-        self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix, first: bool
-    ) -> NewtonState:
+    def _next_step(self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix, first: bool) -> Any:
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
         psi, w, on = problem.psi, state.point, _set_of(state)
         penalty = Penalty.of(psi)
@@ -389,7 +361,7 @@ class ProximalNewton(CertifiedMethod):
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
         state = state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
-        return self._continued(problem, mixing.asking(problem, state, known, gradient, block, on))
+        return self._continued(problem, exchange.asking(problem, state, known, gradient, block, on))
 
     def _continued(self, problem: Problem, state: NewtonState) -> NewtonState:
         """Return the state, or that of gradient steps where clients allow too few columns of a block."""
@@ -403,25 +375,13 @@ class ProximalNewton(CertifiedMethod):
         if _TURNS * left >= needed and state.mask.any() and not stuck:
             return state
         follows = "the run ends" if self.on_refusal == "stop" else "accelerated gradient steps go on"
-        log(
-            WARNING,
+        text = (
             "A client allows %d columns of a Hessian block, and %d coordinates of the model are needed: no block is "
-            "asked for after round %d, and %s (on_refusal=%r)",
-            left,
-            needed,
-            problem.round,
-            follows,
-            self.on_refusal,
+            "asked for after round %d, and %s (on_refusal=%r)"
         )
-        return state._replace(
-            mask=np.zeros(state.mask.size),
-            hessian=0.0,
-            previous=state.trial,
-            step=1.0,
-            largest=-1.0,
-            asking=0.0,
-            stalled=0.0,
-        )
+        log(WARNING, text, left, needed, problem.round, follows, self.on_refusal)
+        nothing: dict[str, Any] = dict.fromkeys(("hessian", "asking", "stalled"), 0.0)
+        return state._replace(mask=np.zeros(state.mask.size), previous=state.trial, step=1.0, largest=-1.0, **nothing)
 
     def _with_curvature(self, penalty: Penalty, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
         """Return the state, unless the classes are separable along coefficients that psi leaves alone.
@@ -464,7 +424,7 @@ class ProximalNewton(CertifiedMethod):
         If clients limit it, also to how many columns; if no blocks are asked for, what gradient steps say.
         """
         limit = {} if state.columns_left >= UNKNOWN else {COLUMNS_LEFT: int(state.columns_left)}
-        own = {"step": state.step} if state.hessian else self._steps.metrics(problem, _accelerated(state))
+        own = {"step": state.step} if state.hessian else super().metrics(problem, state)
         return {**progress(state), "working-set": _set_of(state).size, **own, **limit}
 
     def finished(self, problem: Problem, state: Any) -> str:
@@ -482,15 +442,8 @@ class ProximalNewton(CertifiedMethod):
             lines.append(("Hessian block", f"{state.columns_left:.0f} columns at most, as clients allow{told}"))
         return lines
 
-    @property
-    def _steps(self) -> AcceleratedGradient:
-        """The method of a run without blocks."""
-        return AcceleratedGradient(tolerance=self.tolerance)
 
-
-def answer(
-    objective: Objective, w: Vector, on: NDArray[np.int64], first: bool, corners: Sequence[Vector] = ()
-) -> dict[str, Any]:
+def answer(objective: Objective, w: Vector, on: Indices, first: bool, corners: Sequence[Vector] = ()) -> dict[str, Any]:
     """Return what a client says of its loss at a point: derivatives and terms, at first also what never changes.
 
     At further points it is loss and gradient.
@@ -498,18 +451,13 @@ def answer(
     _, gradient = objective.value_and_gradient(w)
     check_time(1, "of two passes over the data")
     sent = terms_at(objective, w, gradient, first) | {"block": objective.newton_block(w, on)}
-    sent |= {"corners": mixing.corner_answers(objective, corners)} if corners else {}
+    sent |= {"corners": exchange.corner_answers(objective, corners)} if corners else {}
     return sent | {"square": largest_square(objective)} if first else sent
 
 
 def _set_of(state: NewtonState) -> NDArray[np.int64]:
     """Return the coordinates of the working set, ascending."""
     return np.flatnonzero(state.mask)
-
-
-def _accelerated(state: NewtonState) -> AcceleratedState:
-    """Return what the gradient steps know of a state."""
-    return AcceleratedState(*(getattr(state, name) for name in AcceleratedState._fields))
 
 
 def _places(vectors: Any, name: str) -> Any:
@@ -542,19 +490,11 @@ def unpacked(triangle: Vector) -> Matrix:
     return upper + np.triu(upper, 1).T
 
 
-def _begun_anew(state: NewtonState) -> NewtonState:
+def _begun_anew(state: NewtonState) -> Any:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
-    limited = state.columns_left < UNKNOWN
-    return exchange.begun_anew(
-        state,
-        mask=np.zeros(state.mask.size) if limited else np.maximum(state.mask, state.point != 0.0),
-        proved=np.zeros(state.point.size),
-        asking=0.0,
-        tries=0.0,
-        slope=0.0,
-        step=1.0,
-        curvature=0.0,
-    )
+    mask = np.zeros(state.mask.size) if state.columns_left < UNKNOWN else np.maximum(state.mask, state.point != 0.0)
+    nothing = dict.fromkeys(("asking", "tries", "slope", "curvature"), 0.0)
+    return exchange.begun_anew(state, mask=mask, proved=np.zeros(mask.size), step=1.0, **nothing)
 
 
 def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Vector, Vector, Matrix]:
@@ -570,24 +510,23 @@ def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Ve
         shares = known.shares(targets)
         x[size - outputs :] = np.log(shares) - np.log(shares).mean()
         return x, np.resize(shares, size) * state.columns - targets, np.zeros((0, 0))
+    if known.link in CONVEX and known.link != "poisson":
+        return x, known.gradient.copy(), block
+    factor, bend = 1.0, 1.0
     if known.link == "logistic":
-        share = float(known.shares(targets)[0])
-        x[-1], bend = math.log(share / (1.0 - share)), 4.0 * share * (1.0 - share)
-        ridge = (1.0 - bend) * known.facts["l2"] * (on < size - 1)
-        return x, share * state.columns - targets, bend * block + np.diag(ridge)
-    if known.link == "poisson":
-        ratio = float(targets[-1] / state.columns[-1])
-        if not ratio > _NO_EVENTS:
+        level = float(known.shares(targets)[0])
+        x[-1], bend = math.log(level / (1.0 - level)), 4.0 * level * (1.0 - level)
+    elif known.link == "poisson":
+        level = bend = float(targets[-1] / state.columns[-1])
+        if not level > _NO_EVENTS:
             raise ConfigurationError(
-                f"the clients have {max(0.0, ratio):.1g} times the events that the offsets alone expect, exp(offset): "
+                f"the clients have {max(0.0, level):.1g} times the events that the offsets alone expect, exp(offset): "
                 "none, or too few beside rounding. Without any, and without a regularized intercept "
                 "(arrays=Arrays(apply_to=...)), the loss has no minimum. Otherwise subtract a constant from all "
                 "offsets, which the intercept takes up"
             )
-        x[-1] = math.log(ratio)
-        ridge = (1.0 - ratio) * known.facts["l2"] * (on < size - 1)
-        return x, ratio * state.columns - targets, ratio * block + np.diag(ridge)
-    if known.link in CONVEX:
-        return x, known.gradient.copy(), block
-    x[-1] = targets[-1]
-    return x, known.facts["factor"] * (targets[-1] * state.columns - targets), block
+        x[-1] = math.log(level)
+    else:
+        x[-1], level, factor = targets[-1], targets[-1], known.facts["factor"]
+    ridge = (1.0 - bend) * known.facts["l2"] * (on < size - 1)
+    return x, factor * (level * state.columns - targets), bend * block + np.diag(ridge)

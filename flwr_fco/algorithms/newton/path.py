@@ -27,28 +27,15 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import (
-    COLUMNS_LEFT,
-    Algorithm,
-    Client,
-    Downlink,
-    Memory,
-    Moved,
-    Option,
-    Problem,
-    Replies,
-    To,
-    Uplink,
-    Vector,
-)
+from flwr_fco.algorithms.contract import COLUMNS_LEFT, Algorithm, Client, Memory, Moved, Problem, Replies, To, Vector
 from flwr_fco.algorithms.contract.choices import Strengths
+from flwr_fco.algorithms.newton import exchange
 from flwr_fco.algorithms.newton.dealing import check_what_leaves, chosen, errors_of, folds_of, halves_of
-from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, finished, population_of, progress
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, corner_points, distance, finished, progress
 from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, QuasiNewton
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
-from flwr_fco.algorithms.newton.mixing import corner_points, mixed, parted
-from flwr_fco.algorithms.newton.model import LEAST, SMALL, Penalty
-from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, reference_size
+from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty
+from flwr_fco.algorithms.newton.terms import TERMS
 from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense
@@ -57,10 +44,8 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L2Squared
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.wire.keys import FOLDS, HALVES, POINTS
-from flwr_fco.wire.protocol import ReceivedVectors
+from flwr_fco.wire.protocol import Downlink, Option, ReceivedVectors, Uplink
 from flwr_fco.wire.questions import CONVEX, LINKS
-
-Matrix = NDArray[np.float64]
 
 #: A strength at which all that psi acts on is 0, and more than a loss can be.
 _HUGE = 1e100
@@ -128,8 +113,9 @@ class PathState(NamedTuple):
     round: int = 0
 
 
-#: What an exchange writes into.
-_WRITTEN = tuple(name for name in PathState._fields if name not in ("strengths", "held_out", "stage", "round"))
+#: What the problems of a fold share, and what an exchange writes into.
+_OF_A_FOLD = ("columns", "targets", "facts", "references", "corners", "rows")
+_WRITTEN = ("status", "points", "trials", "masks", "numbers", *_OF_A_FOLD, "populations")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +130,7 @@ class NewtonPath(CertifiedMethod):
         The path.
     """
 
-    name: ClassVar[str] = "newton_path"
-    refuses: ClassVar[Mapping[str, str]] = ProximalNewton.refuses
+    name, refuses = "newton_path", ProximalNewton.refuses
     holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "held_out": "losses"}
 
     #: What follows when all problems with folds are solved.
@@ -166,20 +151,18 @@ class NewtonPath(CertifiedMethod):
             raise ProtocolError(f"the server tells {told.size // size} points, of folds with {counts} of them")
         deal = halves_of if HALVES in numbers else folds_of
         left_out = deal(objective, len(counts) - 1, client.plan.seed)
-        points, first = parted(told, size), bool(numbers["first"])
+        points, first = exchange.parted(told, size), bool(numbers["first"])
         check_what_leaves(client.disclosure, objective, left_out, halves=HALVES in numbers)
-        shares = np.ones(len(counts))
-        answers: list[dict[str, Any]] = []
-        begins = np.cumsum([0, *counts])
-        for fold, count in enumerate(counts):
-            about = [] if numbers["validate"] else points[begins[fold] : begins[fold] + count]
+        shares, losses = np.ones(len(counts)), list[float]()
+        answers, after, begins = list[dict[str, Any]](), int(numbers.get("corners", 0.0)), np.cumsum([0, *counts])
+        for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
             check_time(fold, "folds")
-            own, shares[fold] = _outside(objective, left_out, fold, about, first, int(numbers.get("corners", 0.0)))
+            about, validates = points[begins[fold] : begins[fold + 1]], bool(numbers["validate"])
+            own, shares[fold] = _outside(objective, rows, [] if validates else about, first, after)
             answers += own
-        if numbers["validate"]:
-            sent = {"held_out": _held_out(objective, left_out, counts, points)}
-        else:
-            sent = {name: _joined([own[name] for own in answers]) for name in answers[0]}
+            losses += _held_out(objective, rows, about) if validates else []
+        sent = {name: _joined([own[name] for own in answers]) for name in (answers or [{}])[0]}
+        sent |= {"held_out": np.array(losses)} if numbers["validate"] else {}
         return sent | {"shares": shares}, Moved(np.zeros(size), None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
@@ -194,23 +177,11 @@ class NewtonPath(CertifiedMethod):
         problems, d = (strengths + 1) * folds, primal.size
         start = np.where(problem.layout.regularized_mask(), 0.0, primal)
         own = self._rule(NULL).init(self._of_strength(problem, _HUGE), start)
-        nothing = np.zeros((folds, d))
-        state = PathState(
-            np.full(strengths, -1.0),
-            np.full(problems, WAITING),
-            np.zeros((problems, d)),
-            np.zeros((problems, d)),
-            np.zeros((problems, d)),
-            np.zeros((problems, len(_NUMBERS))),
-            nothing,
-            nothing,
-            np.full((folds, len(FACTS_OF_LOSS)), -1.0),
-            np.zeros((folds, own.references.size)),
-            np.zeros((folds, own.corners.size)),
-            np.zeros((folds, own.rows.size)),
-            np.full(folds, -1.0),
-            np.full((3, strengths), -1.0),
-        )
+        known: dict[str, Any] = {name: np.repeat(getattr(own, name)[None], folds, axis=0) for name in _OF_A_FOLD}
+        known |= dict(zip(("points", "trials", "masks"), np.zeros((3, problems, d)), strict=True))
+        known |= {"numbers": np.zeros((problems, len(_NUMBERS))), "populations": np.full(folds, -1.0)}
+        known |= {"strengths": np.full(strengths, -1.0), "held_out": np.full((3, strengths), -1.0)}
+        state = PathState(status=np.full(problems, WAITING), **known)
         for fold in range(folds):
             _keep(state, fold, own, OPEN)
         return state
@@ -219,7 +190,7 @@ class NewtonPath(CertifiedMethod):
         """Return the points of all open problems, each at the coordinates of its working set."""
         d, folds, asked = state.points.shape[1], len(state.populations), _asked(state)
         validates = state.stage == VALIDATING
-        free, told = mixed(problem.psi) if _asks(state) else np.zeros(0, dtype=np.int64), []
+        free, told = exchange.mixed(problem.psi) if _asks(state) else np.zeros(0, dtype=np.int64), []
         for row in asked:
             point = state.points[row] if validates else state.trials[row]
             on = np.flatnonzero(point) if validates else np.flatnonzero(state.masks[row])
@@ -281,29 +252,26 @@ class NewtonPath(CertifiedMethod):
         """Return the state after a step of each problem; solved ones close, and others open."""
         uplinks = list(replies)
         if state.stage == VALIDATING:
-            who = [population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
+            who = [exchange.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
             # Of models of all clients only all of them can say how good they are.
-            return (
-                self._validated(state, uplinks)
-                if who == state.populations.tolist()
-                else self._begun_anew(problem, state)
-            )
+            same = who == state.populations.tolist()
+            return self._validated(state, uplinks) if same else self._begun_anew(problem, state)
         asked, folds = _asked(state), len(state.populations)
         parts = [self._parts(problem, state, uplink) for uplink in uplinks]
         exchanges = {row: _weighted(uplinks, [own[k] for own in parts], row % folds) for k, row in enumerate(asked)}
         before, changed = state, state._replace(**{name: getattr(state, name).copy() for name in _WRITTEN})
         problems = self._problems(problem, state)
-        for row, exchange in exchanges.items():
-            own = self._stepped(problems[row // folds], state.stage, row % folds, _row(state, row), exchange)
+        for row, about in exchanges.items():
+            own = self._stepped(problems[row // folds], state.stage, row % folds, _row(state, row), about)
             if own.population < 0.0:
                 # Others answer now, or answers contradict each other: of all problems, for they share the clients.
                 return self._begun_anew(problem, state)
             done = finished(own, self.tolerance)
             _keep(changed, row, own, CLOSED if done or state.status[row] == CLOSED else OPEN)
             if state.stage == NULL:
-                changed.columns[row], changed.targets[row], changed.facts[row] = own.columns, own.targets, own.facts
-                changed.references[row], changed.populations[row] = own.references, own.population
-                changed.corners[row], changed.rows[row] = own.corners, own.rows
+                changed.populations[row] = own.population
+                for name in _OF_A_FOLD:
+                    getattr(changed, name)[row] = getattr(own, name)
         state = changed._replace(round=state.round + 1)
         if state.stage == NULL and (state.status[:folds] == CLOSED).all():
             gradient = exchanges[0].sum("gradient")
@@ -336,14 +304,11 @@ class NewtonPath(CertifiedMethod):
     def metrics(self, problem: Problem, state: PathState) -> dict[str, float | int]:
         """Return how many problems are open and solved, and the largest duality gap or residual among them."""
         told = [progress(_row(state, row)) for row in _rows(state, OPEN, CLOSED)]
-        numbers: dict[str, float | int] = {
-            "open-problems": int((state.status == OPEN).sum()),
-            "solved-problems": int((state.status == CLOSED).sum()),
-        }
+        numbers: dict[str, float | int] = {"open-problems": len(_rows(state, OPEN))}
+        numbers["solved-problems"] = len(_rows(state, CLOSED))
         for name in ("duality-gap", "residual"):
             own = [each[name] for each in told if name in each]
-            if own:
-                numbers[name] = max(own)
+            numbers |= {name: max(own)} if own else {}
         return numbers
 
     def describe(self, state: Any) -> list[tuple[str, str]]:
@@ -356,10 +321,10 @@ class NewtonPath(CertifiedMethod):
         """Return the method of one problem; null models are few, and have larger working sets."""
         return ProximalNewton(tolerance=self.tolerance, sizes=(SMALL, LEAST) if stage == NULL else _SIZES)
 
-    def _stepped(self, problem: Problem, stage: float, fold: int, own: NewtonState, exchange: Replies) -> NewtonState:
+    def _stepped(self, problem: Problem, stage: float, fold: int, own: NewtonState, replies: Replies) -> NewtonState:
         """Return a problem's state after an exchange; an error says in which fold it is."""
         try:
-            after: NewtonState = self._rule(stage).aggregate(problem, own, exchange)
+            after: NewtonState = self._rule(stage).aggregate(problem, own, replies)
             # What all strengths share is asked for with the null models.
             return after if stage == NULL else after._replace(asking=0.0)
         except ConfigurationError as error:
@@ -388,9 +353,7 @@ class NewtonPath(CertifiedMethod):
             )
         return largest * self.strengths.ratio ** (np.arange(self.strengths.num) / (self.strengths.num - 1))
 
-    def _opened(
-        self, problem: Problem, before: PathState, state: PathState, exchanges: Mapping[int, Replies]
-    ) -> PathState:
+    def _opened(self, problem: Problem, old: PathState, state: PathState, exchanges: dict[int, Replies]) -> PathState:
         """Return the state with as many further strengths open as a message may carry."""
         folds, problems = len(state.populations), self._problems(problem, state)
         used = sum(_bytes_of(state, row) for row in _rows(state, OPEN))
@@ -404,8 +367,8 @@ class NewtonPath(CertifiedMethod):
             for row in rows:
                 fold = row % folds
                 near = max((other for other in exchanges if other % folds == fold and other < row), default=None)
-                start = before.trials[near] if near is not None else state.points[row - folds]
-                mask = before.masks[near] if near is not None else state.masks[row - folds]
+                start = old.trials[near] if near is not None else state.points[row - folds]
+                mask = old.masks[near] if near is not None else state.masks[row - folds]
                 own = _row(state, row)._replace(point=start, trial=start, mask=mask, objective=UNKNOWN, lower=-UNKNOWN)
                 own = own._replace(residual=UNKNOWN, step=1.0)
                 if near is not None:
@@ -429,8 +392,7 @@ class NewtonPath(CertifiedMethod):
 
     def _begun_anew(self, problem: Problem, state: PathState) -> PathState:
         log(WARNING, "The path begins anew at its null models")
-        start = state.points[0]
-        return self.init(problem, start)._replace(round=state.round + 1)
+        return self.init(problem, state.points[0])._replace(round=state.round + 1)
 
     def _validated(self, state: PathState, uplinks: Sequence[Uplink]) -> PathState:
         """Return the state with the losses on the left-out folds; each client's part of a fold is one of them."""
@@ -450,55 +412,25 @@ def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
 
 
 def _outside(
-    objective: Objective,
-    left_out: Sequence[NDArray[np.int64]],
-    fold: int,
-    points: Sequence[tuple[Vector, NDArray[np.int64]]],
-    first: bool,
-    corners: int,
+    objective: Objective, rows: NDArray[np.int64], points: Sequence[tuple[Vector, Any]], first: bool, corners: int
 ) -> tuple[list[dict[str, Any]], float]:
-    """Return the answers about points on the rows outside a fold, and their share; fold 0 is empty.
+    """Return the answers about points on the rows outside a fold, and their share.
 
     These rows are copied, so they are those of one fold at a time. Each point is followed by so many corners.
     """
-    asked = [(*points[k], points[k + 1 : k + 1 + corners]) for k in range(0, len(points), 1 + corners)]
-    rows, share = left_out[fold - 1] if fold else np.zeros(0, dtype=np.int64), 1.0
-    if rows.size == objective.num_examples:
-        return [_nothing(objective, w, on.size, first, len(others)) for w, on, others in asked], 0.0
+    rest, share = np.setdiff1d(np.arange(objective.num_examples), rows) if rows.size else rows, 1.0
     if rows.size:
-        objective, share = objective.subset(np.setdiff1d(np.arange(objective.num_examples), rows))
-    return [answer(objective, w, on, first, corner_points(w, others)) for w, on, others in asked], share
+        objective, share = objective.subset(rest) if rest.size else (objective, 0.0)
+    asked = [(*points[k], points[k + 1 : k + 1 + corners]) for k in range(0, len(points), 1 + corners)]
+    answers = [answer(objective, w, on, first, corner_points(w, others)) for w, on, others in asked]
+    # A client without a row says nothing.
+    return answers if share else [{n: np.zeros(dense(own[n]).size) for n in own} for own in answers], share
 
 
-def _held_out(
-    objective: Objective,
-    left_out: Sequence[NDArray[np.int64]],
-    counts: Sequence[int],
-    points: Sequence[tuple[Vector, NDArray[np.int64]]],
-) -> Vector:
+def _held_out(objective: Objective, rows: NDArray[np.int64], points: Sequence[tuple[Vector, Any]]) -> list[float]:
     """Return the loss of each point on the rows of its fold; 0 of none."""
-    losses = np.zeros(len(points))
-    begin = 0
-    for rows, count in zip(left_out, counts[1:], strict=True):
-        check_time(begin, "points on left-out rows")
-        if rows.size:
-            part = objective.subset(rows)[0]
-            losses[begin : begin + count] = [part.value(w) for w, _ in points[begin : begin + count]]
-        begin += count
-    return losses
-
-
-def _nothing(objective: Objective, w: Vector, size: int, first: bool, corners: int) -> dict[str, Any]:
-    """Return the answer of a client without a row."""
-    nothing = np.zeros(w.size)
-    constants = {"columns": nothing, "square": np.zeros(1)} if first else {}
-    if first and w.any():
-        constants["targets"] = nothing
-    if first and reference_size(objective.layout):
-        constants["references"] = np.zeros(reference_size(objective.layout))
-    if corners:
-        constants["corners"] = np.zeros(corners * (w.size + 1))
-    return {"gradient": nothing, "block": np.zeros(size * (size + 1) // 2), "terms": np.zeros(len(TERMS)), **constants}
+    part = objective.subset(rows)[0] if rows.size else None
+    return [0.0 if part is None else part.value(w) for w, _ in points]
 
 
 def _joined(vectors: Sequence[Any]) -> Any:
@@ -545,23 +477,11 @@ def _row(state: PathState, row: int) -> NewtonState:
     """Return a problem's state."""
     fold = row % len(state.populations)
     # What gradient steps know, and what is proved zero, is said of one model and not of a path's.
-    numbers = dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True)) | {"asking": float(_asks(state))}
-    unused: dict[str, Any] = dict.fromkeys(("previous", "asked", "gradient", "proved"), np.zeros(state.points.shape[1]))
-    return NewtonState(
-        state.points[row],
-        state.trials[row],
-        state.masks[row],
-        state.columns[fold],
-        state.targets[fold],
-        state.facts[fold],
-        references=state.references[fold],
-        corners=state.corners[fold],
-        rows=state.rows[fold],
-        population=float(state.populations[fold]),
-        round=state.round,
-        **unused,
-        **numbers,
-    )
+    known: dict[str, Any] = dict.fromkeys(("previous", "asked", "gradient", "proved"), np.zeros(state.points.shape[1]))
+    known |= {name: getattr(state, name)[fold] for name in _OF_A_FOLD} | {"round": state.round}
+    known |= dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True)) | {"asking": float(_asks(state))}
+    point, trial, mask, who = state.points[row], state.trials[row], state.masks[row], float(state.populations[fold])
+    return NewtonState(point, trial, mask, population=who, **known)
 
 
 def _keep(state: PathState, row: int, own: NewtonState, status: float) -> None:

@@ -41,17 +41,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.certificates.dual import (
-    as_row,
-    conjugate_at,
-    convex_bound,
-    free_intercept,
-    largest_scaling,
-    mixed_bound,
-    mixed_coordinates,
-    only_norms,
-    why_none,
-)
+from flwr_fco.certificates import dual
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.errors import ConfigurationError
@@ -138,9 +128,8 @@ def largest_square(objective: Objective) -> Vector:
                 "derivative in one coefficient is above"
             )
         return np.array([square])
-    if not isinstance(data, LinearData):
-        return np.zeros(1)
-    return np.array([data.design.mean_squares(data.weights).max(initial=0.0)])
+    squares = data.design.mean_squares(data.weights) if isinstance(data, LinearData) else np.zeros(1)
+    return np.array([squares.max(initial=0.0)])
 
 
 def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
@@ -159,24 +148,20 @@ def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
     return {name: SparseVector(on, vector[on], size) for name, vector in vectors.items()}
 
 
-def first_terms(objective: Objective, w: Vector) -> dict[str, Any]:
-    """Return :func:`constant_terms`, and the references that intercepts need, in one vector."""
-    found: dict[str, Any] = short(objective, constant_terms(objective, w))
-    if num_references(objective.layout):
-        rows = references(objective).reshape(-1)
-        nothing = SparseVector(np.zeros(0, np.int32), np.zeros(0), rows.size)
-        found["references"] = rows if rows.any() else nothing
-    return found
-
-
 def terms_at(objective: Objective, w: Vector, gradient: Vector, first: bool) -> dict[str, Any]:
-    """Return what a client sends of its loss at a point: gradient and terms; at first also what never changes."""
-    sent = short(objective, {"gradient": gradient}) | (first_terms(objective, w) if first else {})
+    """Return what a client says of its loss at a point; in the first round also what never changes.
+
+    That are :func:`constant_terms` and, of a loss whose intercept's gap needs them, references.
+    """
+    sent = short(objective, {"gradient": gradient, **(constant_terms(objective, w) if first else {})})
+    if first and num_references(objective.layout):
+        rows = references(objective).reshape(-1)
+        sent["references"] = rows if rows.any() else SparseVector(np.zeros(0, np.int32), np.zeros(0), rows.size)
     return sent | {"terms": evaluation_terms(objective, w)}
 
 
 def reference_size(layout: Layout) -> int:
-    """Return the length of the references in :func:`first_terms`; 0 if there are none."""
+    """Return the length of the references in :func:`terms_at`; 0 if there are none."""
     return num_references(layout) * (layout.size + 1)
 
 
@@ -206,9 +191,7 @@ class Evaluated(NamedTuple):
     reason: str
 
     @classmethod
-    def of(
-        cls, psi: BoundRegularizer, w: Vector, gradient: Vector, terms: Sequence[Vector], weights: Sequence[float]
-    ) -> Evaluated:
+    def of(cls, psi: BoundRegularizer, w: Vector, gradient: Vector, each: Sequence[tuple[Vector, float]]) -> Evaluated:
         """Return the means of the clients' terms.
 
         Parameters
@@ -217,17 +200,14 @@ class Evaluated(NamedTuple):
             The regularizer.
         w, gradient : ndarray of float64, shape (d,)
             The point, and the gradient of the pooled loss.
-        terms : sequence of ndarray, shape (8,)
-            Of each client.
-        weights : sequence of float
-            Of each client; they sum to 1.
+        each : sequence of (ndarray, float)
+            Terms and weight of each client; the weights sum to 1.
         """
-        told = [dict(zip(TERMS, own.tolist(), strict=True)) for own in terms]
-        loss, linear, quadratic = (
-            math.fsum(weight * own[name] for weight, own in zip(weights, told, strict=True)) for name in TERMS[:3]
-        )
+        told = [dict(zip(TERMS, own.tolist(), strict=True)) for own, _ in each]
+        pairs = [(weight, own) for (_, weight), own in zip(each, told, strict=True)]
+        loss, linear, quadratic = (math.fsum(weight * own[name] for weight, own in pairs) for name in TERMS[:3])
         facts = {name: told[0][name] for name in FACTS_OF_LOSS}
-        return cls(w, gradient, loss, linear, quadratic, facts, why_none(told, psi, w))
+        return cls(w, gradient, loss, linear, quadratic, facts, dual.why_none(told, psi, w))
 
     @property
     def link(self) -> str:
@@ -250,13 +230,11 @@ class Evaluated(NamedTuple):
             return np.asarray(-self.gradient / self.facts["factor"])
         if self.link in ("logistic", "softmax"):
             return np.asarray(columns / max(2, self.outputs) - self.gradient)
-        if self.link == "poisson":
-            return np.asarray(columns - self.gradient)
-        return np.zeros(columns.size)
+        return np.asarray(columns - self.gradient) if self.link == "poisson" else np.zeros(columns.size)
 
     def has_free_intercept(self, psi: BoundRegularizer) -> bool:
         """Whether there is an intercept on which psi does not act."""
-        return self.outputs > 0 and free_intercept(self.facts, psi, self.w)
+        return self.outputs > 0 and dual.free_intercept(self.facts, psi, self.w)
 
     def shares(self, targets: Vector) -> Vector:
         """Return the share of each class, the intercepts' entries of A'y/n; of two classes the second one's.
@@ -276,80 +254,52 @@ class Evaluated(NamedTuple):
             )
         return np.asarray(shares)
 
-    def lower_bound(
-        self,
-        psi: BoundRegularizer,
-        columns: Vector,
-        targets: Vector,
-        references: Vector | None = None,
-        rows: Vector | None = None,
-    ) -> float:
-        """Return a number that no value of the pooled objective is below.
+    def dual(self, psi: BoundRegularizer, once: Any) -> tuple[float, Vector]:
+        """Return a number that no value of the pooled objective is below, and the dual point that it is the value of.
+
+        That is a gradient A'u/n, shape (d,).
 
         Parameters
         ----------
         psi : BoundRegularizer
             The regularizer, for which :attr:`reason` is empty.
-        columns, targets : ndarray of float64, shape (d,)
-            Weighted means of :func:`constant_terms`.
-        references : ndarray of float64, shape (:func:`reference_size`,), optional
-            Weighted mean of those of :func:`first_terms`.
-        rows : ndarray of float64, shape (k (d + 2),), optional
-            Further dual points, for what psi leaves alone (:mod:`flwr_fco.certificates.dual`). Without them there is no
-            bound there: minus infinity.
+        once
+            A state, with the weighted means of :func:`constant_terms`, `columns` and `targets`; `references`, that of
+            :func:`terms_at`, if any; and `rows`, further dual points for what psi leaves alone
+            (:mod:`flwr_fco.certificates.dual`): without them there is no bound there, minus infinity.
         """
-        return self.dual(psi, columns, targets, references, rows)[0]
-
-    def dual(
-        self,
-        psi: BoundRegularizer,
-        columns: Vector,
-        targets: Vector,
-        references: Vector | None = None,
-        rows: Vector | None = None,
-    ) -> tuple[float, Vector]:
-        """Return :meth:`lower_bound`, and the gradient A'u/n of the dual point that it is the value of, shape (d,)."""
-        outputs, l2, factor = self.outputs, self.facts["l2"], self.facts["factor"]
+        outputs, l2, squares = self.outputs, self.facts["l2"], self.link == "identity"
         count = self.w.size - outputs if self.facts["intercept"] else self.w.size
         slopes = self.gradient.copy()
         slopes[:count] -= l2 * self.w[:count]
-        mixed = mixed_coordinates(psi, self.w.size - count)
+        mixed = dual.mixed_coordinates(psi, self.w.size - count)
         if l2 == 0.0 and mixed.size:
-            if rows is None or not rows.any():
+            if not once.rows.any():
                 return -math.inf, np.zeros(self.w.size)
-            own, squares = as_row(slopes, self.w, self.loss), self.link == "identity"
-            return mixed_bound(psi, own, rows.reshape(-1, own.size), mixed, -self.least, squares)
-        linear, quadratic, cap, constant_part = self.linear, self.quadratic, 1.0, 0.0
+            own = dual.as_row(slopes, self.w, self.loss)
+            return dual.mixed_bound(psi, own, once.rows.reshape(-1, own.size), mixed, -self.least, squares)
+        linear, quadratic, total = self.linear, self.quadratic, 1.0
         if self.link in CONVEX:
-            free = references is not None and references.size and self.has_free_intercept(psi)
-            others = references.reshape(-1, self.w.size + 1) if references is not None and free else None
-            return convex_bound(psi, slopes, (linear, quadratic), l2, self.w.size - count, others)
+            free = once.references.size and self.has_free_intercept(psi)
+            others = once.references.reshape(-1, self.w.size + 1) if free else None
+            return dual.convex_bound(psi, slopes, (linear, quadratic), l2, self.w.size - count, others)
         if self.has_free_intercept(psi):
             mean = slopes[count:].copy()
-            if self.link == "identity":
-                slopes -= mean[0] * columns
-                linear -= float(mean[0] * targets[count])
-                quadratic = max(0.0, quadratic - float(mean[0]) ** 2 / (2.0 * factor))
+            if squares:
+                slopes -= mean[0] * once.columns
+                linear -= float(mean[0] * once.targets[count])
+                quadratic = max(0.0, quadratic - float(mean[0]) ** 2 / (2.0 * self.facts["factor"]))
             else:
-                shares = self.shares(targets)
+                shares = self.shares(once.targets)
                 ratio, constant = _mixture(mean, shares)
                 # np.resize would take longer than a client's gradient: it joins as many arrays as there are features.
-                each = np.tile(constant, -(-columns.size // outputs))[: columns.size]
-                slopes += ratio * (each * columns - targets)
-                cap, constant_part = 1.0 / (1.0 + ratio), ratio * _entropy(constant)
+                each = np.tile(constant, -(-slopes.size // outputs))[: slopes.size]
+                slopes += ratio * (each * once.columns - once.targets)
+                linear, total = linear + ratio * _entropy(constant), 1.0 + ratio
             slopes[count:] = 0.0
-        limit = largest_scaling(psi, -slopes, l2)
-        if self.link == "identity" and only_norms(psi, l2):
-            vertex = -linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0
-            scaling = min(max(vertex, -limit), limit)
-        else:
-            scaling = min(cap, limit)
-        conjugates = scaling * (linear + constant_part) + scaling**2 * quadratic
-        return -conjugates - conjugate_at(psi, -scaling * slopes, l2, count), scaling * slopes
+        return dual.scaled_bound(psi, slopes, (linear, quadratic, 0.0), l2, count, total=total, squares=squares)
 
-    def zeros(
-        self, psi: BoundRegularizer, objective: float, lower: float, slopes: Vector, columns: Vector, square: float
-    ) -> Vector:
+    def zeros(self, psi: BoundRegularizer, objective: float, lower: float, slopes: Vector, once: Any) -> Vector:
         """Return 1.0 for each coefficient that is 0 in every optimum of the pooled problem, 0.0 for all others.
 
         Parameters
@@ -360,10 +310,8 @@ class Evaluated(NamedTuple):
             Phi at any point.
         lower, slopes : float and ndarray of float64, shape (d,)
             Of :meth:`dual`.
-        columns : ndarray of float64, shape (d,)
-            Weighted mean of :func:`constant_terms`.
-        square : float
-            Weighted mean of :func:`largest_square`.
+        once
+            As for :meth:`dual`, with `square`, the weighted mean of :func:`largest_square`.
         """
         terms = psi.separable_terms(self.w.shape)
         # The squares of clients with intercepts of their own have the curvature in them.
@@ -372,8 +320,8 @@ class Evaluated(NamedTuple):
         if terms is None or curvature is None or lower == -math.inf:
             return np.zeros(self.w.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
-        centred = columns**2 if self.has_free_intercept(psi) else 0.0
-        reach = np.sqrt(2.0 * curvature * gap * np.maximum((1.0 + _SQUARE) * square - centred, 0.0))
+        centred = once.columns**2 if self.has_free_intercept(psi) else 0.0
+        reach = np.sqrt(2.0 * curvature * gap * np.maximum((1.0 + _SQUARE) * once.square - centred, 0.0))
         proved = (np.abs(slopes) + reach < terms.threshold) & (terms.lower <= 0.0) & (terms.upper >= 0.0)
         if self.facts["intercept"]:
             proved[self.w.size - self.outputs :] = False
@@ -387,9 +335,7 @@ def _mixture(mean: Vector, shares: Vector) -> tuple[float, Vector]:
         top = 1.0
     else:
         ratio, top = float((mean / shares).max()), np.inf
-    if ratio <= 0.0:
-        return 0.0, shares
-    return ratio, np.clip(shares - mean / ratio, 0.0, top)
+    return (0.0, shares) if ratio <= 0.0 else (ratio, np.clip(shares - mean / ratio, 0.0, top))
 
 
 def _entropy(constant: Vector) -> float:

@@ -9,13 +9,11 @@ from types import MappingProxyType
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.minimisers.aogm import aogm
 from flwr_fco.engines.minimisers.dual_ascent import dual_ascent
-from flwr_fco.engines.minimisers.lbfgs import lbfgs, preconditioned_lbfgs
+from flwr_fco.engines.minimisers.gradient_methods import aogm, lbfgs, preconditioned_lbfgs
 from flwr_fco.engines.minimisers.newton_cg import exact, newton_cg
-from flwr_fco.engines.minimisers.problem import LARGEST_GRAM, LocalProblem, local_problem
+from flwr_fco.engines.minimisers.problem import LARGEST_GRAM, LocalProblem, RowSpace, local_problem, row_space
 from flwr_fco.engines.minimisers.result import Minimum, StoppingRule
-from flwr_fco.engines.minimisers.row_space import RowSpace, row_space
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.work import Minimise
@@ -116,10 +114,8 @@ def minimise(
     name = fastest_engine(problem) if work.engine == "auto" else work.engine
     engine = ENGINES[name]
     if not objective.smooth and name != "dual-ascent":
-        raise ConfigurationError(
-            f"engine={name!r} needs gradients, which {type(objective).__name__} lacks: it is not smooth. For the hinge "
-            "loss use 'dual-ascent'"
-        )
+        what = f"engine={name!r} needs gradients, which {type(objective).__name__} lacks"
+        raise ConfigurationError(f"{what}: it is not smooth. For the hinge loss use 'dual-ascent'")
     if start is None:
         start = np.zeros(problem.size) if center is None else center
     start = np.asarray(start, dtype=np.float64)

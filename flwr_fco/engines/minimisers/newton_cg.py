@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.minimisers.problem import LARGEST_GRAM, Curvature, LocalProblem, once
-from flwr_fco.engines.minimisers.result import Minimum, StoppingRule, backtrack
+from flwr_fco.engines.minimisers.problem import LARGEST_GRAM, Curvature, Iterate, LocalProblem, once
+from flwr_fco.engines.minimisers.result import Minimum, StoppingRule, backtrack, descend
 from flwr_fco.errors import ConfigurationError
 
 #: Largest and smallest relative residual of a Newton equation (products may be in single precision).
@@ -40,73 +40,55 @@ def newton_cg(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minim
     limited memory quasi-Newton updating (2000).
     """
     if not problem.has_hessian:
-        raise ConfigurationError(
-            f"engine='newton-cg' needs hessian_product, which {type(problem.objective).__name__} does not have. "
-            "Use engine='auto'"
-        )
-    theta = start.copy()
-    image = problem.image(theta)
-    value, gradient = problem.value_and_gradient(theta, image)
-    first = norm = float(np.linalg.norm(gradient))
-    learnt = _Curvatures()
-    for iteration in range(rule.work.max_iterations):
-        if rule.reached(value, norm):
-            return rule.minimum(problem, theta, gradient, iteration, True)
+        what = f"engine='newton-cg' needs hessian_product, which {type(problem.objective).__name__} does not have"
+        raise ConfigurationError(f"{what}. Use engine='auto'")
+    first, learnt = math.nan, Products(maxlen=MEMORY)
+
+    def step(at: Iterate, iteration: int) -> Iterate | None:
+        nonlocal first
+        first = first if iteration else at.norm
         # As accurate as superlinear convergence needs, but no more accurate than the target gradient requires.
-        wanted = max(min(LOOSEST, math.sqrt(norm / first)), 0.3 * rule.gradient_target / norm, TIGHTEST)
+        wanted = max(min(LOOSEST, math.sqrt(at.norm / first)), 0.3 * rule.gradient_target / at.norm, TIGHTEST)
         # Where the Hessian is constant, nothing ends a descent along a flat direction.
         steep = STEEP * first if problem.quadratic else math.inf
-        direction = _conjugate_gradients(problem.hessian(theta, image), -gradient, wanted * norm, learnt, steep)
-        slope = float(gradient @ direction)
-        moved = backtrack(problem, theta, image, value, direction, slope) if slope < 0.0 else None
-        if moved is None:
-            return rule.minimum(problem, theta, gradient, iteration, False)
-        theta, image = moved
-        value, gradient = problem.value_and_gradient(theta, image)
-        norm = float(np.linalg.norm(gradient))
-    return rule.minimum(problem, theta, gradient, rule.work.max_iterations, rule.reached(value, norm))
+        multiply = problem.hessian(at.point, at.image)
+        return backtrack(problem, at, _conjugate_gradients(multiply, -at.gradient, wanted * at.norm, learnt, steep))
+
+    return descend(problem, start, rule, step)
 
 
-class _Curvatures:
-    """The last directions s, their products y = H s, and the L-BFGS inverse Hessian built from them."""
+#: The last directions s and their products y = H s; the inner product of each pair is positive.
+Products = deque[tuple[Vector, Vector]]
 
-    def __init__(self) -> None:
-        self._steps: deque[Vector] = deque(maxlen=MEMORY)
-        self._changes: deque[Vector] = deque(maxlen=MEMORY)
 
-    def add(self, step: Vector, change: Vector) -> None:
-        """Store a direction and its Hessian product; their inner product must be positive."""
-        self._steps.append(step)
-        self._changes.append(change)
+def inverse_of(learnt: Products) -> Curvature:
+    """Return the L-BFGS inverse Hessian in its compact form: four products with matrices of `MEMORY` rows."""
+    if not learnt:
+        return lambda v: v
+    steps, changes = map(np.array, zip(*learnt, strict=True))
+    products = steps @ changes.T
+    # R: upper triangle of S'Y, D: its diagonal.
+    from scipy.linalg import LinAlgError, solve_triangular
 
-    def inverse(self) -> Curvature:
-        """Return the inverse Hessian in its compact form: four products with matrices of `MEMORY` rows."""
-        if not self._steps:
-            return lambda v: v
-        steps, changes = np.array(self._steps), np.array(self._changes)
-        products = steps @ changes.T
-        # R: upper triangle of S'Y, D: its diagonal.
-        from scipy.linalg import LinAlgError, solve_triangular
+    try:
+        inverse = solve_triangular(np.triu(products), np.eye(len(steps)))
+    except LinAlgError as error:
+        raise _no_minimiser(str(error)) from error
+    scale = products[-1, -1] / float(changes[-1] @ changes[-1])
+    middle = inverse.T @ (np.diag(np.diag(products)) + scale * (changes @ changes.T)) @ inverse
 
-        try:
-            inverse = solve_triangular(np.triu(products), np.eye(len(steps)))
-        except LinAlgError as error:
-            raise _no_minimiser(str(error)) from error
-        scale = products[-1, -1] / float(changes[-1] @ changes[-1])
-        middle = inverse.T @ (np.diag(np.diag(products)) + scale * (changes @ changes.T)) @ inverse
+    def multiply(v: Vector) -> Vector:
+        along, across = steps @ v, changes @ v
+        result = (middle @ along - scale * (inverse.T @ across)) @ steps
+        result -= (scale * (inverse @ along)) @ changes
+        result += scale * v
+        return np.asarray(result)
 
-        def multiply(v: Vector) -> Vector:
-            along, across = steps @ v, changes @ v
-            result = (middle @ along - scale * (inverse.T @ across)) @ steps
-            result -= (scale * (inverse @ along)) @ changes
-            result += scale * v
-            return np.asarray(result)
-
-        return multiply
+    return multiply
 
 
 def _conjugate_gradients(
-    multiply: Curvature, target: Vector, tolerance: float, learnt: _Curvatures, steep: float = math.inf
+    multiply: Curvature, target: Vector, tolerance: float, learnt: Products, steep: float = math.inf
 ) -> Vector:
     """Return v with ||H v - target|| <= tolerance, or the last iterate before a direction without curvature.
 
@@ -115,7 +97,7 @@ def _conjugate_gradients(
     ConfigurationError
         If the slope along a direction without curvature is above `steep`.
     """
-    precondition = learnt.inverse()
+    precondition = inverse_of(learnt)
     solution = np.zeros_like(target)
     residual = target.copy()
     search = precondition(residual).copy()
@@ -131,7 +113,7 @@ def _conjugate_gradients(
             # Return the target itself if there is no solution yet.
             return solution if solution.any() else target
         largest = max(largest, curvature / square)
-        learnt.add(search, product)
+        learnt.append((search, product))
         length = energy / curvature
         solution += length * search
         residual -= length * product
@@ -144,10 +126,8 @@ def _conjugate_gradients(
 
 
 def _no_minimiser(reason: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the client's problem has no unique minimiser, it is flat in some direction: {reason}. Add an l2 term to the "
-        "objective, or a penalty; for DualFL alpha > 0"
-    )
+    what = f"the client's problem has no unique minimiser, it is flat in some direction: {reason}"
+    return ConfigurationError(f"{what}. Add an l2 term to the objective, or a penalty; for DualFL alpha > 0")
 
 
 def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
@@ -164,9 +144,8 @@ def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     if not problem.quadratic:
-        raise ConfigurationError(
-            f"engine='exact' is for quadratics; {type(problem.objective).__name__} is none. Use engine='auto'"
-        )
+        what = f"engine='exact' is for quadratics; {type(problem.objective).__name__} is none"
+        raise ConfigurationError(f"{what}. Use engine='auto'")
     if problem.size > LARGEST_GRAM:
         return newton_cg(problem, start, rule)
 
@@ -176,22 +155,14 @@ def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
         try:
             return cho_factor((hessian + hessian.T) / 2.0)
         except LinAlgError as error:
-            raise ConfigurationError(
-                f"the client's problem has no unique minimiser: {error}. Add an l2 term to the objective, or a penalty"
-            ) from error
+            what = f"the client's problem has no unique minimiser: {error}"
+            raise ConfigurationError(f"{what}. Add an l2 term to the objective, or a penalty") from error
 
     factor = once(problem.objective, ("factor", problem.penalty), factorised)
-    theta = start.copy()
-    value, gradient = problem.value_and_gradient(theta, problem.image(theta))
-    norm = float(np.linalg.norm(gradient))
-    for iteration in range(rule.work.max_iterations):
-        if rule.reached(value, norm):
-            return rule.minimum(problem, theta, gradient, iteration, True)
-        trial = theta - cho_solve(factor, gradient, check_finite=False)
-        value, following = problem.value_and_gradient(trial, problem.image(trial))
-        better = float(np.linalg.norm(following))
-        if iteration and better >= norm:
-            # Rounding prevents further improvement.
-            return rule.minimum(problem, theta, gradient, iteration, False)
-        theta, gradient, norm = trial, following, better
-    return rule.minimum(problem, theta, gradient, rule.work.max_iterations, rule.reached(value, norm))
+
+    def step(at: Iterate, iteration: int) -> Iterate | None:
+        after = problem.at(at.point - cho_solve(factor, at.gradient, check_finite=False))
+        # Rounding prevents further improvement.
+        return None if iteration and after.norm >= at.norm else after
+
+    return descend(problem, start, rule, step)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.minimisers.problem import Image, LocalProblem
+from flwr_fco.engines.minimisers.problem import Iterate, LocalProblem
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.work import Minimise
 
@@ -130,20 +131,33 @@ SUFFICIENT = 1e-4
 SMALLEST = 2.0**-40
 
 
-def backtrack(
-    problem: LocalProblem, theta: Vector, image: Image, value: float, direction: Vector, slope: float
-) -> tuple[Vector, Image] | None:
-    """Return the first point theta + t d, t = 1, 1/2, 1/4, ..., with a sufficient decrease of F, and its image.
+def backtrack(problem: LocalProblem, at: Iterate, direction: Vector) -> Iterate | None:
+    """Return the first point theta + t d, t = 1, 1/2, 1/4, ..., with a sufficient decrease of F.
 
-    None if no step size gives a sufficient decrease. The slope is the product of the direction and the gradient,
-    negative.
+    None if F does not fall along the direction, or no step size gives a sufficient decrease.
     """
+    slope = float(at.gradient @ direction)
+    if not slope < 0.0:
+        return None
     along = problem.image(direction)
-    slack = ROUNDING * (1.0 + abs(value))
+    slack = ROUNDING * (1.0 + abs(at.value))
     t = 1.0
     while t >= SMALLEST:
-        trial, image_trial = theta + t * direction, image + t * along
-        if problem.value(trial, image_trial) <= value + SUFFICIENT * t * slope + slack:
-            return trial, image_trial
+        trial, image = at.point + t * direction, at.image + t * along
+        if problem.value(trial, image) <= at.value + SUFFICIENT * t * slope + slack:
+            return problem.at(trial, image)
         t *= 0.5
     return None
+
+
+def descend(
+    problem: LocalProblem, start: Vector, rule: StoppingRule, step: Callable[[Iterate, int], Iterate | None]
+) -> Minimum:
+    """Take steps ``step(point, number)`` until a point meets the rule, there is no further one, or the limit is met."""
+    at, iteration = problem.at(start.copy()), 0
+    while True:
+        reached = rule.reached(at.value, at.norm)
+        after = None if reached or iteration == rule.work.max_iterations else step(at, iteration)
+        if after is None:
+            return rule.minimum(problem, at.point, at.gradient, iteration, reached)
+        at, iteration = after, iteration + 1

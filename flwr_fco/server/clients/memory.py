@@ -24,13 +24,15 @@ from flwr_fco.core.sparse import SparseVector, add_to
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Numbered
+from flwr_fco.server.parts import Key, array_of, saved_keys
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Node, Uplink
 
-Key = tuple[int, int]
 #: The first part of the key of a node without a partition; see :attr:`Node.key`.
 _WITHOUT_PARTITION = 1
 #: Suffixes after the name of sparse memories in a file: all coordinates, and the end of each client's.
 _PLACES, _ENDS = "-places", "-ends"
+#: Whole numbers of a member, which are saved as they are, and their smallest values.
+_COUNTS = {"accepted": -1, "counted": 0, "altered": -1}
 
 #: ``(memory, uplink, begins) -> memory``: a client's memory after a round that counted, in the client's own arithmetic;
 #: `begins`: whether it had none before.
@@ -182,6 +184,8 @@ class ClientMemories:
     ) -> None:
         self.names, self.weighting, self.may_be_sparse = names, weighting, may_be_sparse
         self.client_state = client_state
+        #: The user's weights of the clients, by partition.
+        self.client_weights = weighting if isinstance(weighting, Mapping) else None
         #: The most bytes of a ledger.
         self._limit = client_state.max_bytes if isinstance(client_state, Ledger) else _LIMITS[client_state]
         self.forget(0)
@@ -202,11 +206,6 @@ class ClientMemories:
         self._lost = False
 
     # --- members ----------------------------------------------------------------------------------------------
-
-    @property
-    def client_weights(self) -> Mapping[int, float] | None:
-        """The user's weights of the clients, by partition."""
-        return self.weighting if isinstance(self.weighting, Mapping) else None
 
     @property
     def ledger(self) -> bool:
@@ -321,9 +320,8 @@ class ClientMemories:
             Whether the client has lost its memory and gets it again, if there is a ledger.
         """
         member = self.member(node)
-        if not restore or member.accepted < 0 or not self.ledger:
-            return ClientStamp(self.epoch, member.accepted, digest=member.digest)
-        return ClientStamp(self.epoch, member.accepted, self.memory(node.key), member.digest)
+        memory = self.memory(node.key) if restore and member.accepted >= 0 and self.ledger else None
+        return ClientStamp(self.epoch, member.accepted, memory, member.digest)
 
     def altered(self, node: Node) -> None:
         """Record that the accepted reply is not what a client has sent: its answers are altered in transit.
@@ -349,8 +347,7 @@ class ClientMemories:
 
     def lost(self, node: Node) -> bool:
         """Whether a node's lost memory can be restored; if not, a new epoch begins after the round."""
-        if not self.ledger:
-            self._lost = True
+        self._lost = self._lost or not self.ledger
         return self.ledger
 
     def notice(self, nodes: Sequence[Node]) -> Change | None:
@@ -384,10 +381,9 @@ class ClientMemories:
         A node that is absent for a while may return unchanged, so as many absent members are kept as there are nodes.
         """
         away = [key for key in self.members if key not in self.present and key[0] == _WITHOUT_PARTITION]
-        if len(away) > len(self.present):
-            away.sort(key=lambda key: self.members[key].accepted)
-            for key in away[: len(away) - len(self.present)]:
-                del self.members[key]
+        away.sort(key=lambda key: self.members[key].accepted)
+        for key in away[: max(0, len(away) - len(self.present))]:
+            del self.members[key]
 
     def commit(self, number: int, uplinks: Sequence[Uplink], remembered: Remembered) -> Change | None:
         """Record the replies that have counted in a round and, in the ledger, the new memories of those clients.
@@ -473,21 +469,17 @@ class ClientMemories:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the members: keys, weights, accepted rounds and, with a ledger, memories."""
-        keys = sorted(self.members)
-        members = [self.members[key] for key in keys]
+        members = [self.members[key] for key in sorted(self.members)]
         arrays: dict[str, NDArray[Any]] = {
             "epoch": np.array(self.epoch),
             "lost": np.array(self._lost),
             "ledger": np.array(-1 if self._keeps_ledger is None else int(self._keeps_ledger)),
-            # Flower's node ids use all 64 bits.
-            "members": np.array(keys, dtype=np.uint64).reshape(-1, 2),
-            "present": np.array(sorted(self.present), dtype=np.uint64).reshape(-1, 2),
+            "members": array_of(self.members),
+            "present": array_of(self.present),
             "digests": np.array([member.digest for member in members], dtype="U32"),
-            "counted": np.array([member.counted for member in members], dtype=np.int64),
-            "altered": np.array([member.altered for member in members], dtype=np.int64),
-            "accepted": np.array([member.accepted for member in members], dtype=np.int64),
             "examples": np.array([np.nan if m.examples is None else m.examples for m in members]),
             "firsts": np.array([[m.first, m.product, m.most] for m in members], dtype=np.float64).reshape(-1, 3),
+            **{name: np.array([getattr(m, name) for m in members], dtype=np.int64) for name in _COUNTS},
         }
         for name in self.names if self.ledger and members else ():
             arrays.update(_saved_rows(f"memory-{name}", [(m.memory or {}).get(name) for m in members], self.size))
@@ -497,38 +489,32 @@ class ClientMemories:
         """Restore what :meth:`to_arrays` returned."""
         epoch = int(saved_array(arrays, "epoch", np.int64, (), smallest=0))
         ledger = int(saved_array(arrays, "ledger", np.int64, (), smallest=-1))
-        present = saved_array(arrays, "present", np.uint64, (None, 2))
-        keys = saved_array(arrays, "members", np.uint64, (None, 2))
-        counts = {
-            name: saved_array(arrays, name, np.int64, (len(keys),), smallest=smallest)
-            for name, smallest in (("accepted", -1), ("counted", 0), ("altered", -1))
-        }
+        present, keys = saved_keys(arrays, "present"), saved_keys(arrays, "members")
+        count = len(keys)
+        counts = {n: saved_array(arrays, n, np.int64, (count,), smallest=least) for n, least in _COUNTS.items()}
         digests, examples = arrays["digests"], arrays["examples"]
-        firsts = saved_array(arrays, "firsts", np.float64, (len(keys), 3))
-        if digests.dtype.kind != "U" or digests.shape != (len(keys),):
+        firsts = saved_array(arrays, "firsts", np.float64, (count, 3))
+        if digests.dtype.kind != "U" or digests.shape != (count,):
             raise ValueError(f"its digests are {digests.dtype}{list(digests.shape)}")
         # NaN stands for a client that has not reported anything yet.
-        saved_array({"examples": np.nan_to_num(examples)}, "examples", np.float64, (len(keys),), smallest=0)
+        saved_array({"examples": np.nan_to_num(examples)}, "examples", np.float64, (count,), smallest=0)
         if np.isinf(examples).any():
             raise ValueError("its examples hold infinite values")
-        wanted = {f"memory-{name}" for name in self.names} if ledger == 1 and len(keys) else set()
+        wanted = {f"memory-{name}" for name in self.names} if ledger == 1 and count else set()
         allowed = wanted | {name + end for name in wanted for end in (_PLACES, _ENDS)}
         if not wanted <= {name for name in arrays if name.startswith("memory-")} <= allowed:
             raise ValueError(f"its memories are not {sorted(wanted)}")
-        rows = {name: _rows_of(arrays, f"memory-{name}", len(keys), self.size) for name in self.names if wanted}
+        rows = {name: _rows_of(arrays, f"memory-{name}", count, self.size) for name in self.names if wanted}
         lost = bool(saved_array(arrays, "lost", np.bool_, ()))
         self.epoch, self._lost, self._keeps_ledger = epoch, lost, None if ledger < 0 else bool(ledger)
-        self.members, self.present = {}, {(row[0], row[1]) for row in present.tolist()}
-        for i, row in enumerate(keys.tolist()):
-            self.members[(row[0], row[1])] = Member(
-                None if np.isnan(examples[i]) else float(examples[i]),
-                int(counts["accepted"][i]),
-                str(digests[i]),
-                int(counts["counted"][i]),
-                int(counts["altered"][i]),
-                {name: vectors[i] for name, vectors in rows.items()} or None,
-                *firsts[i].tolist(),
-            )
+        self.members, self.present = {}, set(present)
+        for i, (key, own, said) in enumerate(zip(keys, examples.tolist(), firsts.tolist(), strict=True)):
+            memory = {name: vectors[i] for name, vectors in rows.items()} or None
+            first = None if math.isnan(own) else own
+            member = self.members[key] = Member(first, digest=str(digests[i]), memory=memory)
+            member.first, member.product, member.most = said
+            for name, numbers in counts.items():
+                setattr(member, name, int(numbers[i]))
 
     def __str__(self) -> str:
         if self._keeps_ledger is None and isinstance(self.client_state, Ledger):
@@ -551,16 +537,12 @@ def _saved_rows(name: str, rows: Sequence[Any], size: int) -> dict[str, NDArray[
     """Return vectors, with None for zeros, as the arrays of a file: sparse if any of them is."""
     if not any(isinstance(row, SparseVector) for row in rows):
         return {name: np.array([np.zeros(size) if row is None else row for row in rows])}
-    nothing = SparseVector(np.zeros(0, dtype=np.int32), np.zeros(0), size)
-    everywhere = np.arange(size, dtype=np.int32)
-    parts = [
-        nothing if row is None else row if isinstance(row, SparseVector) else SparseVector(everywhere, row, size)
-        for row in rows
-    ]
+    nothing, everywhere = (np.zeros(0), np.zeros(0, dtype=np.int32)), np.arange(size, dtype=np.int32)
+    parts = [nothing if r is None else r.parts if isinstance(r, SparseVector) else (r, everywhere) for r in rows]
     return {
-        name: np.concatenate([row.values for row in parts]),
-        name + _PLACES: np.concatenate([row.indices for row in parts]),
-        name + _ENDS: np.cumsum([row.indices.size for row in parts]),
+        name: np.concatenate([values for values, _ in parts]),
+        name + _PLACES: np.concatenate([indices for _, indices in parts]),
+        name + _ENDS: np.cumsum([values.size for values, _ in parts]),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any, overload
+from typing import Any
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
@@ -44,18 +44,12 @@ class Numbered(Sequence[Node]):
         """Return the number of nodes."""
         return len(self.ids)
 
-    @overload
-    def __getitem__(self, i: int) -> Node: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> list[Node]: ...
-
-    def __getitem__(self, i: int | slice) -> Node | list[Node]:
+    def __getitem__(self, i: Any) -> Any:
         """Return the i-th node."""
-        if type(i) is int and i >= 0:
-            return Node(self.ids[i], i)
-        places = range(len(self.ids))[i]
-        return Node(self.ids[places], places) if isinstance(places, int) else [self[place] for place in places]
+        if isinstance(i, slice):
+            return [self[place] for place in range(len(self.ids))[i]]
+        place = range(len(self.ids))[i]
+        return Node(self.ids[place], place)
 
     def __iter__(self) -> Iterator[Node]:
         """Return the nodes, one after the other."""
@@ -65,7 +59,7 @@ class Numbered(Sequence[Node]):
         """Whether this is one of the nodes."""
         if not isinstance(node, Node) or node.partition_id is None:
             return False
-        return node.partition_id in range(len(self.ids)) and self.ids[node.partition_id] == node.node_id
+        return node.partition_id in range(len(self.ids)) and self[node.partition_id] == node
 
 
 class Nodes:
@@ -93,11 +87,9 @@ class Nodes:
     def __init__(self, seed: int, timeout: float, *, asks: bool = True) -> None:
         self.seed, self.timeout, self.asks = seed, timeout, asks
         self.ordered: Sequence[Node] = []
-        self.informed: set[int] = set()
-        self._known: dict[int, Node] = {}
         self._available: Sequence[int] = []
-        self.refused: dict[int, Node] = {}
-        self._waited_for: set[int] = set()
+        self.informed, self._waited_for = set[int](), set[int]()
+        self._known, self.refused = dict[int, Node](), dict[int, Node]()
 
     def sample(
         self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int, needed: int
@@ -167,23 +159,17 @@ class Nodes:
             If the function returns no nodes, a node that is not connected, or a node twice.
         """
         answer: Any = choose(server_round, tuple(self.ordered))
+        some, what = "some of the nodes that it is given", ""
         if isinstance(answer, Node) or not isinstance(answer, Iterable):
-            raise ConfigurationError(
-                f"choose_nodes returned {answer!r} in round {server_round}; expected a list of some of the nodes "
-                "that it is given, such as nodes[:1]"
-            )
-        chosen = list(answer)
-        if not chosen:
-            raise ConfigurationError(
-                f"choose_nodes returned no nodes in round {server_round}, so there would be nothing to do; return some "
-                "of the nodes that it is given"
-            )
-        strangers = [node for node in chosen if not isinstance(node, Node) or node not in self.ordered]
-        if strangers or len(set(chosen)) < len(chosen):
-            what = f"{strangers[0]!r}, which is not one of the connected nodes" if strangers else "a node twice"
-            raise ConfigurationError(
-                f"choose_nodes returned {what} in round {server_round}; return some of the nodes that it is given"
-            )
+            what = f"{answer!r} in round {server_round}; expected a list of {some}, such as nodes[:1]"
+        elif not (chosen := list(answer)):
+            what = f"no nodes in round {server_round}, so there would be nothing to do; return {some}"
+        elif strangers := [node for node in chosen if not isinstance(node, Node) or node not in self.ordered]:
+            what = f"{strangers[0]!r}, which is not one of the connected nodes in round {server_round}; return {some}"
+        elif len(set(chosen)) < len(chosen):
+            what = f"a node twice in round {server_round}; return {some}"
+        if what:
+            raise ConfigurationError(f"choose_nodes returned {what}")
         return sorted(chosen, key=lambda node: node.order)
 
     def meet(self, grid: Grid, available: Sequence[int]) -> None:
@@ -206,11 +192,8 @@ class Nodes:
             self._known[node_id] = Node(node_id, partitions.get(node_id))
         # Earlier nodes come first.
         keys: dict[tuple[int, int], Node] = {}
-        self.refused = {}
-        for node in self._known.values():
-            first = keys.setdefault(node.key, node)
-            if first is not node:
-                self.refused[node.node_id] = first
+        firsts = [(node, keys.setdefault(node.key, node)) for node in self._known.values()]
+        self.refused = {node.node_id: first for node, first in firsts if first is not node}
         self.ordered = sorted(keys.values(), key=lambda node: node.order)
         without = sum(node.partition_id is None for node in self._known.values())
         if new and without:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from logging import WARNING
 from typing import Any
@@ -16,10 +16,91 @@ from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.core.layout import euclidean_norm
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, dense
-from flwr_fco.server.clients.memory import ClientMemories, Said, length_of
-from flwr_fco.server.clients.participation import Absences
-from flwr_fco.server.parts import Host, Part
+from flwr_fco.core.validation import saved_array
+from flwr_fco.server.clients.memory import ClientMemories, Member, Said, length_of
+from flwr_fco.server.parts import Host, Key, Part, array_of, saved_keys
+from flwr_fco.server.replies.checks import Reply, Round
 from flwr_fco.wire.protocol import Downlink, Node, Uplink
+
+
+class Absences:
+    """Counts, for each client, the rounds in a row in which it was asked and no answer of it counted.
+
+    What such a client remembers would stay in the sums of all clients for ever, whatever it is. Rounds that do not
+    count are not counted: then nothing was said about who is there.
+
+    Parameters
+    ----------
+    patience : int
+        Number of rounds in a row after which a client has left; it is asked on, and is back with its next answer.
+    """
+
+    def __init__(self, patience: int) -> None:
+        self.patience = patience
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self._missed: dict[Key, int] = {}
+        #: Keys of the clients that count as having left.
+        self.left: set[Key] = set()
+
+    def count(self, host: Host, uplinks: Sequence[Uplink], weighted: Callable[[Key], bool] | None = None) -> set[Key]:
+        """Count a round, and return the keys of the clients that count as having left from now on.
+
+        Parameters
+        ----------
+        host : Host
+            The run.
+        uplinks : sequence of Uplink
+            The replies that have counted.
+        weighted : callable, optional
+            Whether answers of a client can count at all.
+        """
+        current = host.current
+        if current.number < 1:
+            return set()
+        here = {uplink.node.key for uplink in uplinks if uplink.node is not None}
+        self._missed = {key: missed for key, missed in self._missed.items() if key not in here}
+        self.left -= here
+        gone = set()
+        for node in current.nodes.values():
+            if node.key in here or (weighted is not None and not weighted(node.key)):
+                continue
+            self._missed[node.key] = missed = self._missed.get(node.key, 0) + 1
+            if missed >= self.patience and node.key not in self.left:
+                gone.add(node.key)
+                text = "%s was asked in %s rounds in a row without an answer that counts: what it remembers is dropped"
+                log(WARNING, text, node, missed)
+        self.left |= gone
+        return gone
+
+    def there(self, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Return the nodes of clients that have not left.
+
+        Parameters
+        ----------
+        nodes : sequence of Node
+            All connected nodes.
+        """
+        return [node for node in nodes if node.key not in self.left] if self.left else nodes
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the counts of missed rounds."""
+        keys = sorted(self._missed)
+        return {
+            "missing": array_of(keys),
+            "missed": np.array([self._missed[key] for key in keys], dtype=np.int64),
+            "left": np.array([key in self.left for key in keys], dtype=np.bool_),
+        }
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Restore what :meth:`to_arrays` returned."""
+        keys = saved_keys(arrays, "missing")
+        missed = saved_array(arrays, "missed", np.int64, (len(keys),), smallest=1)
+        left = saved_array(arrays, "left", np.bool_, (len(keys),))
+        self._missed = dict(zip(keys, missed.tolist(), strict=True))
+        self.left = {key for key, gone in zip(keys, left.tolist(), strict=True) if gone}
 
 
 class Remembering(Part):
@@ -35,7 +116,7 @@ class Remembering(Part):
         Number of rounds in a row in which a client may be asked in vain.
     """
 
-    def __init__(self, memories: ClientMemories, *, everyone: bool, patience: int) -> None:
+    def __init__(self, memories: ClientMemories, everyone: bool, patience: int) -> None:
         self.memories, self.everyone, self.absences = memories, everyone, Absences(patience)
 
     def forget(self) -> None:
@@ -45,14 +126,8 @@ class Remembering(Part):
     def start(self, size: int) -> None:
         """Begin without memories."""
         self.memories.forget(size)
-        self.absences.forget()
 
-    @property
-    def present(self) -> AbstractSet[tuple[int, int]]:
-        """Keys of the clients that were there in the last round."""
-        return self.memories.present
-
-    def drop(self, host: Host, gone: AbstractSet[tuple[int, int]], reason: str) -> None:
+    def drop(self, host: Host, gone: AbstractSet[Key], reason: str) -> None:
         """Go on without some clients: all others begin anew.
 
         Parameters
@@ -278,3 +353,76 @@ class Gossip(Part):
     def describe(self) -> list[tuple[str, str]]:
         """Return the line about the graph."""
         return [("Graph", str(self.graph))]
+
+
+# --- how long a gradient may be that answers imply, where answers add up in what is remembered ------------------------
+
+# A client's variate stays in the mean of all variates while the client is silent, and a lie that is said again in every
+# round makes it longer and longer.
+
+#: Largest length of a gradient, as a multiple of the median of all clients' first ones, of the client's own first one,
+#: and of the median of the round. Lies that build on each other drive the others' gradients too, so that the first ones
+#: say what is usual; where all of them grow, none is a lie.
+_USUAL, _OWN, _NOW = 10.0, 3.0, 3.0
+#: Inner products of changes are negative beyond what inexact minimisations leave, as a share of what they could be.
+_INEXACT = 1e-2
+
+
+def variate_objections(algorithm: Algorithm, current: Round, good: Sequence[Reply[Uplink]]) -> dict[int, str]:
+    """Return the replies that imply far too long a gradient, by position, with reasons.
+
+    One honest loss may be sharper than all others, with a minimum far from theirs. So, where a reply implies the point
+    of its gradient as well, it must have turned back too, as the gradients of no convex loss do; or, if the method
+    needs strongly convex losses, have risen by less than those do.
+
+    Parameters
+    ----------
+    algorithm : Algorithm
+        The method.
+    current : Round
+        The round, which keeps what was computed.
+    good : sequence of Reply
+        The replies that passed all other checks.
+    """
+    if type(algorithm).implied is Algorithm.implied or not good:
+        return {}
+    problem, state = current.problem, current.state
+    assert problem is not None
+    memories: Any = problem.memories
+    members: dict[Any, Member]
+    if memories is None:
+        if problem.graph is None:
+            return {}
+        members = {key: Member(first=first) for key, first in problem.graph.firsts.items()}
+        found = [told_on_graph(algorithm, problem, state, node, uplink) for node, uplink, _ in good]
+    else:
+        if not memories.ledger:
+            return {}
+        members, message = memories.members, algorithm.downlink(problem, state, None)
+        for node, uplink, _ in good:
+            begins = memories.member(node).accepted < 0
+            before = None if begins else memories.memory(node.key)
+            current.told[node.key] = told(type(algorithm), message, before, uplink)
+        found = [current.told[node.key][1] for node, _, _ in good]
+    firsts = [member.first for member in members.values() if member.first > 0.0]
+    lengths = [said.length for said in found if said is not None]
+    if not firsts or len(lengths) < len(good):
+        return {}
+    usual, now, reasons = float(np.median(firsts)), sorted(lengths)[(len(lengths) - 1) // 2], dict[int, str]()
+    for i, ((node, _, _), said) in enumerate(zip(good, found, strict=True)):
+        member = members.get(node.key)
+        assert said is not None
+        if member is None or not member.first:
+            continue
+        if said.length > max(_USUAL * usual, _OWN * member.first, _NOW * now) and _turned(member, said):
+            reasons[i] = (
+                f"its control variate would be {said.length:.3g} long; expected at most {_USUAL:g} times {usual:.3g}, "
+                f"the median of the clients' first ones, or {_OWN:g} times {member.first:.3g}, its own first one"
+            )
+    return reasons
+
+
+def _turned(member: Member, said: Said) -> bool:
+    """Whether a gradient has turned back, on the whole; or nothing is known of its points."""
+    product, most = member.product + said.product, member.most + said.most
+    return not most or product < -_INEXACT * most

@@ -19,16 +19,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Zero
-from flwr_fco.server.options import (
-    AUTO,
-    ClientOptions,
-    CommonOptions,
-    RateOptions,
-    UnmodifiedOptions,
-    WorkOptions,
-    density_of,
-    scope_of,
-)
+from flwr_fco.server.options import AUTO, ClientOptions, UnmodifiedOptions, density_of, scope_of
 from flwr_fco.server.parts import Part
 from flwr_fco.server.replies.bounds import check_elapsed, check_examples, check_steps
 from flwr_fco.server.replies.mail import Mail
@@ -40,10 +31,6 @@ from flwr_fco.work import FirstOrder
 
 #: Numbers of a method by the names under which clients of Flower's own strategies read them.
 NAMES = {"penalty": "proximal-mu"}
-
-
-class _Options(UnmodifiedOptions, RateOptions, WorkOptions, CommonOptions):
-    """The options that apply to unmodified clients."""
 
 
 def check_unmodified(options: ClientOptions) -> None:
@@ -59,24 +46,23 @@ def check_unmodified(options: ClientOptions) -> None:
     ConfigurationError
         If the options are missing or conflict.
     """
-    strategy: _Options = options  # type: ignore[assignment]
-    if not isinstance(options, UnmodifiedOptions):
-        if isinstance(options.client, Unmodified):
-            if options.client.threshold_per_round is not None:
-                raise ConfigurationError(f"client={options.client!r}: {type(options).__name__} has no psi to threshold")
-            _check_choices(strategy)
-        return
-    if strategy.density is not None:
+    strategy: Any = options
+    if isinstance(options, UnmodifiedOptions) and strategy.density is not None:
         _check_density(strategy)
-    if not isinstance(strategy.client, Unmodified):
+    if not isinstance(options.client, Unmodified):
         return
-    threshold, steps = strategy.client.threshold_per_round, strategy.work.steps
+    threshold = options.client.threshold_per_round
+    if not isinstance(options, UnmodifiedOptions):
+        if threshold is not None:
+            raise ConfigurationError(f"client={options.client!r}: {type(options).__name__} has no psi to threshold")
+        _check_choices(strategy)
+        return
+    steps = strategy.work.steps
     ways = {"threshold_per_round": threshold, "density": strategy.density, "work=Steps(...)": steps}
     names = [name for name, value in ways.items() if value is not None]
     if len(names) > 1:
-        raise ConfigurationError(
-            f"{', '.join(names)}: each of them says how fast the weight of psi grows; give one of them"
-        )
+        what = f"{', '.join(names)}: each of them says how fast the weight of psi grows"
+        raise ConfigurationError(f"{what}; give one of them")
     if threshold is not None:
         if isinstance(strategy.regularizer, Zero):
             strategy.regularizer = L1(1.0)
@@ -96,7 +82,7 @@ def check_unmodified(options: ClientOptions) -> None:
     _check_choices(strategy)
 
 
-def _check_density(options: _Options) -> None:
+def _check_density(options: Any) -> None:
     """Reject regularizers that cannot be combined with a density, which is a psi of its own."""
     whole = options.regularizer
     for psi in whole.regularizers.values() if isinstance(whole, PerParameter) else [whole]:
@@ -111,15 +97,13 @@ def _check_density(options: _Options) -> None:
     density = density_of(options)
     assert density is not None
     if scope_of(options) == "joint" and isinstance(options.regularizer, PerParameter):
-        raise ConfigurationError(
-            "a density of all arrays together has no place for a regularizer of single arrays; take "
-            'density=Density(..., scope="layers"), or leave PerParameter out'
-        )
+        what = "a density of all arrays together has no place for a regularizer of single arrays"
+        raise ConfigurationError(f'{what}; take density=Density(..., scope="layers"), or leave PerParameter out')
     if options.mirror_map.never_supports(HardSparsity(density=density.share)):
         options.mirror_map.require(HardSparsity(density=density.share))
 
 
-def _check_choices(options: _Options) -> None:
+def _check_choices(options: Any) -> None:
     """Reject options that need this package's clients."""
     if not isinstance(options.mirror_map, Euclidean):
         raise ConfigurationError(
@@ -127,15 +111,11 @@ def _check_choices(options: _Options) -> None:
             f"mirror_map={options.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
         )
     if options.certificate_every is not None:
-        raise ConfigurationError(
-            f"certificate_every={options.certificate_every}: client='unmodified' does not answer questions; evaluate "
-            "on the server, or take our ClientApp"
-        )
+        what = f"certificate_every={options.certificate_every}: client='unmodified' does not answer questions"
+        raise ConfigurationError(f"{what}; evaluate on the server, or take our ClientApp")
     if AUTO in (getattr(options, "client_lr", None), getattr(options, "server_lr", None)):
-        raise ConfigurationError(
-            "client='unmodified': such clients take steps of a size of their own, and do not answer questions; "
-            "give client_lr and server_lr as numbers"
-        )
+        what = "client='unmodified': such clients take steps of a size of their own, and do not answer questions"
+        raise ConfigurationError(f"{what}; give client_lr and server_lr as numbers")
 
 
 class UnmodifiedClients(Part):
@@ -148,7 +128,8 @@ class UnmodifiedClients(Part):
     """
 
     def __init__(self, options: ClientOptions) -> None:
-        self._options: _Options = options  # type: ignore[assignment]
+        self._options: Any = options
+        self._threshold: float | None = getattr(options.client, "threshold_per_round", None)
         self.forget()
 
     def forget(self) -> None:
@@ -168,22 +149,15 @@ class UnmodifiedClients(Part):
         """Return the client's model minus the model that it was sent."""
         options, problem, work = self._options, mail.current.problem, mail.plan.work
         assert problem is not None
-        timed = isinstance(work, FirstOrder)
-        uplink = read_unmodified(
-            content,
-            mail.plan.layout,
-            sent=self.sent_model(mail)[1],
-            client_lr=problem.client_lr if timed else 1.0,
-            local_steps=(work.steps or 1) if isinstance(work, FirstOrder) else 1,
-            weighted_by_key=options.weighted_by_key,
-        )
-        if not timed:
+        client_lr, steps = (problem.client_lr, work.steps or 1) if isinstance(work, FirstOrder) else (1.0, 1)
+        claims = {"client_lr": client_lr, "local_steps": steps, "weighted_by_key": options.weighted_by_key}
+        uplink = read_unmodified(content, mail.plan.layout, sent=self.sent_model(mail)[1], **claims)
+        if not isinstance(work, FirstOrder):
             return uplink._replace(elapsed=None)
         threshold = self._threshold
         if threshold is None:
             return uplink if options.density is None else uplink._replace(elapsed=1.0)
-        strength: float = getattr(options.regularizer, "strength")  # noqa: B009 (not every regularizer has one)
-        return uplink._replace(elapsed=threshold / strength / problem.server_lr)
+        return uplink._replace(elapsed=threshold / options.regularizer.strength / problem.server_lr)
 
     def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
         """Check a client's claims against the server's knowledge; the client may have its own schedule.
@@ -203,11 +177,6 @@ class UnmodifiedClients(Part):
         claims = uplink.step_sizes != mail.step_size() * uplink.steps
         if claims and self._threshold is None and options.density is None:
             check_elapsed(uplink.step_sizes, steps, mail.step_size(), exact=False)
-
-    @property
-    def _threshold(self) -> float | None:
-        client = self._options.client
-        return client.threshold_per_round if isinstance(client, Unmodified) else None
 
     def sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
         """Return the current model as records, and as a vector rounded to the user's dtypes.
@@ -278,9 +247,9 @@ class Untrained(Part):
         if not held:
             return given
         sizes = {entry.name: entry.size for entry in given.layout.optimized}
-        for name, size in {name: value.size for name, (_, value) in self._still.items()}.items():
-            if sizes.get(name) != size:
-                raise ValueError(f"the untrained array {name!r} has {size} entries, expected {sizes.get(name, 'none')}")
+        for name, (_, value) in self._still.items():
+            if (size := sizes.get(name)) != value.size:
+                raise ValueError(f"the untrained array {name!r} has {value.size} entries, expected {size or 'none'}")
         for pair in (self._pairs or {}).items():
             if sizes.get(pair[0], -1) != sizes.get(pair[1]):
                 raise ValueError(f"the arrays {pair} are not of one size")
@@ -337,9 +306,10 @@ class Untrained(Part):
         before : ndarray of float64, shape (d,)
             The model that the hook got.
         """
-        for entry in layout.optimized if self._still else ():
-            if entry.name in self._still and not np.array_equal(point[entry.block], before[entry.block]):
-                self._still[entry.name] = self._still[entry.name][0], point[entry.block].copy()
+        for name, (rounds, _) in list(self._still.items()):
+            block = layout[name].block
+            if not np.array_equal(point[block], before[block]):
+                self._still[name] = rounds, point[block].copy()
 
     def hold(self, values: Vector, layout: Layout) -> None:
         """Put frozen arrays back into a dual (Euclidean) or a model, in place.
@@ -367,9 +337,9 @@ class Untrained(Part):
         layout : Layout
             Places of the arrays.
         """
-        blocks = {entry.name: entry.block for entry in layout.optimized} if self._pairs else {}
         for second, first in (self._pairs or {}).items():
-            point[blocks[second]] = values[blocks[second]] = point[blocks[first]]
+            block = layout[second].block
+            point[block] = values[block] = point[layout[first].block]
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         rounds = {name: number for name, (number, _) in self._still.items()}

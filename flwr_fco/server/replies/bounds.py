@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,27 @@ LARGEST_FACTOR = 1_000
 #: What the reason adds where a client did other work than the plan's: an honest loop of one's own may.
 OWN_LOOPS = "; if the clients train with flwr_fco.torch.local_training, give the strategy bounds=Bounds(own_loops=True)"
 _FIRST_EARLIER = "largest-"
+
+
+class Rule(NamedTuple):
+    """How a quantity is bounded: the ratio, by default the common one; and with few replies.
+
+    Parameters
+    ----------
+    first : float
+        Factor that widens the bound in a first round with few replies.
+    lasting : bool
+        Whether this factor applies in every round of a federation that has never had more replies.
+    ratio : float, optional
+        Largest multiple of the usual size.
+    """
+
+    first: float
+    lasting: bool = False
+    ratio: float | None = None
+
+
+_LENGTHS, _WEIGHTS, _WORK = Rule(_FIRST), Rule(_FIRST_WEIGHTS, lasting=True), Rule(1.0, ratio=_LOOPS)
 
 
 def check_examples(examples: float, most: float) -> None:
@@ -198,97 +219,76 @@ class IncrementBounds:
         shares = examples if weights is None else weights
         times = [uplink.elapsed or 1.0 for uplink in uplinks]
         if self.ratio is not None:
-            self.compare_examples("number of examples", examples, reasons, remember)
-            steady = times.count(times[0]) == len(times)
-            if not steady:
+            reasons = self.compare_examples("number of examples", examples, remember)
+            if times.count(times[0]) < len(times):
                 work = [share * time for share, time in zip(shares, times, strict=True)]
                 # A shard of 1,000 rows among those of 10 takes a hundred times the steps with a hundred times the
                 # weight.
                 factor = max(10.0, 1_000.0 / self.ratio)
-                self.compare(
-                    "weight times elapsed", work, reasons, remember, factor, first=_FIRST_WEIGHTS, lasting=True
-                )
+                reasons = self.compare("weight times elapsed", work, remember, _WEIGHTS, factor) | reasons
             if step_size is not None:
-                self._compare_loops([time / step_size for time in times], examples, reasons, remember)
+                reasons |= self._compare_loops([time / step_size for time in times], examples, remember)
         for name in uplinks[0].vectors:
-            norms = [
-                uplink.norms[name] if name in uplink.norms else euclidean_norm(uplink.vectors[name])
-                for uplink in uplinks
-            ]
+            norms = [u.norms[name] if name in u.norms else euclidean_norm(u.vectors[name]) for u in uplinks]
             for i, norm in enumerate(norms):
                 if self.norm is not None and norm > self.norm:
                     reasons[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={self.norm:g}"
             if self.ratio is not None:
                 lengths = [norm / time for norm, time in zip(norms, times, strict=True)]
-                self.compare(f"{name} per unit of elapsed", lengths, reasons, remember)
+                what = f"{name} per unit of elapsed"
+                reasons = self.compare(what, lengths, remember) | reasons
                 if shares.count(shares[0]) < len(shares):
                     pulls = [length * share for length, share in zip(lengths, shares, strict=True)]
-                    pull = f"weight times {name} per unit of elapsed"
-                    self.compare(pull, pulls, reasons, remember, first=_FIRST_WEIGHTS, lasting=True)
+                    reasons = self.compare(f"weight times {what}", pulls, remember, _WEIGHTS) | reasons
         if self.ratio is not None and passed:
-            self._compare_passed(uplinks, passed, reasons, remember)
+            reasons |= self._compare_passed(uplinks, passed, remember)
         return reasons
 
-    def compare_examples(
-        self, name: str, examples: Sequence[float], reasons: dict[int, str], remember: bool = True
-    ) -> None:
-        """Record replies of far more examples than usual, by one rule in training and in evaluations.
+    def compare_examples(self, name: str, examples: Sequence[float], remember: bool = True) -> dict[int, str]:
+        """Return replies of far more examples than usual, by one rule in training and in evaluations.
 
         Parameters
         ----------
-        name, examples, reasons, remember
+        name, examples, remember
             As for :meth:`compare`.
         """
         if len(examples) >= ENOUGH and remember:
             self.largest[_REPLIES] = float(ENOUGH)
-        self.compare(name, examples, reasons, remember, first=_FIRST_WEIGHTS, lasting=True)
+        return self.compare(name, examples, remember, _WEIGHTS)
 
-    def _compare_loops(
-        self, times: Sequence[float], examples: Sequence[float], reasons: dict[int, str], remember: bool
-    ) -> None:
-        """Record clients that claim far more work than the others, both in total and relative to their data.
+    def _compare_loops(self, times: Sequence[float], examples: Sequence[float], remember: bool) -> dict[int, str]:
+        """Return clients that claim far more work than the others, both in total and relative to their data.
 
         Shards of unequal size differ in the steps of an epoch, but not in a fixed number of steps.
         """
-        for_all, for_its_data = dict[int, str](), dict[int, str]()
         each = [time / max(1.0, number) for time, number in zip(times, examples, strict=True)]
-        self.compare("elapsed", times, for_all, remember, ratio=_LOOPS, first=1.0)
-        self.compare("elapsed per example", each, for_its_data, remember, ratio=_LOOPS, first=1.0)
-        reasons.update({i: reason for i, reason in for_all.items() if i in for_its_data})
+        for_all = self.compare("elapsed", times, remember, _WORK)
+        for_its_data = self.compare("elapsed per example", each, remember, _WORK)
+        return {i: reason for i, reason in for_all.items() if i in for_its_data}
 
     def _compare_passed(
-        self, uplinks: Sequence[Uplink], passed: Mapping[str, NDArray[Any]], reasons: dict[int, str], remember: bool
-    ) -> None:
-        """Record clients whose running statistics or counters changed far more than the others', or are invalid."""
+        self, uplinks: Sequence[Uplink], passed: Mapping[str, NDArray[Any]], remember: bool
+    ) -> dict[int, str]:
+        """Return clients whose running statistics or counters changed far more than the others', or are invalid."""
         if self._positive is None:
             began = {name: old > 0 if old.dtype.kind == "f" else old >= 0 for name, old in passed.items()}
             self._positive = frozenset(name for name, entries in began.items() if entries.all())
+        reasons: dict[int, str] = {}
         for name, old in passed.items():
             sent = [(i, uplink.pass_through[name]) for i, uplink in enumerate(uplinks) if name in uplink.pass_through]
-            before, far = old.astype(np.float64), dict[int, str]()
+            before = old.astype(np.float64)
             changes = [euclidean_norm(array.astype(np.float64) - before) for _, array in sent]
-            self.compare(f"change of {name}", changes, far, remember)
-            reasons.update({sent[k][0]: reason for k, reason in far.items()})
-            if name in self._positive:
-                negative = [i for i, array in sent if (array < 0).any()]
-                if 2 * len(negative) <= len(sent):
-                    reasons.update(
-                        dict.fromkeys(negative, f"its {name} has negative entries, which it has not had yet")
-                    )
+            far = self.compare(f"change of {name}", changes, remember)
+            reasons |= {sent[k][0]: reason for k, reason in far.items()}
+            negative = [i for i, array in sent if (array < 0).any()] if name in self._positive else []
+            if 2 * len(negative) <= len(sent):
+                reasons |= dict.fromkeys(negative, f"its {name} has negative entries, which it has not had yet")
+        return reasons
 
     def compare(
-        self,
-        name: str,
-        sizes: Sequence[float],
-        reasons: dict[int, str],
-        remember: bool = True,
-        factor: float = 1.0,
-        *,
-        ratio: float | None = None,
-        first: float = _FIRST,
-        lasting: bool = False,
-    ) -> None:
-        """Record replies far above the usual size.
+        self, name: str, sizes: Sequence[float], remember: bool = True, rule: Rule = _LENGTHS, factor: float = 1.0
+    ) -> dict[int, str]:
+        """Return why replies are far above the usual size, by position.
 
         Parameters
         ----------
@@ -296,50 +296,42 @@ class IncrementBounds:
             Name of the quantity.
         sizes : sequence of float
             Size in each reply.
-        reasons : dict of int to str
-            Receives the reasons.
         remember : bool, default True
             Whether the median counts in later rounds.
+        rule : Rule
+            How it is bounded.
         factor : float, default 1.0
             Factor that widens the bound.
-        ratio : float, optional
-            The bound; by default the common one.
-        first : float
-            Factor that widens the bound in a first round with few replies.
-        lasting : bool, default False
-            Whether this factor applies in every round of a federation that has never had more replies.
         """
+        reasons: dict[int, str] = {}
         if not sizes:
-            return
+            return reasons
         assert self.ratio is not None
-        allowed = self.ratio if ratio is None else ratio
+        allowed = self.ratio if rule.ratio is None else rule.ratio
         largest, median = self.largest.get(name, 0.0), sorted(sizes)[(len(sizes) - 1) // 2]
         usual = median if largest == 0.0 else min(max(median, largest), allowed * largest)
         away = self._far and 0.0 < largest < median
-        few = len(sizes) < ENOUGH and (largest == 0.0 or (lasting and _REPLIES not in self.largest))
-        room = first if few else 1.0
-        limit = allowed * factor * room * usual
+        few = len(sizes) < ENOUGH and (largest == 0.0 or (rule.lasting and _REPLIES not in self.largest))
+        limit = allowed * factor * (rule.first if few else 1.0) * usual
         if away:
             limit, usual = min(_AWAY * factor * median, allowed * limit), median
         if not 0.0 < limit < LONGEST:
             limit = max(LONGEST, allowed * factor * largest)
-        if max(sizes) > limit:
-            bound = f"{TOO_LONG}{self.ratio:g}" if ratio is None else f"more than {ratio:g}"
-            for i, size in enumerate(sizes):
-                if size > limit:
-                    if usual in (median, largest) and size > allowed * usual:
-                        earlier = "" if usual == median else " in an earlier round"
-                        reference = f"{usual:.3g}, the clients' median{earlier}"
-                    else:
-                        # Far away, or after a leap of the median, the bound is no multiple of one number.
-                        reference = (
-                            f"what was usual allows: {limit:.3g}; the clients' median is {median:.3g}, and was at most "
-                            f"{largest:.3g} in earlier rounds"
-                        )
-                    reasons.setdefault(i, f"its {name} is {size:.3g}, {bound} times {reference}")
+        bound = f"{TOO_LONG}{self.ratio:g}" if rule.ratio is None else f"more than {rule.ratio:g}"
+        for i, size in enumerate(sizes) if max(sizes) > limit else ():
+            if not size > limit:
+                continue
+            if usual in (median, largest) and size > allowed * usual:
+                reference = f"{usual:.3g}, the clients' median{'' if usual == median else ' in an earlier round'}"
+            else:
+                # Far away, or after a leap of the median, the bound is no multiple of one number.
+                reference = f"what was usual allows: {limit:.3g}; the clients' median is {median:.3g}, and was at most "
+                reference += f"{largest:.3g} in earlier rounds"
+            reasons[i] = f"its {name} is {size:.3g}, {bound} times {reference}"
         # A left-out median is not evidence of usual sizes.
         if remember and 0.0 < median <= limit and not away:
             self.largest[name] = usual
+        return reasons
 
     def to_arrays(self) -> dict[str, NDArray[np.float64]]:
         """Return the largest medians."""
@@ -348,10 +340,8 @@ class IncrementBounds:
 
     def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
         """Restore what :meth:`to_arrays` returned; other arrays are not looked at."""
-        self.largest = {
-            name.removeprefix(_FIRST_EARLIER): float(saved_array(arrays, name, np.float64, (), smallest=0.0))
-            for name in arrays
-            if name.startswith(_FIRST_EARLIER)
-        }
+        earlier = [name for name in arrays if name.startswith(_FIRST_EARLIER)]
+        values = {name: float(saved_array(arrays, name, np.float64, (), smallest=0.0)) for name in earlier}
+        self.largest = {name.removeprefix(_FIRST_EARLIER): value for name, value in values.items()}
         self._begin = saved_array(arrays, "begin", np.float64, (None,), smallest=0.0).tolist()[:_BEGIN]
         self._far = bool(saved_array(arrays, "far", np.bool_, ()))

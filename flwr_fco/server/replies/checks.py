@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Problem
-from flwr_fco.algorithms.contract.replies import robust_mean
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log, printable
 from flwr_fco.errors import ConfigurationError, ProtocolError
@@ -184,11 +184,10 @@ class Round:
     def _note(self, node: Node, reason: str) -> None:
         """Add a row to the table, and count it."""
         self.rows += 1
-        if len(self.left_out) < MOST_ROWS:
+        if len(self.left_out) == MOST_ROWS:
+            reason = f"there is more than fits into a table of {MOST_ROWS} rows; num-left-out counts on"
+        if len(self.left_out) <= MOST_ROWS:
             self.left_out.append(LeftOut(self.number, *node, reason, self.kind))
-        elif len(self.left_out) == MOST_ROWS:
-            text = f"there is more than fits into a table of {MOST_ROWS} rows; num-left-out counts on"
-            self.left_out.append(LeftOut(self.number, *node, text, self.kind))
 
     def without(self, good: Sequence[Reply[_Read]], objections: Mapping[int, str]) -> list[Reply[_Read]]:
         """Return the replies without objections; the others are left out.
@@ -204,6 +203,10 @@ class Round:
             self.leave_out(good[i].node, reason)
             self.answered.discard(good[i].node.node_id)
         return [reply for i, reply in enumerate(good) if i not in objections]
+
+    def without_nodes(self, good: Sequence[Reply[_Read]], reasons: Mapping[Node, str]) -> list[Reply[_Read]]:
+        """Return the replies of the nodes without a reason to leave out theirs, as :meth:`without` does."""
+        return self.without(good, {i: reasons[reply.node] for i, reply in enumerate(good) if reply.node in reasons})
 
     def check_names(self, method: type, layout: Layout, names: Iterable[AbstractSet[str]]) -> None:
         """End a run whose first answers all hold the same other vectors than the method says, once for all clients.
@@ -254,8 +257,7 @@ class Round:
             the reason.
         """
         good: dict[int, Reply[_Read]] = {}
-        answered: set[int] = set()
-        heard: set[int] = set()
+        answered, heard = set[int](), set[int]()
         failures, stamp = 0, str(self.number)
         for reply in replies:
             sender, group = sender_and_group(reply)
@@ -277,8 +279,8 @@ class Round:
                 if node.node_id in answered:
                     raise ProtocolError("it answered twice; the first answer counts")
                 answered.add(node.node_id)
-                _, value = self.checked.get(id(content), (None, None)) if self.checked else (None, None)
-                good[node.node_id] = Reply(node, read(node, content) if value is None else value, content)
+                known = self.checked.get(id(content))
+                good[node.node_id] = Reply(node, read(node, content) if known is None else known[1], content)
             except ProtocolError as error:
                 failures += 1
                 lost = content is not None and what_is_missing(content) == "state"
@@ -339,27 +341,24 @@ class Round:
         again : list of (Node, str or None)
             The nodes, with what each of them lacks: ``"plan"``, ``"state"`` or None.
         """
-        kept: list[Message] = []
-        again: list[tuple[Node, str | None]] = []
-        answered: set[int] = set()
-        stamp = str(self.number)
+        kept, again = list[Message](), list[tuple[Node, str | None]]()
+        answered, stamp = set[int](), str(self.number)
         for reply in replies:
             sender, group = sender_and_group(reply)
             content = content_of(reply)
             node = None if content is None else self.nodes.get(sender)
             if content is None and reply.error.code == _NODE_UNAVAILABLE:
                 answered.update(gone.node_id for gone in [self.node_of(reply)] if gone is not None)
-            missing = None if node is None or content is None else what_is_missing(content)
-            if node is None or content is None or missing is None or node.node_id in answered or group != stamp:
+            if node is None or content is None:
                 kept.append(reply)
-                if node is not None:
-                    answered.add(node.node_id)
-            elif missing == "state" and not state_lost(node, was_altered(content)):
-                kept.append(reply)
-                answered.add(node.node_id)
-            else:
+                continue
+            missing = what_is_missing(content)
+            asks = missing is not None and node.node_id not in answered and group == stamp
+            if asks and (missing != "state" or state_lost(node, was_altered(content))):
                 again.append((node, missing))
-                answered.add(node.node_id)
+            else:
+                kept.append(reply)
+            answered.add(node.node_id)
         if silent:
             again += [(node, None) for node_id, node in self.nodes.items() if node_id not in answered]
             asked = {node.node_id for node, _ in again}
@@ -425,7 +424,7 @@ def averaged_pass_through(
                 mean = sum((value.astype(np.float64) * weight for (value, _), weight in pairs), np.zeros(old.shape))
             else:
                 rows = [value.astype(np.float64).ravel() for value, _ in values]
-                mean = robust_mean(aggregation, rows, weights, trim=trim).reshape(old.shape)
+                mean = Mean(aggregation=aggregation, trim=trim).of(rows, weights).reshape(old.shape)
             result[name] = np.asarray(mean).astype(old.dtype)
         else:
             result[name] = np.sort(np.array([value for value, _ in values]), axis=0)[(len(values) - 1) // 2]
@@ -457,9 +456,8 @@ def compared_metrics(
     if not said:
         return good
     reasons = schemas.compare(grid, said)
-    good = current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
-    kept = [{name: value for name, value in reply.value.items() if name != SCHEMA} for reply in good]
-    return [
-        reply._replace(value=value, content=without_metric(reply.content, SCHEMA))
-        for reply, value in zip(good, kept, strict=True)
-    ]
+    kept: list[Reply[Mapping[str, Any]]] = []
+    for node, metrics, content in current.without_nodes(good, reasons):
+        others = {name: value for name, value in metrics.items() if name != SCHEMA}
+        kept.append(Reply(node, others, without_metric(content, SCHEMA)))
+    return kept

@@ -21,8 +21,8 @@ from flwr_fco.core.sparse import NonZeros, SparseVector, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Nodes
+from flwr_fco.server.clients.remembering import variate_objections
 from flwr_fco.server.clients.schemas import Schemas
-from flwr_fco.server.clients.variates import variate_objections
 from flwr_fco.server.options import CommonOptions, max_ratio_of, weights_of
 from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks

@@ -157,9 +157,8 @@ def evaluation_objections(
     metrics, weighted_by_key, ratio, bounds
         As for :func:`training_metrics` and :func:`metric_objections`.
     """
-    reasons: dict[int, str] = {}
     examples = [float(reply[weighted_by_key]) for reply in metrics]
-    bounds.compare_examples("number of examples of an evaluation", examples, reasons)
+    reasons = bounds.compare_examples("number of examples of an evaluation", examples)
     others = [{name: each for name, each in reply.items() if name != weighted_by_key} for reply in metrics]
     return metric_objections(others, EVALUATION * ratio, bounds, "evaluated ") | reasons
 

@@ -16,19 +16,10 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.privacy import noise
 from flwr_fco.privacy.gaussian_dp import GaussianDP
-from flwr_fco.privacy.noise import (
-    Accountant,
-    BandedNoise,
-    Draw,
-    NoiseStream,
-    TreeNoise,
-    clipped,
-    library,
-    secure_normal,
-)
 from flwr_fco.server.options import CommonOptions, serves_unmodified
-from flwr_fco.server.parts import Host, Part
+from flwr_fco.server.parts import Host, Part, under
 from flwr_fco.wire.metrics import average_metrics
 from flwr_fco.wire.protocol import Node, Uplink
 
@@ -67,12 +58,12 @@ class PrivateMean(Part):
 
     def __init__(self, privacy: GaussianDP, options: CommonOptions, host: Host) -> None:
         _check(options)
-        library()
+        noise.library()
         self.privacy, self._options, self._host = privacy, options, host
         # 1e-9: a fraction of 1 / 49 gives 49 blocks, not 48.
         separation = 1 if privacy.noise == "independent" else math.floor(1.0 / options.fraction_train + 1e-9)
         bands = (privacy.bands or separation) if privacy.noise == "banded" else 1
-        self.accountant = Accountant(privacy.noise, options.fraction_train, separation, bands)
+        self.accountant = noise.Accountant(privacy.noise, options.fraction_train, separation, bands)
         #: Rounds released by this strategy, in whichever run.
         self.released_rounds = 0
         self.forget()
@@ -83,8 +74,8 @@ class PrivateMean(Part):
         self._run: _Run | None = None
         self._open: _OpenRound | None = None
         tree = self.privacy.noise == "tree"
-        self._stream: NoiseStream = (
-            TreeNoise(self.accountant.separation) if tree else BandedNoise(self.accountant.bands)
+        self._stream: noise.NoiseStream = (
+            noise.TreeNoise(self.accountant.separation) if tree else noise.BandedNoise(self.accountant.bands)
         )
 
     @property
@@ -150,14 +141,8 @@ class PrivateMean(Part):
             )
         order = [node.key for node in host.nodes.ordered]
         if privacy.delta * len(order) >= 1.0:
-            log(
-                WARNING,
-                "delta=%g with %s clients: a mechanism that publishes one client's data whole may have it; expected "
-                "less than %g",
-                privacy.delta,
-                len(order),
-                1.0 / len(order),
-            )
+            text = "delta=%g with %s clients: a mechanism that publishes one client's data whole may have it; expected "
+            log(WARNING, text + "less than %g", privacy.delta, len(order), 1.0 / len(order))
         if privacy.noise_seed is None:
             secrets.SystemRandom().shuffle(order)
         else:
@@ -178,9 +163,9 @@ class PrivateMean(Part):
         words = np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64)
         return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
-    def _draw(self, size: int) -> Draw:
+    def _draw(self, size: int) -> noise.Draw:
         if self.privacy.noise_seed is None:
-            return lambda: secure_normal(size)
+            return lambda: noise.secure_normal(size)
         rng = np.random.default_rng([self.privacy.noise_seed, 1, self.round])
         return lambda: rng.standard_normal(size)
 
@@ -196,16 +181,15 @@ class PrivateMean(Part):
             Those of the round, with weights.
         """
         if self._open is None:
-            raise ConfigurationError(
-                "the replies of a private round are aggregated once; call configure_train before aggregate_train"
-            )
+            what = "the replies of a private round are aggregated once"
+            raise ConfigurationError(f"{what}; call configure_train before aggregate_train")
         total, heard = np.zeros(self._open.size), set()
         for uplink in uplinks:
             key = None if uplink.node is None else uplink.node.key
             if key in self._open.keys and key not in heard:
                 heard.add(key)
                 increment = np.asarray(dense(uplink.vectors["increment"]), np.float64)
-                total += clipped(increment, self._open.bounds)
+                total += noise.clipped(increment, self._open.bounds)
         return total
 
     def release(self, uplinks: Sequence[Uplink]) -> Uplink:
@@ -243,8 +227,8 @@ class PrivateMean(Part):
         """Return noise, shuffle and progress of the run, which are the server's secrets."""
         arrays: dict[str, NDArray[Any]] = {"round": np.array(self.round)}
         if self._run is not None:
-            numbers = self._run[:3]
-            arrays |= {"run": np.array(numbers), "order": np.array(self._run.order, dtype=np.uint64).reshape(-1, 2)}
+            order = np.array(self._run.order, dtype=np.uint64).reshape(-1, 2)
+            arrays |= {"run": np.array(self._run[:3]), "order": order}
         return arrays | {f"noise/{name}": value for name, value in self._stream.to_arrays().items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -254,14 +238,11 @@ class PrivateMean(Part):
         if "run" in arrays:
             rounds, noise_multiplier, denominator = arrays["run"].tolist()
             if expected is not None and int(rounds) != expected:
-                raise ConfigurationError(
-                    f"its privacy is accounted for {int(rounds)} rounds, and this run is to have {expected}"
-                )
+                what = f"its privacy is accounted for {int(rounds)} rounds"
+                raise ConfigurationError(f"{what}, and this run is to have {expected}")
             order = tuple((a, b) for a, b in arrays["order"].tolist())
             self._run = _Run(int(rounds), noise_multiplier, denominator, order)
-        self._stream.from_arrays(
-            {name.removeprefix("noise/"): value for name, value in arrays.items() if name.startswith("noise/")}
-        )
+        self._stream.from_arrays(under("noise/", arrays))
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the lines about the privacy guarantee and its cost."""
@@ -283,49 +264,35 @@ class PrivateMean(Part):
         return lines
 
 
-def _check(options: CommonOptions) -> None:
+def _check(options: Any) -> None:
     """Reject, in one error, all options that a private run does not allow."""
-
-    def option(name: str) -> Any:
-        return getattr(options, name, None)
-
-    rates = [name for name in ("client_lr", "server_lr") if not isinstance(option(name), float)]
+    rates = [name for name in ("client_lr", "server_lr") if not isinstance(getattr(options, name, None), float)]
     asks = "asks clients for numbers to which no noise is added"
+    weighs, normalizes = options.weighting != "uniform", getattr(options, "normalize_local_work", None)
+    evaluates, rolls_back = options.fraction_evaluate != 0.0, options.on_divergence == "rollback"
+    compares = options.bounds.max_ratio not in (None, Bounds().max_ratio)
+    averages, unmodified = options.train_metrics_aggr_fn is not average_metrics, serves_unmodified(options)
     wrong = {
-        'weighting="uniform" (numbers of examples would be weights of the clients\' own choice)': (
-            options.weighting != "uniform"
-        ),
-        "normalize_local_work=False (what one client says of its work would change what others count)": option(
-            "normalize_local_work"
-        ),
-        "work=Steps(...) (psi's weight grows by what the server knows)": option("work").steps is None,
-        f"fraction_evaluate=0.0 (federated evaluation {asks}; evaluate_fn is the server's own)": (
-            options.fraction_evaluate != 0.0
-        ),
+        'weighting="uniform" (numbers of examples would be weights of the clients\' own choice)': weighs,
+        "normalize_local_work=False (what one client says of its work would change what others count)": normalizes,
+        "work=Steps(...) (psi's weight grows by what the server knows)": options.work.steps is None,
+        f"fraction_evaluate=0.0 (federated evaluation {asks}; evaluate_fn is the server's own)": evaluates,
         f'{" and ".join(rates)} as numbers ("auto" {asks}; functions of the round, such as a plateau\'s, may depend '
         "on them)": bool(rates),
         f"certificate_every=None (a certificate {asks})": options.certificate_every is not None,
-        "Bounds(max_ratio=None) (the median of the replies says whether another one counts)": (
-            options.bounds.max_ratio not in (None, Bounds().max_ratio)
-        ),
+        "Bounds(max_ratio=None) (the median of the replies says whether another one counts)": compares,
         'aggregation="mean" (in another centre one client changes what others count)': options.aggregation != "mean",
         "choose_nodes=None (the accounting needs its own schedule)": options.participation.choose_nodes is not None,
         "min_replies=1 (a round that is skipped says how many answered)": options.participation.min_replies != 1,
-        'on_divergence="raise" or "warn" (a round that is gone back on has been released all the same)': (
-            options.on_divergence == "rollback"
-        ),
+        'on_divergence="raise" or "warn" (a round that is gone back on has been released all the same)': rolls_back,
         "fraction_train > 0": options.fraction_train == 0.0,
         'output="last" or Average() (others need the clients\' local steps)': (options.output in ("shadow", "ergodic")),
-        'client="composite" (unmodified clients say themselves how far psi\'s weight grows)': (
-            serves_unmodified(options)
-        ),
-        "train_metrics_aggr_fn=None (the clients' metrics are withheld)": (
-            options.train_metrics_aggr_fn is not average_metrics
-        ),
+        'client="composite" (unmodified clients say themselves how far psi\'s weight grows)': unmodified,
+        "train_metrics_aggr_fn=None (the clients' metrics are withheld)": averages,
     }
     needed = [text for text, is_so in wrong.items() if is_so]
     if needed:
-        raise ConfigurationError(f"privacy={option('privacy')!r} needs {'; '.join(needed)}")
+        raise ConfigurationError(f"privacy={options.privacy!r} needs {'; '.join(needed)}")
 
 
 def refuse_privacy_wrappers(caller: str, *, unmodified: bool) -> None:
@@ -336,19 +303,18 @@ def refuse_privacy_wrappers(caller: str, *, unmodified: bool) -> None:
     the hooks, and without this error the model would silently be wrong.
     """
     if caller.startswith("flwr.serverapp.strategy.dp_"):
+        why = (
+            "The clients of this strategy reply with increments of a dual vector, and the server keeps the dual, not "
+            "the model: the clipping would be meaningless and the noise would be forgotten. Run the strategy without "
+            "the wrapper; noise must act on the increments before the server's update: privacy=GaussianDP(...) of "
+            "FedDualAvg, FedDualAvgOSP and FeDualEx does that"
+        )
         if unmodified:
             why = (
                 "Unmodified clients reply with models, which may be clipped; but the server keeps a dual vector, and "
                 "the next model comes from that: the noise would be forgotten. Run the strategy without the wrapper. "
                 "On the clients LocalDpMod clips and adds noise, and fixedclipping_mod clips where start's "
                 "train_config has 'clipping_norm'"
-            )
-        else:
-            why = (
-                "The clients of this strategy reply with increments of a dual vector, and the server keeps the dual, "
-                "not the model: the clipping would be meaningless and the noise would be forgotten. Run the strategy "
-                "without the wrapper; noise must act on the increments before the server's update: "
-                "privacy=GaussianDP(...) of FedDualAvg, FedDualAvgOSP and FeDualEx does that"
             )
         raise ConfigurationError(
             "Flower's differential-privacy wrappers clip (reply - what was sent) and add noise to the aggregated "

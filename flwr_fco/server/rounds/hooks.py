@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
@@ -18,6 +18,7 @@ from flwr_fco.core.validation import takes
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.results import Number, Result
 from flwr_fco.server.clients.nodes import Nodes
+from flwr_fco.server.parts import under
 from flwr_fco.server.replies.checks import LeftOut
 
 #: Called after each round with the round, the primal arrays and the round's metrics; True ends the run.
@@ -28,27 +29,22 @@ Answer = tuple[bool, Mapping[str, Number]] | bool | None
 _METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_save_point", "on_run_end")
 
 
-def _is_numpys(value: Any) -> bool:
-    """Whether a value is a NumPy number or array."""
-    return isinstance(value, np.generic | np.ndarray) and value.size == 1
+def _read(callback: Any, answer: Any, *, adds: bool) -> tuple[bool, Mapping[str, Any]]:
+    """Return whether an answer ends the run, and the metrics that it adds, if a callback's may.
 
-
-def _wants_to_stop(callback: Any, answer: Any, expected: str) -> bool:
-    """Return whether an answer ends the run; other truthy values are rejected, as they would end it by accident."""
-    if hasattr(answer, "item"):
+    Other truthy values than True are rejected, as they would end the run by accident.
+    """
+    wants, more = answer if adds and isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
+    if hasattr(wants, "item"):
         # The result of a NumPy or PyTorch comparison; with more than one element there is no item.
         with suppress(TypeError, ValueError, RuntimeError):
-            answer = answer.item()
-    if answer is not None and not isinstance(answer, bool):
-        _refuse(callback, answer, expected)
-    return bool(answer)
-
-
-def _refuse(callback: Any, answer: Any, expected: str) -> NoReturn:
-    raise ConfigurationError(
-        f"callback {callback!r} returned a {type(answer).__name__}; expected {expected}: where it says True, the run "
-        "ends"
-    )
+            wants = wants.item()
+    says = wants is None or isinstance(wants, bool)
+    if not says or not isinstance(more, Mapping):
+        expected = "True, False or None" + (", or that and a mapping of numbers" if adds else "")
+        what = f"callback {callback!r} returned a {type(answer if says else wants).__name__}"
+        raise ConfigurationError(f"{what}; expected {expected}: where it says True, the run ends")
+    return bool(wants), more
 
 
 class RoundHooks(Protocol):
@@ -86,6 +82,8 @@ class Hooks:
         if not isinstance(callbacks, Iterable):
             raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
         self._callbacks = (*first, *callbacks)
+        #: Whether any callback is an object, which gets all numbers of a round.
+        self.wants_numbers = any(map(self._is_object, self._callbacks))
         self._begin_round()
         for callback in self._callbacks:
             if isinstance(callback, type) or not (self._is_object(callback) or callable(callback)):
@@ -94,9 +92,8 @@ class Hooks:
                     "on_round_end(round, arrays, metrics) such as those of flwr_fco.callbacks"
                 )
             if not self._is_object(callback) and not takes(callback, 3):
-                raise ConfigurationError(
-                    f"callback {callback!r} does not take three arguments; expected a function (round, arrays, metrics)"
-                )
+                what = f"callback {callback!r} does not take three arguments"
+                raise ConfigurationError(f"{what}; expected a function (round, arrays, metrics)")
 
     def _begin_round(self) -> None:
         #: Number of callbacks that have seen the end of the current round, whether one wants to stop, and added
@@ -106,11 +103,6 @@ class Hooks:
     @staticmethod
     def _is_object(callback: Any) -> bool:
         return any(hasattr(callback, method) for method in _METHODS)
-
-    @property
-    def wants_numbers(self) -> bool:
-        """Whether any callback is an object, which gets all numbers of a round."""
-        return any(map(self._is_object, self._callbacks))
 
     def call(self, method: str, *arguments: Any) -> None:
         """Call a method on all callbacks that have it.
@@ -149,18 +141,18 @@ class Hooks:
         """
         # A callback may fail: a resumed run continues after the callbacks that have seen the round.
         for callback in self._callbacks[self._ended :]:
+            stop = False
+            more: Mapping[str, Any] = {}
             if not self._is_object(callback):
-                wants: Any = callback(server_round, arrays, metrics)
-                self._stop = _wants_to_stop(callback, wants, "True, False or None") or self._stop
+                stop, _ = _read(callback, callback(server_round, arrays, metrics), adds=False)
             elif hasattr(callback, "on_round_end"):
                 answer = callback.on_round_end(server_round, arrays, {**numbers, **self._added})
-                wants, more = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
-                expected = "True, False or None, or that and a mapping of numbers"
-                self._stop = _wants_to_stop(callback, wants, expected) or self._stop
-                if not isinstance(more, Mapping):
-                    _refuse(callback, answer, expected)
-                # Includes NumPy numbers, such as a float32 model's norm: JSON and trackers accept only Python numbers.
-                self._added.update({name: value.item() if _is_numpys(value) else value for name, value in more.items()})
+                stop, more = _read(callback, answer, adds=True)
+            self._stop = stop or self._stop
+            # Includes NumPy numbers, such as a float32 model's norm: JSON and trackers accept only Python numbers.
+            for name, value in more.items():
+                numpys = isinstance(value, np.generic | np.ndarray) and value.size == 1
+                self._added[name] = value.item() if numpys else value
             self._ended += 1
         stop, added = self._stop, self._added
         self._begin_round()
@@ -190,20 +182,8 @@ class Hooks:
             raise ValueError(f"{ended!r:.50}, {stop!r:.50}, {added!r:.50}")
         self._ended, self._stop, self._added = ended, stop, added
         for name, callback in self._savers().items():
-            start = f"{name}/"
-            saved = {key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)}
-            if saved:
+            if saved := under(f"{name}/", arrays):
                 callback.from_arrays(saved)
-
-
-class Saves(Protocol):
-    """An object with a state to save: the protocol of parts."""
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays to save."""
-
-    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Restore what :meth:`to_arrays` returned."""
 
 
 class Progress:
@@ -219,8 +199,8 @@ class Progress:
         Grid; the memories of its nodes are saved if it has them (the in-process grid does).
     hooks : Hooks
         The callbacks.
-    watch : Saves
-        The divergence watch.
+    watch : DivergenceWatch
+        The watch over the model.
 
     Attributes
     ----------
@@ -232,24 +212,16 @@ class Progress:
         Whether a callback ended the run after that round.
     """
 
-    def __init__(self, result: Result, nodes: Nodes, grid: Grid, hooks: Hooks, watch: Saves) -> None:
-        self.result, self._nodes, self.hooks = result, nodes, hooks
+    def __init__(self, result: Result, nodes: Nodes, grid: Grid, hooks: Hooks, watch: Any) -> None:
+        self.result, self._nodes, self.hooks, self.watch = result, nodes, hooks, watch
         self.round, self.complete, self.stopped = 0, True, False
-        self._saves: dict[str, Saves] = {"watch": watch}
-        saver: Any = grid
-        self._in_process = hasattr(saver, "from_arrays")
-        if self._in_process:
-            self._saves["nodes"] = saver
+        self._in_process = hasattr(grid, "from_arrays")
+        self._saves: dict[str, Any] = {"watch": watch, **({"nodes": grid} if self._in_process else {})}
         self._of_hooks: Mapping[str, NDArray[Any]] | None = None
 
-    def _histories(self) -> dict[str, dict[int, Any]]:
-        result = self.result
-        return {
-            "train": result.train_metrics_clientapp,
-            "evaluate": result.evaluate_metrics_clientapp,
-            "server": result.evaluate_metrics_serverapp,
-            "callbacks": result.callback_metrics,
-        }
+    def histories(self) -> dict[str, dict[int, Any]]:
+        """Return the result's metrics by round, under the names of :meth:`Result.rows`."""
+        return {**dict(self.result._histories()), "callbacks": self.result.callback_metrics}
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the whole progress as arrays."""
@@ -257,7 +229,7 @@ class Progress:
             "progress": [self.round, self.complete, self.stopped],
             "informed": sorted(self._nodes.informed) if self._in_process else [],
             "left-out": self.result.left_out,
-            **{name: {n: dict(row) for n, row in history.items()} for name, history in self._histories().items()},
+            **{name: {n: dict(row) for n, row in history.items()} for name, history in self.histories().items()},
         }
         arrays = {"run": np.frombuffer(json.dumps(record).encode(), dtype=np.uint8)}
         for owner, saves in {**self._saves, "hooks": self.hooks}.items():
@@ -268,18 +240,18 @@ class Progress:
         """Restore what :meth:`to_arrays` returned; callbacks are restored later, by :meth:`begin`."""
         record = json_object(arrays["run"].tobytes())
         self.round, self.complete, self.stopped = (int(record["progress"][0]), *map(bool, record["progress"][1:]))
-        for name, history in self._histories().items():
+        for name, history in self.histories().items():
             make: Any = dict if name == "callbacks" else MetricRecord
             history.update({int(number): make(row) for number, row in record[name].items()})
         for row in record["left-out"]:
             found = LeftOut(*row)
             self.result.left_out.append(found._replace(reason=printable(str(found.reason))))
         for owner, saves in self._saves.items():
-            if saved := _under(owner, arrays):
+            if saved := under(f"{owner}/", arrays):
                 saves.from_arrays(saved)
                 if owner == "nodes":
                     self._nodes.informed = set(record["informed"])
-        self._of_hooks = _under("hooks", arrays)
+        self._of_hooks = under("hooks/", arrays)
 
     def begin(self, strategy: Any, num_rounds: int) -> None:
         """Tell the callbacks that the run begins, and restore their saved states.
@@ -318,9 +290,3 @@ class Progress:
         """
         self.round, self.complete, self.stopped = number, complete, stopped
         self.hooks.call("on_save_point", number, last)
-
-
-def _under(owner: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the arrays of one owner, by their own names."""
-    start = f"{owner}/"
-    return {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}

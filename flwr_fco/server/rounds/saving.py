@@ -16,43 +16,35 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from flwr_fco.core.files import parse_json, read_npz, shown, write_npz
+from flwr_fco.core.files import FilePath, parse_json, read_npz, shown, write_npz
 from flwr_fco.core.logs import printable
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError, TakenOverError
-from flwr_fco.server.rounds import saving
+from flwr_fco.server.parts import under
+from flwr_fco.server.rounds.hooks import Progress
 
 _STATE, _PASS, _PARTS = "state/", "pass/", "part/"
 _GRAPH = f"{_PARTS}graph/rows"
 _SETTINGS, _CHECKSUM, _FORMAT, _OPTIONS = "digest", "checksum", "format", "options"
 _OWNER, _DAMAGED = "owner", "damaged"
-#: Version of the file format, in which what clients' answers imply is recorded too.
-_VERSION = 4
+#: Key of the current run in a saved state, next to the parts.
+_RUN = "run"
+#: Version of the file format, in which who was asked is recorded by what waits for everyone.
+_VERSION = 5
 #: Options that may change before a state is loaded; the plan's options are in its own digest.
-MAY_CHANGE = frozenset(
-    {
-        "fraction_evaluate",
-        "min_train_nodes",
-        "min_evaluate_nodes",
-        "min_available_nodes",
-        "train_metrics_aggr_fn",
-        "evaluate_metrics_aggr_fn",
-        "regularizer",
-        "mirror_map",
-        "min_replies",
-        "on_divergence",
-        "certificate_every",
-        "bounds",
-        "output",
-        # of option objects
-        "node_timeout",
-        "evict_after",
-        "on_missing",
-        "max_bytes",
-    }
-)
+MAY_CHANGE = {
+    *("fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "train_metrics_aggr_fn"),
+    *("evaluate_metrics_aggr_fn", "regularizer", "mirror_map", "min_replies", "on_divergence", "certificate_every"),
+    *("bounds", "output"),
+    # of option objects
+    *("node_timeout", "evict_after", "on_missing", "max_bytes"),
+}
+
+
+Arrays = Mapping[str, NDArray[Any]]
 
 
 class Saved(NamedTuple):
@@ -78,42 +70,7 @@ class Saved(NamedTuple):
         return self._replace(parts=parts)
 
 
-def write(
-    path: str | os.PathLike[str],
-    digest: str,
-    saved: Saved,
-    options: str = "{}",
-    *,
-    secret: bool = False,
-    owner: str = "",
-) -> None:
-    """Write a state to an ``.npz`` file.
-
-    Parameters
-    ----------
-    path : path-like
-        File name ending in ``.npz``.
-    digest : str
-        Digest of the settings; a file with another digest is refused.
-    saved : Saved
-        What the file is to hold.
-    options : str
-        The strategy's :func:`options_text`.
-    secret : bool, default False
-        Whether only the owner may read the file, from its creation on.
-    owner : str, default ""
-        Token of the run that writes it.
-    """
-    arrays = {_STATE + name: np.asarray(value) for name, value in saved.state._asdict().items()}
-    arrays.update({_PASS + name: value for name, value in saved.pass_through.items()})
-    for part, values in saved.parts.items():
-        arrays.update({f"{_PARTS}{part}/{name}": value for name, value in values.items()})
-    arrays[_SETTINGS], arrays[_FORMAT], arrays[_OPTIONS] = np.array(digest), np.array(_VERSION), np.array(options)
-    arrays[_OWNER] = np.array(owner)
-    write_npz(path, {_CHECKSUM: np.array(_checksum(arrays)), **arrays}, secret=secret)
-
-
-def owner_of(path: str | os.PathLike[str]) -> str | None:
+def owner_of(path: FilePath) -> str | None:
     """Return the token of the run that wrote a file; a file without one has "", None stands for no file.
 
     Parameters
@@ -138,7 +95,7 @@ def owner_of(path: str | os.PathLike[str]) -> str | None:
         return _DAMAGED
 
 
-def give(path: str | os.PathLike[str], owner: str) -> None:
+def give(path: FilePath, owner: str) -> None:
     """Write a file again, with the token of another run.
 
     Parameters
@@ -149,12 +106,17 @@ def give(path: str | os.PathLike[str], owner: str) -> None:
         The token.
     """
     arrays = {name: array for name, array in read_npz(path).items() if name != _CHECKSUM}
-    arrays[_OWNER] = np.array(owner)
     # The permissions stay.
-    write_npz(path, {_CHECKSUM: np.array(_checksum(arrays)), **arrays})
+    _write(path, arrays, owner)
 
 
-def _checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
+def _write(path: FilePath, arrays: Arrays, owner: str, *, secret: bool = False) -> None:
+    """Write a file whole, with the token of a run; with `secret` only its owner may read it, from its creation on."""
+    arrays = {**arrays, _OWNER: np.array(owner)}
+    write_npz(path, {_CHECKSUM: np.array(_checksum(arrays)), **arrays}, secret=secret)
+
+
+def _checksum(arrays: Arrays) -> str:
     checksum = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
@@ -188,130 +150,56 @@ def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return repr([_text(item) for item in value])
     if is_dataclass(value) and not isinstance(value, type):
-        return repr(
-            [
-                type(value).__qualname__,
-                *(_text(getattr(value, f.name)) for f in fields(value) if f.name not in MAY_CHANGE),
-            ]
-        )
+        names = [f.name for f in fields(value) if f.name not in MAY_CHANGE]
+        return repr([type(value).__qualname__, *(_text(getattr(value, name)) for name in names)])
     return "a function" if callable(value) else repr(value)
 
 
-def read(path: str | os.PathLike[str], digest: str, like: Saved, options: str = "{}") -> Saved:
-    """Read a state that :func:`write` wrote.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-    digest : str
-        Digest of this strategy's settings.
-    like : Saved
-        A state with the expected types and names.
-    options : str
-        The strategy's :func:`options_text`.
-
-    Raises
-    ------
-    ConfigurationError
-        If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged.
-    FileNotFoundError
-        If there is no such file.
-    """
-    where = shown(path)
-    try:
-        arrays = read_npz(path)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{error}. Take an earlier copy") from error
-    return checked(where, arrays, digest, like, options)
+def _content(arrays: Arrays, like: Saved) -> Saved:
+    """Return what a file holds, after comparing it with the expected one."""
+    values: dict[str, Any] = {}
+    rows = len(arrays[_GRAPH]) if "graph" in like.parts and arrays.get(_GRAPH, np.zeros(())).ndim else 0
+    for name, value in like.state._asdict().items():
+        if isinstance(value, np.ndarray):
+            # On a graph there is a row for each node, once the nodes are known, but of what they share.
+            of_nodes = rows and value.size and name not in getattr(like.state, "shared", ())
+            shape = (rows, *value.shape[1:]) if of_nodes else value.shape
+            values[name] = saved_array(arrays, _STATE + name, value.dtype, shape)
+        elif isinstance(value, int):
+            values[name] = int(saved_array(arrays, _STATE + name, np.int64, (), smallest=0))
+        else:
+            values[name] = float(saved_array(arrays, _STATE + name, np.float64, ()))
+    passed = {name: saved_array(arrays, _PASS + name, old.dtype, old.shape) for name, old in like.pass_through.items()}
+    for key, value in under(_PARTS, arrays).items():
+        if key.partition("/")[0] not in like.parts or value.dtype.kind not in "fiubSU":
+            raise ValueError(f"it holds {_PARTS + key!r}, an array of {value.dtype}")
+    return Saved(type(like.state)(**values), passed, {part: under(f"{_PARTS}{part}/", arrays) for part in like.parts})
 
 
-def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Saved, options: str = "{}") -> Saved:
-    """Return the content of a file's arrays after comparing it with the expected one.
-
-    Parameters
-    ----------
-    where : str
-        The file, for messages.
-    arrays : dict of str to ndarray
-        As :func:`write` wrote them.
-    digest : str
-        Digest of this strategy's settings.
-    like : Saved
-        A state with the expected types, names, dtypes and shapes.
-    options : str
-        The strategy's :func:`options_text`.
-
-    Raises
-    ------
-    ConfigurationError
-        If anything differs.
-    """
-    arrays = dict(arrays)
+def _check_origin(where: str, arrays: dict[str, NDArray[Any]], digest: str, options: str) -> None:
+    """Reject what is no state, a damaged one, and one of another release, strategy or model, or of other options."""
     checksum = arrays.pop(_CHECKSUM, None)
     if checksum is None or _SETTINGS not in arrays:
-        raise ConfigurationError(
-            f"{where} is no saved state: it holds {', '.join(map(printable, sorted(arrays)[:8])) or 'nothing'}"
-        )
+        what = f"{where} is no saved state"
+        raise ConfigurationError(f"{what}: it holds {', '.join(map(printable, sorted(arrays)[:8])) or 'nothing'}")
     if str(checksum) != _checksum(arrays):
         raise ConfigurationError(f"{where} is damaged: its contents do not match its checksum. Take an earlier copy")
     if _FORMAT not in arrays or arrays[_FORMAT].shape or str(arrays[_FORMAT]) != str(_VERSION):
-        raise ConfigurationError(
-            f"{where} was saved by another release of flwr-fco, whose states this one does not read. Resume with the "
-            "release that wrote it, or start anew from the model"
-        )
-    _check_options(where, str(arrays.get(_OPTIONS, "{}")), options)
-    if str(arrays[_SETTINGS]) != digest:
-        raise ConfigurationError(
-            f"{where} was saved with other settings or for another model than this strategy's; "
-            "resume with the strategy that wrote it"
-        )
+        what = f"{where} was saved by another release of flwr-fco, whose states this one does not read."
+        raise ConfigurationError(f"{what} Resume with the release that wrote it, or start anew from the model")
     try:
-        values: dict[str, Any] = {}
-        rows = len(arrays[_GRAPH]) if "graph" in like.parts and arrays.get(_GRAPH, np.zeros(())).ndim else 0
-        for name, value in like.state._asdict().items():
-            if isinstance(value, np.ndarray):
-                # On a graph there is a row for each node, once the nodes are known, but of what they share.
-                of_nodes = rows and value.size and name not in getattr(like.state, "shared", ())
-                shape = (rows, *value.shape[1:]) if of_nodes else value.shape
-                values[name] = saved_array(arrays, _STATE + name, value.dtype, shape)
-            elif isinstance(value, int):
-                values[name] = int(saved_array(arrays, _STATE + name, np.dtype(np.int64), (), smallest=0))
-            else:
-                values[name] = float(saved_array(arrays, _STATE + name, np.dtype(np.float64), ()))
-        pass_through = {
-            name: saved_array(arrays, _PASS + name, value.dtype, value.shape)
-            for name, value in like.pass_through.items()
-        }
-        parts: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in like.parts}
-        for key, value in arrays.items():
-            part, _, name = key.removeprefix(_PARTS).partition("/")
-            if key.startswith(_PARTS):
-                if part not in parts or value.dtype.kind not in "fiubSU":
-                    raise ValueError(f"it holds {key!r}, an array of {value.dtype}")
-                parts[part][name] = value
-    except (KeyError, ValueError) as error:
-        raise ConfigurationError(
-            f"{where} does not hold a state of this strategy: {error}. Resume with the strategy that wrote it"
-        ) from error
-    return Saved(type(like.state)(**values), pass_through, parts)
-
-
-def _check_options(where: str, saved: str, options: str) -> None:
-    """Reject a state of another strategy or other options, and name them."""
-    try:
-        theirs, ours = parse_json(saved), parse_json(options)
+        theirs, ours = parse_json(str(arrays.get(_OPTIONS, "{}"))), parse_json(options)
     except ValueError:
         theirs, ours = {}, {"options": ""}
     if theirs != ours and isinstance(theirs, dict):
         names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
-        differences = "; ".join(
-            f"{name} was {theirs.get(name, 'not there')}, is {ours.get(name, 'not there')}" for name in names
-        )
-        raise ConfigurationError(
-            f"{where} was saved with other settings than this strategy's: {printable(differences)[:500]}. Resume with "
-            "the strategy that wrote it, or start anew from the model"
-        )
+        pairs = [(name, theirs.get(name, "not there"), ours.get(name, "not there")) for name in names]
+        differences = "; ".join(f"{name} was {before}, is {now}" for name, before, now in pairs)
+        what = f"{where} was saved with other settings than this strategy's: {printable(differences)[:500]}."
+        raise ConfigurationError(f"{what} Resume with the strategy that wrote it, or start anew from the model")
+    if str(arrays[_SETTINGS]) != digest:
+        what = f"{where} was saved with other settings or for another model than this strategy's"
+        raise ConfigurationError(f"{what}; resume with the strategy that wrote it")
 
 
 try:
@@ -341,7 +229,7 @@ class Claims:
         self._token = secrets.token_hex(16)
         self._seen: dict[str, _Seen] = {}
         #: Files to take when the run begins, after everything has been checked.
-        self.wanted: list[str | os.PathLike[str]] = []
+        self.wanted: list[FilePath] = []
 
     def of_a_copy(self) -> Claims:
         """Return what a copy of the run knows: it has seen the same, and has none of it."""
@@ -349,7 +237,7 @@ class Claims:
         other._seen = dict(self._seen)
         return other
 
-    def see(self, path: str | os.PathLike[str]) -> None:
+    def see(self, path: FilePath) -> None:
         """Note whose a file is, before it is read or written.
 
         Parameters
@@ -377,14 +265,14 @@ class Claims:
         wanted, self.wanted = self.wanted, []
         for path in wanted:
             try:
-                self.write(path, partial(saving.give, path))
+                self.write(path, partial(give, path))
             except OSError as error:
                 raise ConfigurationError(
                     f"{shown(path)} cannot be written: {error}. A run that goes on from a file records there what "
                     "it does; make the file and its folder writable, or move it to where they are"
                 ) from error
 
-    def write(self, path: str | os.PathLike[str], write: Callable[[str], None]) -> None:
+    def write(self, path: FilePath, write: Callable[[str], None]) -> None:
         """Write a file, alone and only if it is what was seen.
 
         Parameters
@@ -402,7 +290,7 @@ class Claims:
         place = os.path.abspath(path)
         with _alone_in(Path(place).parent):
             if place in self._seen:
-                self._require(place, saving.owner_of(place))
+                self._require(place, owner_of(place))
             write(self._token)
             self._seen[place] = _Seen(self._token, _stamp(place))
 
@@ -424,24 +312,21 @@ class Claims:
     def _require(self, place: str, owner: str | None) -> None:
         """Require an owner; a file that was removed is written again."""
         if owner == _DAMAGED != self._seen[place].owner:
-            raise TakenOverError(
-                f"{shown(place)} holds no saved run any more: something else has written there, or the disk is "
-                "damaged; this run ends, because nobody can say which rounds were done from it. Resume from an earlier "
-                "copy"
-            )
+            what = f"{shown(place)} holds no saved run any more: something else has written there"
+            advice = "or the disk is damaged; this run ends, because nobody can say which rounds were done from it."
+            raise TakenOverError(f"{what}, {advice} Resume from an earlier copy")
         if owner is not None and owner != self._seen[place].owner:
             raise TakenOverError(
                 f"{shown(place)} is another run's now, which was resumed from it or begun there after this run had "
-                "saved it; "
-                "this run ends, so that no round is done, or released, by both. Go on with the other one, or end it "
-                "and resume from the file"
+                "saved it; this run ends, so that no round is done, or released, by both. Go on with the other one, or "
+                "end it and resume from the file"
             )
 
 
-def _known_owner_of(path: str | os.PathLike[str]) -> str | None:
+def _known_owner_of(path: FilePath) -> str | None:
     """Return the token of the run that wrote a file, without which no run may go on."""
     try:
-        return saving.owner_of(path)
+        return owner_of(path)
     except OSError as error:
         raise ConfigurationError(
             f"{shown(path)} cannot be read: {error.strerror or error}. Nobody can say whether another run goes on from "
@@ -449,7 +334,7 @@ def _known_owner_of(path: str | os.PathLike[str]) -> str | None:
         ) from error
 
 
-def _stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
+def _stamp(path: FilePath) -> tuple[int, int, int] | None:
     # Of a name that no file can have, the reader says so.
     with suppress(OSError, ValueError):
         about = os.stat(path)
@@ -480,3 +365,143 @@ def _alone_in(folder: Path) -> Iterator[None]:
     finally:
         if handle >= 0:
             os.close(handle)
+
+
+class Keeping:
+    """The half of a :class:`~flwr_fco.server.run.Run` that reads and writes files."""
+
+    strategy: Any
+    state: Any
+    private_mean: Any
+    #: Returns the model.
+    primal_arrays: Callable[[], ArrayRecord]
+    #: Returns the state, the arrays that pass through, and all parts; goes on from them.
+    _saved: Callable[[], Saved]
+    _take: Callable[[Saved], None]
+
+    def _forget_files(self) -> None:
+        self.progress: Progress | None = None
+        self.claims = Claims()
+        #: The file from which the state was restored, if it was.
+        self.came_from: FilePath | None = None
+        self._kept: Saved | None = None
+        self._settings_digest, self._loaded = "", False
+
+    def save(self, path: FilePath) -> None:
+        """Save the state and the current run to an ``.npz`` file; see this module.
+
+        Raises
+        ------
+        TakenOverError
+            If the file is another run's now.
+        """
+        if self.state is None:
+            raise ConfigurationError("there is no state to save before the first round; call `prepare` or `start`")
+        saved = self._saved()
+        if self.progress is not None:
+            saved.parts[_RUN] = self.progress.to_arrays()
+        arrays = {_STATE + name: np.asarray(value) for name, value in saved.state._asdict().items()}
+        arrays.update({_PASS + name: value for name, value in saved.pass_through.items()})
+        for part, values in saved.parts.items():
+            arrays.update({f"{_PARTS}{part}/{name}": value for name, value in values.items()})
+        about = {_SETTINGS: self._settings_digest, _FORMAT: _VERSION, _OPTIONS: options_text(self.strategy)}
+        arrays.update({name: np.array(value) for name, value in about.items()})
+        self.claims.write(path, partial(_write, path, arrays, secret=self.private_mean is not None))
+
+    def move_on(self) -> None:
+        """Save a resumed private run to the file that it comes from: nobody can release its rounds again from there.
+
+        Raises
+        ------
+        TakenOverError
+            If another run has the file.
+        """
+        if self.private_mean is not None and self.came_from is not None:
+            self.save(self.came_from)
+
+    def load(self, path: FilePath) -> None:
+        """Restore a state that :meth:`save` wrote; call :meth:`prepare` with the same model first.
+
+        Use it for evaluation, and for rounds run by hand; to continue a run, use ``start(..., resume=path)``.
+
+        Raises
+        ------
+        ConfigurationError
+            If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged;
+            the strategy is then unchanged.
+        """
+        self.claims.see(path)
+        self._restore(path, self.read_state(path))
+        self._loaded, self.came_from = True, path
+
+    def resume(self, path: FilePath, progress: Progress) -> None:
+        """Restore an unfinished run that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+        progress : Progress
+            Progress of the resumed run; modified.
+        """
+        self.claims.see(path)
+        saved = self.read_state(path)
+        if not saved.parts[_RUN]:
+            what = f"{shown(path)} holds a state without the run that it is of, so there is nothing to go on with"
+            raise ConfigurationError(f"{what}; expected a file of flwr_fco.callbacks.Checkpoint")
+        self._restore(path, saved, progress)
+        self.came_from = path
+        if self.private_mean is not None:
+            # Whoever goes on from a private run has its file, so that its rounds are released once.
+            self.claims.wanted.append(path)
+
+    def read_state(self, path: FilePath) -> Saved:
+        """Read a file that :meth:`save` wrote for this strategy and model; nothing changes.
+
+        Parameters
+        ----------
+        path : path-like
+            The file.
+
+        Raises
+        ------
+        ConfigurationError
+            If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged.
+        FileNotFoundError
+            If there is no such file.
+        """
+        if self.state is None:
+            raise ConfigurationError("call `prepare(initial_arrays)` before `load`: it sets the model's layout")
+        like = self._saved()
+        like.parts[_RUN] = {}
+        where = shown(path)
+        try:
+            arrays = read_npz(path)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{error}. Take an earlier copy") from error
+        _check_origin(where, arrays, self._settings_digest, options_text(self.strategy))
+        try:
+            return _content(arrays, like)
+        except (KeyError, ValueError) as error:
+            what = f"{where} does not hold a state of this strategy"
+            raise ConfigurationError(f"{what}: {error}. Resume with the strategy that wrote it") from error
+
+    def keep_state(self) -> None:
+        """Keep a copy of the state, for :meth:`roll_back`."""
+        self._kept = self._saved().copy()
+
+    def roll_back(self) -> ArrayRecord:
+        """Restore the state that was kept last, and return its model."""
+        assert self._kept is not None
+        self._take(self._kept.copy())
+        return self.primal_arrays()
+
+    def _restore(self, path: FilePath, saved: Saved, progress: Progress | None = None) -> None:
+        before = self._saved()
+        try:
+            self._take(saved)
+            if progress is not None:
+                progress.from_arrays(saved.parts[_RUN])
+        except (LookupError, AttributeError, TypeError, ValueError, ArithmeticError) as error:
+            self._take(before)
+            raise ConfigurationError(f"{shown(path)} is not a state of this strategy: {error!r}") from error

@@ -72,7 +72,8 @@ class SparseTraining:
         self._scores: dict[str, float] = {}
         #: Most entries that were not 0, by array.
         self._fullest = self._kept(self._run.primal_arrays())
-        layers = sum(e.regularized and len(e.shape) >= 2 for e in self._run.plan.layout.optimized)
+        matrices = [entry for entry in self._run.plan.layout.optimized if len(entry.shape) >= 2]
+        self._what, layers = "network" if len(matrices) > 1 else "model", sum(e.regularized for e in matrices)
         needed = rounds_needed(self._density, layers)
         if num_rounds < needed:
             text = (
@@ -83,9 +84,8 @@ class SparseTraining:
             log(WARNING, text, num_rounds, layers, needed)
         elif self._rounds is not None and self._rounds > num_rounds:
             log(WARNING, "Density(rounds=%s): the run ends after %s, before it is reached", self._rounds, num_rounds)
-        statistics = [
-            entry.name for entry in self._run.plan.layout.passed_through if entry.name.endswith("running_var")
-        ]
+        passed = (entry.name for entry in self._run.plan.layout.passed_through)
+        statistics = [name for name in passed if name.endswith("running_var")]
         if statistics and serves_unmodified(strategy):
             text = (
                 "%s and others are statistics of clients that train all weights, not of the model that is cut: count "
@@ -134,7 +134,8 @@ class SparseTraining:
             first, least = self._losses.setdefault(name, (now, now))
             self._losses[name] = first, min(least, now)
             # A reported loss of 0, or a negative one, cannot be compared; and a better score is no loss of weights.
-            lost = now >= _LOST * first > 0.0 and least <= _LEARNT * first and not self._scores_rose(metrics)
+            better = any(float(metrics[score]) > _ROSE * at for score, at in self._scores.items() if score in metrics)
+            lost = now >= _LOST * first > 0.0 and least <= _LEARNT * first and not better
             if lost and "loss" not in self._told:
                 self._told.add("loss")
                 text = (
@@ -143,15 +144,6 @@ class SparseTraining:
                     'small layers whole: regularizer=PerParameter({"NAME": Zero()})'
                 )
                 log(WARNING, text, server_round, name, now, first, least, self._what)
-
-    def _scores_rose(self, metrics: Mapping[str, Number]) -> bool:
-        """Whether an accuracy, or another score, is well above its first value."""
-        return any(float(metrics[name]) > _ROSE * first for name, first in self._scores.items() if name in metrics)
-
-    @property
-    def _what(self) -> str:
-        layers = sum(len(entry.shape) >= 2 for entry in self._run.plan.layout.optimized)
-        return "network" if layers > 1 else "model"
 
     @property
     def _entries(self) -> list[Entry]:

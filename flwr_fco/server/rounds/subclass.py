@@ -99,11 +99,10 @@ def hooked_round(
     returned, metrics = answer[0], as_metrics(answer[1], f"{name}.aggregate_train")
     closed = run.outcome is not None or not messages
     if returned is not None and not isinstance(returned, ArrayRecord):
-        raise ConfigurationError(
-            f"{name}.aggregate_train returned a {type(returned).__name__} as model; expected an ArrayRecord or None"
-        )
+        text = f"{name}.aggregate_train returned a {type(returned).__name__} as model"
+        raise ConfigurationError(f"{text}; expected an ArrayRecord or None")
     if not closed:
-        if returned is not None and not _is_model(run, returned):
+        if returned is not None and returned != run.primal_arrays():
             raise ConfigurationError(
                 f"{name}.aggregate_train returned another model without calling super().aggregate_train: the server's "
                 "state, which the clients get, has not moved. Change what super().aggregate_train(server_round, "
@@ -113,12 +112,11 @@ def hooked_round(
         log(WARNING, "%s.aggregate_train left round %s out: the model stays as it is", name, server_round)
         run.outcome = {"skipped": 1, "num-replies": 0}
         return arrays, metrics
-    if returned is not None and _is_model(run, returned):
+    if returned is not None and returned == run.primal_arrays():
         return returned, metrics
     if returned is None or returned == arrays:
-        _restore(
-            run, before, f"{name}.aggregate_train returned {'None' if returned is None else 'the model of before'}"
-        )
+        what = "None" if returned is None else "the model of before"
+        _restore(run, before, f"{name}.aggregate_train returned {what}")
         return arrays, metrics
     take(run, returned, f"{name}.aggregate_train returned")
     return run.primal_arrays(), metrics
@@ -167,15 +165,11 @@ def check_configured(run: Run, server_round: int) -> None:
         The round.
     """
     if run.current.number != server_round:
-        raise ConfigurationError(
-            f"aggregate_train was called for round {server_round}, but configure_train for {run.current.number}; call "
-            f"them in turn, as `start` does: {_WHOM}"
-        )
+        what = f"aggregate_train was called for round {server_round}, but configure_train for {run.current.number}"
+        raise ConfigurationError(f"{what}; call them in turn, as `start` does: {_WHOM}")
     if run.outcome is not None:
-        raise ConfigurationError(
-            f"aggregate_train was called twice for round {server_round}: each call is a step of the server. Call it "
-            "once, with the replies that count"
-        )
+        what = f"aggregate_train was called twice for round {server_round}: each call is a step of the server."
+        raise ConfigurationError(f"{what} Call it once, with the replies that count")
 
 
 def take(run: Run, arrays: ArrayRecord, who: str) -> None:
@@ -198,7 +192,7 @@ def take(run: Run, arrays: ArrayRecord, who: str) -> None:
     ConfigurationError
         If there is no such state.
     """
-    if _is_model(run, arrays):
+    if arrays == run.primal_arrays():
         return
     assert run.layout is not None
     try:
@@ -223,11 +217,6 @@ def take(run: Run, arrays: ArrayRecord, who: str) -> None:
     if isinstance(untrained, Untrained):
         untrained.take(run.layout, point, shown)
     run.move_to(state, passed)
-
-
-def _is_model(run: Run, arrays: ArrayRecord) -> bool:
-    model = run.primal_arrays()
-    return arrays is model or arrays == model
 
 
 def _why_not(run: Run) -> str:
@@ -291,8 +280,7 @@ def _state_at(run: Run, point: Vector, shown: Vector) -> Any:
 
 def _field_of(state: Any, size: int) -> str | None:
     """Return the name of the field that holds the state's point; None if there is none."""
-    fields: dict[str, Any] = state._asdict()
-    return next((name for name in _POINTS if name in fields and np.shape(fields[name]) == (size,)), None)
+    return next((name for name in _POINTS if np.shape(getattr(state, name, 0.0)) == (size,)), None)
 
 
 def _restore(run: Run, before: Any, who: str) -> None:

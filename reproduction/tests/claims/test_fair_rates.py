@@ -37,8 +37,8 @@ def test_a_grid_grows_until_its_best_has_neighbours_on_all_sides(tune_rates):
 
 
 def test_a_grid_ends_at_a_bound_and_at_the_cap(tune_rates):
-    steps = tune_rates.Ladder((1, 3), tune_rates.STEPS)
-    assert set(tune_rates.widen([steps], lambda p: -p[0])) == {(step,) for step in tune_rates.STEPS}
+    steps = tune_rates.Ladder((1, 3), (1, 3, 10, 30, 100))
+    assert set(tune_rates.widen([steps], lambda p: -p[0])) == {(step,) for step in steps.rungs}
     far = tune_rates.Ladder((1e-6,))
     assert len(tune_rates.widen([far], lambda p: -p[0])) == 1 + tune_rates.MOST_NEW
 
@@ -89,7 +89,7 @@ def test_the_large_experiments_have_constants_that_were_tuned_at_their_size(tune
     definition, part = load_definition(name), tune_rates.DUALFL_PARTS[heading]
     assert set(best) == {"FedDR", "FedDualAvg", "Scaffnew"}
     for method, point in best.items():
-        axes = tune_rates.DUALFL_METHODS[method][2]
+        axes = tune_rates.DUALFL_METHODS[method]["axes"]
         lines = [line for line in definition.runs if line.strategy == method]
         assert point in [tuple(line.settings[axis] for axis in axes) for line in lines], method
         for line in lines:
@@ -123,7 +123,9 @@ def test_a_grid_of_more_images_begins_at_the_best_constants_of_fewer(tune_rates,
 
 @pytest.mark.parametrize("name", ["fco-grid", "fco-grid-fmri", "fco-grid-l1", "fco-grid-l2"])
 def test_the_papers_grids_have_pairs_of_the_paper_and_the_others_go_beyond(tune_rates, name):
-    papers = set(tune_rates.PAIRS_25 if name[-1] in "12" else tune_rates.PAIRS_49)
+    problem, count = ("mnist-l2-ball", 25) if name[-1] in "12" else ("lasso-I", 49)
+    papers = set(next(stage.pairs for stage in tune_rates.STAGES if problem in stage.problems))
+    assert len(papers) == count
     pairs = {}
     for point in load_definition(name).tuned:
         pairs.setdefault(point.value, set()).update(pair for _, pair in point.runs)

@@ -38,7 +38,7 @@ def test_the_rows_of_a_page_are_read_as_they_were_written(tune_rates):
         "A": {(0.01, 0.1): 2.0, (0.01, 1.0): 1.25, (0.01, 10.0): 1.5, (0.1, 0.1): math.inf, (0.1, 1.0): math.inf},
         "B": {(0.01, 0.1): 3.0, (0.01, 1.0): math.inf, (0.1, 0.1): math.inf, (0.1, 1.0): math.inf},
     }
-    assert tune_rates.table(known, PAIRS) in TABLE
+    assert tune_rates.pair_table(known, PAIRS) in TABLE
 
 
 def test_the_best_pairs_of_a_stored_table_are_where_the_next_one_begins(tune_rates):
@@ -62,7 +62,7 @@ def test_a_table_of_the_fourth_paper_that_the_page_has_is_not_run_again(tune_rat
 
 
 def test_the_best_of_the_papers_grid_is_in_italics_where_a_better_pair_is_beyond_it(tune_rates):
-    written = tune_rates.table({"A": {**dict.fromkeys(PAIRS, 3.0), (0.01, 0.1): 2.0, (0.001, 0.1): 1.0}}, PAIRS)
+    written = tune_rates.pair_table({"A": {**dict.fromkeys(PAIRS, 3.0), (0.01, 0.1): 2.0, (0.001, 0.1): 1.0}}, PAIRS)
     assert "| 0.001, 0.1 | **1** |" in written
     assert "| 0.01, 0.1 | *2* |" in written
 
@@ -76,10 +76,10 @@ def test_a_stage_runs_only_what_the_page_does_not_have(tune_rates, monkeypatch, 
         return [{"score": math.inf if ran[-1][0] < 0.005 else 5.0, "seconds": 0.0}]
 
     monkeypatch.setattr(tune_rates, "run_sweep", run_sweep)
-    own = ("objective", "", (("num-rounds", 3),))
+    own = ("objective", "", {"num-rounds": 3})
     stage = tune_rates.Stage(["lasso-small"], ["FedDualAvg"], PAIRS, *own, seeds=(0, 1))
     known = {**dict.fromkeys(PAIRS, 3.0), (0.01, 0.1): 2.0}
-    scores, _ = stage.scores("lasso-small", "FedDualAvg", known, tmp_path)
+    scores = stage.scores(tune_rates.Trials("lasso-small", tmp_path, "objective"), "FedDualAvg", known)
     # Six neighbours of the best pair are new; two diverge with the first seed and are not run with the second one.
     stable = ((0.03, 0.1), (0.01, 0.03), (0.01, 0.3), (0.03, 0.03))
     assert set(ran) == {(0.003, 0.1, 0), (0.003, 0.3, 0), *((*pair, seed) for pair in stable for seed in (0, 1))}
@@ -106,9 +106,12 @@ def test_constants_grow_and_only_the_best_get_more_seeds(tune_rates, monkeypatch
         return [{"score": abs(math.log(rate / 0.05)), "seconds": 0.0} for rate, _ in rates]
 
     monkeypatch.setattr(tune_rates, "run_sweep", run_sweep)
-    own = tune_rates.Constants("A", "DFedDA", tune_rates.ON_CHAIN, ("client-lr",), ((0.1,), (0.2,), (0.3,)))
+    plan = tune_rates.PLAN["tracking"]
+    fixed = {**plan["set"], **plan["like"]["chain"]}
+    own = tune_rates.Constants("A", "DFedDA", fixed, ("client-lr",), ((0.1,), (0.2,), (0.3,)))
     known = {(0.1,): [0.7, 0.7, 0.7], (0.2,): [1.4, 1.4, 1.4], (0.3,): [1.8]}
-    scores, trials = tune_rates.tune_constants(own, "sparse-linear-graph", known, tmp_path)
+    trials = tune_rates.Trials("sparse-linear-graph", tmp_path, "l1-error")
+    scores = tune_rates.tune_constants(own, known, trials)
     assert ran == [(0.3, 1), (0.3, 2), (0.06, 0), (0.06, 1), (0.06, 2), (0.03, 0), (0.03, 1), (0.03, 2)]
     assert tune_rates.best_constants(scores) == (0.06,)
-    assert len(trials) == len(ran)
+    assert len(trials.done) == len(ran)

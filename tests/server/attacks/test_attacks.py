@@ -18,7 +18,7 @@ from problems import app_of, changed, clients, flat, start_arrays, trackers_of
 from representatives import covered
 from together import together
 
-from flwr_fco.algorithms.contract.replies import mean_increment
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, DivergedError
@@ -82,7 +82,7 @@ def test_no_centre_is_moved_by_it(way, aggregation):
 def test_elapsed_takes_the_centre_of_the_increments(aggregation):
     said = [Uplink({"increment": np.array([m + 1.0])}, 1.0, 1, weight=0.1) for m in range(9)]
     liar = Uplink({"increment": np.array([1.0])}, 9.0, 9, weight=0.1)
-    _, elapsed = mean_increment([*said, liar], normalize=True, aggregation=aggregation, trim=0.2)
+    _, elapsed = Mean(aggregation=aggregation)([*said, liar])
     assert elapsed == 1.0
 
 

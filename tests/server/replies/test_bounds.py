@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from flwr_fco.server.replies.bounds import IncrementBounds
+from flwr_fco.server.replies.bounds import IncrementBounds, Rule
 from flwr_fco.wire.protocol import Uplink
 
 
@@ -44,8 +44,8 @@ def test_running_statistics_are_bounded_too():
 
 def test_the_reason_has_the_bound_that_was_applied():
     for ratio, said in ((None, "max_ratio=1000 times 1,"), (50.0, "its count is 1e+09, more than 50 times 1,")):
-        found = {}
-        IncrementBounds(1000.0, None).compare("count", [1.0] * 5 + [1e9], found, ratio=ratio)
+        rule = Rule(1000.0, ratio=ratio)
+        found = IncrementBounds(1000.0, None).compare("count", [1.0] * 5 + [1e9], rule=rule)
         assert said in found[5]
 
 
@@ -57,8 +57,8 @@ def test_the_reason_is_true_of_a_diverging_method_too():
         for growth in 10.0 ** rng.uniform(0.0, 12.0, 6):
             bounds._far = bool(rng.random() < 0.5)
             sizes = (size * 10.0 ** rng.uniform(-3.0, 3.0, 5)).tolist()
-            largest, found = bounds.largest.get("length", 0.0), dict[int, str]()
-            bounds.compare("length", sizes, found)
+            largest = bounds.largest.get("length", 0.0)
+            found = bounds.compare("length", sizes)
             near = partial(pytest.approx, rel=0.01)
             for i, reason in found.items():
                 numbers = [float(number) for number in re.findall(r"\d[\d.]*(?:e[+-]\d+)?", reason)]

@@ -1,5 +1,7 @@
 """The lower bound of an exchange at any point, against the optimum, and against the dual point that it is made of."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from newton import objective_value, sites
@@ -12,14 +14,14 @@ from flwr_fco.regularizers import L1, ElasticNet
 
 
 def _known(objective, psi, w):
-    return Evaluated.of(psi, w, objective.gradient(w), [evaluation_terms(objective, w)], [1.0])
+    return Evaluated.of(psi, w, objective.gradient(w), [(evaluation_terms(objective, w), 1.0)])
 
 
 def _bound(objective, psi, w):
     bound = psi.bind(objective.layout)
     # At a point that is not 0 both constants are told.
     constants = constant_terms(objective, np.ones(objective.layout.size))
-    return _known(objective, bound, w).lower_bound(bound, constants["columns"], constants["targets"])
+    return _known(objective, bound, w).dual(bound, SimpleNamespace(**constants, references=np.zeros(0)))[0]
 
 
 def _off_centre(seed, classes=2):

@@ -8,7 +8,8 @@ from problems import app_of
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
-from flwr_fco.algorithms.newton import AcceleratedGradient, ProximalNewton, QuasiNewton
+from flwr_fco.algorithms.newton import ProximalNewton
+from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, QuasiNewton
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, L2Squared, Zero
