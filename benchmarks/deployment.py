@@ -25,35 +25,12 @@ from typing import Any
 from newton import LONG, TOLERANCE, breast_cancer, solved
 from shared import cpu_seconds, middles, options_of, print_head, print_row
 
-from flwr_fco.models import write_file, write_npz
+from flwr_fco.models import read_text, write_file, write_npz
 from tools.deployment import CONNECTION, LocalDeployment
 from tools.local_superlink import descendants
 
 APP = {
-    "pyproject.toml": """
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-[project]
-name = "timed"
-version = "1.0.0"
-description = "The app of a benchmark."
-license = "Apache-2.0"
-dependencies = []
-[tool.flwr.app]
-publisher = "flwr-fco"
-[tool.flwr.app.components]
-serverapp = "timed.SERVER:app"
-clientapp = "timed.CLIENT:app"
-[tool.flwr.app.config]
-strategy = "FedAvg"
-rounds = 2
-size = 1000
-out = ""
-sites = ""
-strength = "0"
-tolerance = "0"
-""",
+    "pyproject.toml": read_text(Path(__file__).with_name("deployment_app.toml")),
     "timed/__init__.py": "",
     "timed/bare.py": """
 import numpy as np
@@ -101,30 +78,6 @@ def load(context):
 
 app = client_app(load)
 """,
-    "timed/newton.py": """
-import json, time
-import numpy as np
-from pathlib import Path
-from flwr.app import Array, ArrayRecord
-from flwr.serverapp import ServerApp
-from flwr_fco.regularizers import L1
-from flwr_fco.models import write_file
-from flwr_fco.strategies import FedNewton
-
-app = ServerApp()
-
-@app.main()
-def main(grid, context):
-    config, times = context.run_config, []
-    strategy = FedNewton(
-        regularizer=L1(float(config["strength"])), hessian=config["strategy"], tolerance=float(config["tolerance"]),
-        fraction_evaluate=0.0, min_train_nodes=4, min_available_nodes=4,
-    )
-    start = ArrayRecord({"coefficients": Array(np.zeros(30)), "intercept": Array(np.zeros(1))})
-    result = strategy.start(grid, start, int(config["rounds"]), evaluate_fn=lambda *_: times.append(time.time()))
-    rows = [dict(metrics) for _, metrics in sorted(result.train_metrics_clientapp.items())]
-    write_file(Path(config["out"]), json.dumps({"times": times, "rows": rows}))
-""",
     "timed/server.py": """
 import json, time
 import numpy as np
@@ -135,7 +88,7 @@ from flwr.serverapp.strategy import FedAvg
 import flwr_fco.strategies as ours
 from flwr_fco.models import write_file
 from flwr_fco.strategies import method_of
-from flwr_fco.regularizers import Zero
+from flwr_fco.regularizers import L1, Zero
 
 app = ServerApp()
 
@@ -144,9 +97,13 @@ def main(grid, context):
     config, times = context.run_config, []
     nodes = len(list(grid.get_node_ids()))
     common = {"fraction_evaluate": 0.0, "min_train_nodes": nodes, "min_available_nodes": nodes}
-    name = config["strategy"]
+    name, start = config["strategy"], {"coefficients": np.zeros(int(config["size"]))}
     if name == "FedAvg":
         strategy = FedAvg(**common)
+    elif config["hessian"]:
+        how = {"hessian": config["hessian"], "tolerance": float(config["tolerance"])}
+        strategy = ours.FedNewton(regularizer=L1(float(config["strength"])), **how, **common)
+        start["intercept"] = np.zeros(1)
     else:
         cls = getattr(ours, name)
         options = {"regularizer": Zero()} if "regularizer" in method_of(cls).algorithm.refuses else {}
@@ -155,10 +112,8 @@ def main(grid, context):
         if issubclass(cls, ours.WorkOptions):
             known["work"] = ours.Steps(5, batch_size=None)
         strategy = cls(**options, **known, **common)
-    start = ArrayRecord({"coefficients": Array(np.zeros(int(config["size"])))})
-    def note(number, arrays):
-        times.append(time.time())
-    result = strategy.start(grid, start, int(config["rounds"]), evaluate_fn=note)
+    record = ArrayRecord({name: Array(array) for name, array in start.items()})
+    result = strategy.start(grid, record, int(config["rounds"]), evaluate_fn=lambda *_: times.append(time.time()))
     rows = [dict(metrics) for _, metrics in sorted(result.train_metrics_clientapp.items())]
     write_file(Path(config["out"]), json.dumps({"times": times, "rows": rows}))
 """,
@@ -167,11 +122,11 @@ def main(grid, context):
 
 def write_apps(folder: Path) -> None:
     """Write the app three times: with the bare client, with ours, and with that of a lasso."""
-    for client, server in (("bare", "server"), ("ours", "server"), ("lasso", "newton")):
+    for client in ("bare", "ours", "lasso"):
         for name, text in APP.items():
             path = folder / client / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_file(path, text.replace("CLIENT", client).replace("SERVER", server).lstrip())
+            write_file(path, text.replace("CLIENT", client).lstrip())
 
 
 def run(deployment: LocalDeployment, app: str, **config: Any) -> tuple[dict[str, Any], float]:
@@ -219,13 +174,14 @@ def exact(deployment: LocalDeployment) -> None:
     for i, site in enumerate(problem.sites):
         write_npz(deployment.home / f"{i}.npz", {"features": site.features, "labels": site.labels})
     config = {"sites": str(deployment.home), "strength": repr(problem.strength), "tolerance": repr(TOLERANCE)}
-    told, seconds = run(deployment, "lasso", strategy="block", rounds=30, **config)
+    config |= {"strategy": "FedNewton", "size": 30}
+    told, seconds = run(deployment, "lasso", hessian="block", rounds=30, **config)
     row = told["rows"][-1]
     print(
         f"{problem.name}: FedNewton is at a gap of {row['duality-gap']:.1e} after {len(told['rows'])} rounds, "
         f"{seconds:.0f} s after `flwr run`"
     )
-    rounds, times = 8, run(deployment, "lasso", strategy="none", rounds=8, **config)[0]["times"]
+    rounds, times = 8, run(deployment, "lasso", hessian="none", rounds=8, **config)[0]["times"]
     a_round = statistics.median(end - begin for begin, end in itertools.pairwise(times[1:]))
     whole = solved(problem, LONG, hessian="none")[0]["rounds"]
     print(

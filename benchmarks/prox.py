@@ -12,6 +12,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,67 +80,45 @@ def singular_numpy(v, threshold):
     return (left * np.maximum(values - threshold, 0.0)) @ right
 
 
+def theirs(name: str, *arguments: Any, **options: Any) -> Callable[[Any], Any]:
+    """Return what makes pyproximal's operator, which need not be installed."""
+    return lambda package: getattr(package, name)(*arguments, **options)
+
+
 def foreign(make: Callable[[Any], Any], v) -> Call | None:
     """Return a call of pyproximal's operator on the vector, None without pyproximal."""
-    if pyproximal is None:
-        return None
-    operator = make(pyproximal)
-    flat = v.reshape(-1)
-    return lambda: operator.prox(flat, 1.0)
+    return None if pyproximal is None else partial(make(pyproximal).prox, v.reshape(-1), 1.0)
 
 
 def vector_rows(n: int, v):
     """Yield (name, regularizer, NumPy's way or None, pyproximal's operator or None, target ratio or None)."""
     weights = np.abs(np.random.default_rng(1).normal(size=n))
-    one_norm = float(np.abs(v).sum())
-    yield "l1", L1(0.7), lambda: soft_numpy(v, 0.7), lambda p: p.L1(sigma=0.7), 1.5
+    one_norm, radius = float(np.abs(v).sum()), float(np.linalg.norm(v)) / 2
+    scaled, few = 0.7 * weights, n <= 100_000
+    yield "l1", L1(0.7), lambda: soft_numpy(v, 0.7), theirs("L1", sigma=0.7), 1.5
     yield "l1 in a box", L1(0.7, bound=1.0), lambda: np.clip(soft_numpy(v, 0.7), -1, 1), None, 1.5
-    yield (
-        "l1 weighted",
-        L1(0.7, weights=weights),
-        lambda: soft_numpy(v, 0.7 * weights),
-        lambda p: p.L1(0.7 * weights),
-        2.2,
-    )
-    yield "l2 squared", L2Squared(0.7), lambda: v / 1.7, lambda p: p.L2(sigma=0.7), 1.5
+    yield "l1 weighted", L1(0.7, weights=weights), lambda: soft_numpy(v, 0.7 * weights), theirs("L1", scaled), 2.2
+    yield "l2 squared", L2Squared(0.7), lambda: v / 1.7, theirs("L2", sigma=0.7), 1.5
     yield "elastic net", ElasticNet(0.7), lambda: soft_numpy(v, 0.35) / 1.35, None, 1.5
-    yield "box", Box(-1.0, 0.5), lambda: np.clip(v, -1.0, 0.5), lambda p: p.Box(-1.0, 0.5), 1.5
-    yield "non-negative", NonNegative(), lambda: np.maximum(v, 0.0), lambda p: p.Box(lower=0.0), 1.5
-    yield "l2", L2(0.7), lambda: v * max(1 - 0.7 / np.linalg.norm(v), 0), lambda p: p.Euclidean(sigma=0.7), None
-    radius = float(np.linalg.norm(v)) / 2
-    yield (
-        "l2 ball",
-        L2Ball(radius),
-        lambda: v * (radius / np.linalg.norm(v)),
-        lambda p: p.EuclideanBall(0.0, radius),
-        None,
-    )
+    yield "box", Box(-1.0, 0.5), lambda: np.clip(v, -1.0, 0.5), theirs("Box", -1.0, 0.5), 1.5
+    yield "non-negative", NonNegative(), lambda: np.maximum(v, 0.0), theirs("Box", lower=0.0), 1.5
+    yield "l2", L2(0.7), lambda: v * max(1 - 0.7 / np.linalg.norm(v), 0), theirs("Euclidean", sigma=0.7), None
+    ball = theirs("EuclideanBall", 0.0, radius)
+    yield "l2 ball", L2Ball(radius), lambda: v * (radius / np.linalg.norm(v)), ball, None
     for share in (0.001, 0.1, 0.5):
-        radius = share * one_norm
-        yield (
-            f"l1 ball, radius {share:g} ||v||_1",
-            L1Ball(radius),
-            lambda radius=radius: ball_numpy(v, radius),
-            (lambda p, radius=radius: p.L1Ball(n, radius)) if n <= 100_000 else None,
-            5.0,
-        )
+        name, own = f"l1 ball, radius {share:g} ||v||_1", share * one_norm
+        yield name, L1Ball(own), partial(ball_numpy, v, own), theirs("L1Ball", n, own) if few else None, 5.0
     yield "l1 ball, v inside", L1Ball(2 * one_norm), lambda: ball_numpy(v, one_norm / 2), None, 5.0
-    for radius in (1.0, 0.1 * one_norm):
-        yield (
-            f"simplex, radius {radius:.3g}",
-            Simplex(radius),
-            lambda radius=radius: simplex_numpy(v, radius),
-            (lambda p, radius=radius: p.Simplex(n, radius)) if n <= 100_000 else None,
-            5.0,
-        )
+    for own in (1.0, 0.1 * one_norm):
+        name, other = f"simplex, radius {own:.3g}", theirs("Simplex", n, own) if few else None
+        yield name, Simplex(own), partial(simplex_numpy, v, own), other, 5.0
     yield "l1 ball weighted", L1Ball(0.1 * one_norm, weights=weights), None, None, None
     strength = 0.1 * one_norm
     yield "l infinity", LInfinity(strength), lambda: v - ball_numpy(v, strength), None, None
-    groups = np.arange(n) // 10
-    yield "group lasso, groups of 10", GroupLasso(0.3, groups=groups), None, None, None
-    yield "total variation", TotalVariation(1.0), None, (lambda p: p.TV((n,), sigma=1.0)) if n <= 1000 else None, None
+    yield "group lasso, groups of 10", GroupLasso(0.3, groups=np.arange(n) // 10), None, None, None
+    yield "total variation", TotalVariation(1.0), None, theirs("TV", (n,), sigma=1.0) if n <= 1000 else None, None
     yield "fused lasso", FusedLasso(0.3, 1.0), None, None, None
-    yield "hard sparsity, 1 %", HardSparsity(max(1, n // 100)), None, lambda p: p.L0Ball(max(1, n // 100)), None
+    yield "hard sparsity, 1 %", HardSparsity(max(1, n // 100)), None, theirs("L0Ball", max(1, n // 100)), None
 
 
 def low_rank(m: int, n: int, rank: int):
@@ -152,20 +131,16 @@ def matrix_rows(m: int, n: int):
     """Yield (name, matrix, regularizer, NumPy's way, pyproximal's operator)."""
     v = low_rank(m, n, 5)
     values = np.linalg.svd(v, compute_uv=False)
-    for label, threshold in (
-        ("rank 5", 0.5 * (values[4] + values[5])),
-        ("half the rank", float(np.median(values))),
-        ("full rank, tiny step", 1e-9),
-    ):
-        yield (
-            f"nuclear, {label}",
-            v,
-            Nuclear(threshold),
-            lambda threshold=threshold: singular_numpy(v, threshold),
-            lambda p, threshold=threshold: p.Nuclear((m, n), threshold),
-        )
+    middle = 0.5 * (values[4] + values[5])
+    for label, threshold in {
+        "rank 5": middle,
+        "half the rank": np.median(values),
+        "full rank, tiny step": 1e-9,
+    }.items():
+        numpys, other = partial(singular_numpy, v, threshold), theirs("Nuclear", (m, n), threshold)
+        yield f"nuclear, {label}", v, Nuclear(float(threshold)), numpys, other
     radius = 0.5 * float(values.sum())
-    yield "nuclear ball", v, NuclearBall(radius), None, lambda p: p.NuclearBall((m, n), radius)
+    yield "nuclear ball", v, NuclearBall(radius), None, theirs("NuclearBall", (m, n), radius)
     yield "spectral ball", v, SpectralBall(0.5 * values[0]), None, None
 
 

@@ -188,12 +188,10 @@ class EarlyStopping(Callback):
         mode: Literal["min", "max"] = "min",
     ) -> None:
         if (tol is None) == (validation is None) or (certificate is not None and tol is None):
-            raise ConfigurationError(
-                f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol (what the "
-                "model may still move), or tol and certificate, or validation"
-            )
-        for name, value in (("certificate", certificate), ("validation", validation)):
-            if not (value is None or isinstance(value, str) or (callable(value) and not isinstance(value, type))):
+            wrong = f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol"
+            raise ConfigurationError(f"{wrong} (what the model may still move), or tol and certificate, or validation")
+        for name, value in {"certificate": certificate, "validation": validation}.items():
+            if not isinstance(value, str | None) and (not callable(value) or isinstance(value, type)):
                 what = f"{name}={value!r}; expected a function of the arrays"
                 raise ConfigurationError(f"{what}, or the name of a metric such as 'evaluate/loss'")
         self.tol: float | None = checked("tol", tol, float | None, NON_NEGATIVE)
@@ -219,7 +217,7 @@ class EarlyStopping(Callback):
         if server_round % self.every:
             return False, {}
         added: dict[str, Number] = {}
-        tol, looks_at = float(self.tol or 0.0), self.validation or self.certificate
+        tol, looks_at = float(self.tol or 0.0), self.certificate if self.validation is None else self.validation
         value = self._change(arrays) if looks_at is None else self._look(looks_at, arrays, metrics)
         if self.validation is not None:
             stop = self._no_longer_improves(value, arrays)

@@ -102,10 +102,8 @@ def save_npz(
     for name, array in _arrays_of(source).items():
         parts = _csr_parts(array)
         forms[name] = "csr" if parts and sum(part.nbytes for part in parts.values()) < array.nbytes else "dense"
-        if forms[name] == "dense":
-            written[_DENSE + name] = array
-        else:
-            written.update({f"{_SPARSE}{name}/{part}": value for part, value in parts.items()})
+        sparse = {f"{_SPARSE}{name}/{part}": value for part, value in parts.items()}
+        written |= sparse if forms[name] == "csr" else {_DENSE + name: array}
     write_npz(path, written)
     return forms
 

@@ -93,11 +93,8 @@ class Result(FlowerResult):
         write_jsonl(self.rows(), path)
 
     def _histories(self) -> tuple[tuple[str, dict[int, MetricRecord]], ...]:
-        return (
-            ("train", self.train_metrics_clientapp),
-            ("evaluate", self.evaluate_metrics_clientapp),
-            ("server", self.evaluate_metrics_serverapp),
-        )
+        train, evaluate = self.train_metrics_clientapp, self.evaluate_metrics_clientapp
+        return ("train", train), ("evaluate", evaluate), ("server", self.evaluate_metrics_serverapp)
 
     def __repr__(self) -> str:
         numbers = [number for _, history in self._histories() for number in history]
@@ -105,12 +102,9 @@ class Result(FlowerResult):
         shown = [f"{name} {_described(array)}" for name, array in list(self.arrays.items())[:_SHOWN_ARRAYS]]
         more = len(self.arrays) - len(shown)
         lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
-        histories: list[tuple[str, Mapping[int, Mapping[str, Any]]]] = [
-            *self._histories(),
-            ("callbacks", self.callback_metrics),
-        ]
+        callbacks: tuple[str, Mapping[int, Any]] = ("callbacks", self.callback_metrics)
         last = max(numbers, default=0)
-        for title, history in histories:
+        for title, history in [*self._histories(), callbacks]:
             if history:
                 number = max(history)
                 when = "" if number == last else f" (round {number})"

@@ -624,9 +624,7 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
 
 
 #: Topologies determined by the number of nodes, by name.
-TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
-    make.__name__: make for make in (chain, complete, exponential, ring, star)
-}
+TOPOLOGIES: dict[str, Callable[[int], Topology]] = {f.__name__: f for f in (chain, complete, exponential, ring, star)}
 
 
 def _components(weights: NDArray[Any]) -> list[list[int]]:

@@ -43,6 +43,12 @@ RUNS: tuple[dict[str, str | float], ...] = (
     {"strategy": "FedNewton"},
 )
 _PICTURES = (".png", ".svg", ".pdf")
+#: How the curves of these runs look.
+_LOOKS = (
+    {"label": "FedDualAvg", "color": "#0072b2"},
+    {"label": "FedAvg, subgradients", "color": "#7f7f7f"},
+    {"label": "FedNewton", "color": "#0072b2", "linestyle": "dotted"},
+)
 
 
 class Row(NamedTuple):
@@ -97,16 +103,10 @@ def show(rows: Sequence[Row], console: Console) -> None:
         table.add_column(title, justify="right")
     for row in rows:
         objective = row.scores["objective"]
-        table.add_row(
-            row.name,
-            f"{objective:.4f}",
-            f"{round(objective / best - 1, 6) + 0.0:.2%}",
-            f"{row.scores['accuracy']:.3f}",
-            f"{row.scores['density']:.3f}",
-            f"{row.f1:.3f}",
-            "" if row.rounds is None else f"{row.rounds}",
-            f"{row.seconds:.1f}",
-        )
+        above = f"{round(objective / best - 1, 6) + 0.0:.2%}"
+        shares = (f"{share:.3f}" for share in (row.scores["accuracy"], row.scores["density"], row.f1))
+        rounds = "" if row.rounds is None else f"{row.rounds}"
+        table.add_row(row.name, f"{objective:.4f}", above, *shares, rounds, f"{row.seconds:.1f}")
     console.print(table)
 
 
@@ -126,29 +126,22 @@ def draw(runs: Mapping[str, Mapping[int, Mapping[str, Any]]], reference: Mapping
     from matplotlib.figure import Figure
     from matplotlib.ticker import PercentFormatter
 
-    blue, grey = "#0072b2", "#7f7f7f"
     figure = Figure(figsize=(8.8, 3.3), layout="constrained")
     panels = figure.subplots(1, 3)
-    titles = {
-        "density": "coefficients that are not 0",
-        "accuracy": "test accuracy",
-        "objective": "objective above scikit-learn's",
-    }
-    names = dict(zip(runs, ("FedDualAvg", "FedAvg, subgradients", "FedNewton"), strict=False))
-    looks = dict(zip(runs, ({"color": blue}, {"color": grey}, {"color": blue, "linestyle": "dotted"}), strict=False))
+    titles = {"density": "coefficients that are not 0", "accuracy": "test accuracy"}
+    titles["objective"] = "objective above scikit-learn's"
+    looks: dict[str, dict[str, Any]] = dict(zip(runs, _LOOKS, strict=False))
     longest = max(map(len, runs.values()))
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         relative = key == "objective"
         for name, rounds in runs.items():
             values = np.array([metrics[key] for metrics in rounds.values()])
             shown = values / reference[key] - 1 if relative else values
-            axes.plot(
-                list(rounds), shown, linewidth=1.0 if key == "accuracy" else 1.8, label=names[name], **looks[name]
-            )
+            width = 1.0 if key == "accuracy" else 1.8
+            axes.plot(list(rounds), shown, linewidth=width, **looks[name])
             if key == "density" and len(rounds) == longest:
-                axes.annotate(
-                    f"{shown[-1]:.0%}", (list(rounds)[-1], shown[-1]), (0, 4), textcoords="offset points", ha="right"
-                )
+                end, place = (list(rounds)[-1], shown[-1]), {"textcoords": "offset points", "ha": "right"}
+                axes.annotate(f"{shown[-1]:.0%}", end, (0, 4), **place)
         if relative:
             axes.set_yscale("log")
             axes.set_ylim(bottom=1e-4)

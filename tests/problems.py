@@ -3,7 +3,7 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from flwr_fco.algorithms.contract import ORIGIN, Moved
+from flwr_fco.algorithms import ORIGIN, Moved
 from flwr_fco.algorithms.dual_fl import controls
 from flwr_fco.algorithms.gradient_tracking import trackers
 from flwr_fco.client_apps import client_app

@@ -54,8 +54,6 @@ OTHERS = {
     # Appends what it has found, one line a run, for days.
     "benchmarks/density.py": 1,
     "docs/measure_private_images.py": 1,
-    # A device, for a worker's standard input.
-    "flwr_fco/simulation/worker.py": 1,
     # A folder, for its lock.
     "flwr_fco/server/rounds/saving.py": 1,
     # `run_of(strategy).save(path)`, which writes by the one writer.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.models import json_object, open_log, read_json, read_text, write_file
+from flwr_fco.models import json_object, read_json, read_text, write_file
 from tools.local_superlink import (
     beginning_of,
     command,
@@ -31,6 +31,7 @@ from tools.local_superlink import (
     environment_of,
     exists,
     settings_of,
+    spawned,
     variable_of,
 )
 
@@ -237,16 +238,9 @@ class LocalDeployment:
         return self._call(command("flwr"), arguments)
 
     def _call(self, program: str, arguments: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [program, *arguments],
-            env=self.environment,
-            cwd=self.home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=READY,
-            check=False,
-        )
+        where: dict[str, Any] = {"env": self.environment, "cwd": self.home, "stdin": subprocess.DEVNULL}
+        how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": READY, "check": False}
+        return subprocess.run([program, *arguments], **where, **how)
 
     def _require_connection(self) -> None:
         try:
@@ -330,16 +324,7 @@ class LocalDeployment:
         program : sequence of str
         """
         self._tell(f"{shlex.join(program)} >> {name}.log 2>&1 &")
-        with open_log(self.home / f"{name}.log") as output:
-            process = subprocess.Popen(
-                [command(program[0]), *program[1:]],
-                env=self.environment,
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        process = spawned(program, self.home, self.environment, self.home / f"{name}.log")
         self._note(name, process.pid)
         return process
 

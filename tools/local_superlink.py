@@ -15,9 +15,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.models import open_log, write_file
@@ -120,28 +121,20 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
         home / "config.toml",
         f'[superlink]\ndefault = "own"\n\n[superlink.own]\naddress = "127.0.0.1:{ports[0]}"\ninsecure = true\n',
     )
+    given = environment or {}
     own = {
         **environment_of(home),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": ports[0],
         "FLWR_LOCAL_CONTROL_API_PORT": ports[1],
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray would run anybody's code; a cluster has its own token, or none.
-        **({} if {**os.environ, **(environment or {})}.get("RAY_ADDRESS") else token_settings()),
-        **(environment or {}),
+        **({} if {**os.environ, **given}.get("RAY_ADDRESS") else token_settings()),
+        **given,
     }
     arguments = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", ports[0]]
     arguments += ["--control-api-address", f"127.0.0.1:{ports[1]}"]
     write_file(home / "superlink.log", "")
-    with open_log(home / "superlink.log") as log:
-        process = subprocess.Popen(
-            [command("flower-superlink"), *arguments],
-            env=own,
-            cwd=home,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    process = spawned(["flower-superlink", *arguments], home, own, home / "superlink.log")
     watcher, lifeline = watch(process.pid, home)
     try:
         _wait_until_healthy(process, ports[0], home / "superlink.log")
@@ -152,6 +145,13 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
         os.kill(watcher, signal.SIGKILL)
         os.waitpid(watcher, 0)
         os.close(lifeline)
+
+
+def spawned(arguments: Sequence[str], home: Path, environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Return a process of one of Flower's commands, in a session of its own; its output goes into a log."""
+    where: dict[str, Any] = {"env": environment, "cwd": home, "stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT}
+    with open_log(log) as output:
+        return subprocess.Popen([command(arguments[0]), *arguments[1:]], stdout=output, start_new_session=True, **where)
 
 
 def watch(leader: int, home: Path) -> tuple[int, int]:
@@ -216,17 +216,8 @@ def flower_run(
     arguments = [command("flwr"), "run", str(app), "--stream", "-c", config, "--federation-config", federation]
     finished = False
     write_file(log, "")
-    with (
-        open_log(log) as file,
-        subprocess.Popen(
-            arguments,
-            env=dict(environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
+    output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+    with open_log(log) as file, subprocess.Popen(arguments, env=dict(environment), **output) as process:
         assert process.stdout is not None
         try:
             for line in process.stdout:

@@ -17,10 +17,7 @@ MOVES = ["rock", "paper", "scissors", "well"]
 payoff = np.array([[0, 1, -1, 1], [-1, 0, 1, -1], [1, -1, 0, 1], [-1, 1, -1, 0]], dtype=float)
 path = []
 strategy = FeDualEx(
-    mirror_map=Product({"*": SimplexEntropy()}),
-    client_lr=0.1,
-    work=Steps(10, batch_size=1),
-    fraction_evaluate=0.0,
+    mirror_map=Product({"*": SimplexEntropy()}), client_lr=0.1, work=Steps(10, batch_size=1), fraction_evaluate=0.0
 )
 result = simulate(
     strategy,

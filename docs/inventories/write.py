@@ -14,7 +14,7 @@ NAMES = {
         "ref-api/$.html#$": "flwr.app.Array flwr.app.ArrayRecord flwr.app.ConfigRecord flwr.app.Context "
         "flwr.app.Message flwr.app.MetricRecord flwr.app.RecordDict flwr.clientapp.ClientApp flwr.serverapp.Grid "
         "flwr.serverapp.ServerApp flwr.serverapp.strategy.FedAvg flwr.serverapp.strategy.FedProx "
-        "flwr.serverapp.strategy.Result flwr.serverapp.strategy.Strategy",
+        "flwr.serverapp.strategy.Result flwr.serverapp.strategy.Strategy"
     },
     "torch": {
         "generated/$.html#$": "torch.nn.Module torch.optim.SGD",

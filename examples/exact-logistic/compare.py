@@ -13,6 +13,7 @@ import itertools
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,25 +35,18 @@ ROUNDS = 150
 def strategies(l2: float) -> Iterator[tuple[str, Callable[[], CompositeStrategy]]]:
     """Yield what is compared: a title, and what makes the strategy."""
     exact: dict[str, Any] = {"work": Minimise(tolerance=1e-11), "fraction_evaluate": 0.0}
-    steps: dict[str, Any] = {"fraction_evaluate": 0.0}
     for rho in (0.0, 0.01, 0.05, 0.1, 0.2, 0.3):
-        yield f"DualFL(nu={l2:g}, rho={rho:g})", lambda rho=rho: DualFL(nu=l2, rho=rho, **exact)
+        yield f"DualFL(nu={l2:g}, rho={rho:g})", partial(DualFL, nu=l2, rho=rho, **exact)
     lengths = (1.0, 2.0, 3.0, 5.0, 10.0) if l2 < 1.0 else (0.3, 0.5, 0.7, 1.0)
     for step, relaxation in itertools.product(lengths, (1.0, 1.5, 1.9, 1.95)):
         title = f"FedDR(step={step:g}, relaxation={relaxation:g})"
-        yield title, lambda step=step, relaxation=relaxation: FedDR(step=step, relaxation=relaxation, **exact)
-    for rate, count in itertools.product((0.05, 0.1, 0.2, 0.3), (3, 5, 10, 20)):
-        title = f"Scaffold(client_lr={rate:g}, work=Steps({count}))"
-        yield (
-            title,
-            lambda rate=rate, count=count: Scaffold(client_lr=rate, work=Steps(count, batch_size=None), **steps),
-        )
-    for rate, count in itertools.product((0.1, 0.2), (5, 20)):
-        title = f"LocalSGD(client_lr={rate:g}, work=Steps({count}))"
-        yield (
-            title,
-            lambda rate=rate, count=count: LocalSGD(client_lr=rate, work=Steps(count, batch_size=None), **steps),
-        )
+        yield title, partial(FedDR, step=step, relaxation=relaxation, **exact)
+    grids = {Scaffold: ((0.05, 0.1, 0.2, 0.3), (3, 5, 10, 20)), LocalSGD: ((0.1, 0.2), (5, 20))}
+    for kind, grid in grids.items():
+        for rate, count in itertools.product(*grid):
+            steps = Steps(count, batch_size=None)
+            title = f"{kind.__name__}(client_lr={rate:g}, work=Steps({count}))"
+            yield title, partial(kind, client_lr=rate, work=steps, fraction_evaluate=0.0)
 
 
 def rounds_and_passes(strategy: CompositeStrategy, l2: float) -> tuple[list[int], float, float]:

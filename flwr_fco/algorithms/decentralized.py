@@ -56,7 +56,7 @@ from flwr_fco.algorithms.contract import Algorithm, Downlink, Implied, Memory, O
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
 from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, To
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.mirror_descent import MirrorDescent
+from flwr_fco.algorithms.mirror_descent import MirrorDescent, ProximalSteps
 from flwr_fco.algorithms.restricted_gradient_tracking import Staged
 from flwr_fco.topology import consensus_error, root_mean_square_norm
 
@@ -269,8 +269,7 @@ class DecentralizedGradientTracking(DecentralizedDualAveraging):
         if "gradient" in downlink.numbers:
             return Implied(sent["increment"])
         assert elapsed is not None
-        gradient = sent["increment"] / -elapsed
-        return Implied(gradient - downlink.vectors["tracker"] if "tracker" in downlink.vectors else gradient)
+        return Implied(sent["increment"] / -elapsed - downlink.vectors.get("tracker", 0.0))
 
     def describe(self, state: GraphState | None) -> list[tuple[str, str]]:
         """Return the line about the trackers."""
@@ -327,8 +326,7 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
         return StagedGraphState(*state, 0, 0, primal, self._no_points(primal.size)) if self.stages else state
 
     def _centre(self, problem: Problem, state: Any) -> Vector:
-        mean: Vector = _graph(problem).here(self.node_points(problem, state)).mean(axis=0)
-        return mean
+        return np.asarray(_graph(problem).here(self.node_points(problem, state)).mean(axis=0))
 
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the trackers and, if there are stages, about them."""
@@ -336,7 +334,7 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecentralizedMirrorDescent(OnGraph):
+class DecentralizedMirrorDescent(ProximalSteps, OnGraph):
     """Mirror descent over a graph: local proximal steps, mixing of primal points, and a proximal step.
 
     Parameters
@@ -354,13 +352,9 @@ class DecentralizedMirrorDescent(OnGraph):
     ('proximal steps', 'rows')
     """
 
-    name, engine = "decentralized_mirror_descent", MirrorDescent.engine
+    name = "decentralized_mirror_descent"
     begin = staticmethod(MirrorDescent.begin)
-    local_step = staticmethod(MirrorDescent.local_step)
     _of_nodes: ClassVar[tuple[str, ...]] = ("primal",)
-
-    client_prox: bool = True
-    server_prox: bool = True
 
     def init(self, problem: Problem, primal: Vector) -> PrimalGraphState:
         """Return the state before round 1: every node at the start point."""
@@ -394,11 +388,3 @@ class DecentralizedMirrorDescent(OnGraph):
     def node_points(self, problem: Problem, state: PrimalGraphState) -> Matrix:
         """Return the primal points of all nodes, shape (M, d), in the order of their rows."""
         return np.array(state.primal)
-
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return whether psi acts in the local steps."""
-        return {"client-prox": self.client_prox}
-
-    def describe(self, state: Any) -> list[tuple[str, str]]:
-        """Return the line about where psi acts."""
-        return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]

@@ -131,8 +131,7 @@ def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
         low, high = (middle, high) if sum(counts(middle)) < total else (low, middle)
     numbers = [min(size, max(1, round(count))) for size, count in zip(sizes, counts(high), strict=True)]
     for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
-        change = min(max(numbers[index] + total - sum(numbers), min(1, sizes[index])), sizes[index]) - numbers[index]
-        numbers[index] += change
+        numbers[index] = min(max(numbers[index] + total - sum(numbers), min(1, sizes[index])), sizes[index])
     return numbers
 
 
@@ -175,9 +174,7 @@ def allotted(arrays: Sequence[Vector], least: Sequence[int], total: int) -> list
     return counts
 
 
-def psi_of(
-    layout: Layout, regularizer: Regularizer, density: float, way: float, scope: Scope, dual: Vector
-) -> Regularizer:
+def psi_of(layout: Layout, given: Regularizer, density: float, way: float, scope: Scope, dual: Vector) -> Regularizer:
     """Return psi of a moment: at most so many entries that are not 0, array by array.
 
     Every array is sure of half of its Erdos-Renyi count; the other half goes to the largest entries of the dual,
@@ -187,7 +184,7 @@ def psi_of(
     ----------
     layout : Layout
         Names and shapes of the model's arrays.
-    regularizer : Regularizer
+    given : Regularizer
         The user's. A :class:`PerParameter` names the arrays that have no share in the density: those with Zero() stay
         whole, those with a HardSparsity come to a count or a density of their own, others have the constraint that
         they say. An l1 norm marks an array that has a share; its strength has no effect.
@@ -209,14 +206,14 @@ def psi_of(
         return HardSparsity(density=density**way)
     acted_on = [entry for entry in layout.optimized if entry.regularized]
     special: dict[str, Regularizer] = {}
-    if isinstance(regularizer, PerParameter):
-        regularizer.bind(layout)
-        named = ((entry.name, regularizer.for_array(entry.name)) for entry in acted_on)
+    if isinstance(given, PerParameter):
+        given.bind(layout)
+        named = ((entry.name, given.for_array(entry.name)) for entry in acted_on)
         special = {name: psi for name, psi in named if psi is not None and not isinstance(psi, L1)}
     shared = [entry for entry in acted_on if entry.name not in special]
     if not shared:
         raise ConfigurationError(
-            f"density={density:g} has no array to act on: {regularizer!r} says something else about each of "
+            f"density={density:g} has no array to act on: {given!r} says something else about each of "
             f"{[entry.name for entry in acted_on]}. Leave a pattern out, or name other arrays: "
             "arrays=Arrays(apply_to=...)"
         )
@@ -233,9 +230,7 @@ def psi_of(
     return PerParameter({glob.escape(name): psi for name, psi in (special | kept).items()})
 
 
-def sparse_step(
-    psi: BoundRegularizer, primal: Vector, dual: Vector, following: Vector, *, further: float = FURTHER
-) -> None:
+def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, new: Vector, *, further: float = FURTHER) -> None:
     """Make a step of dual averaging one of a model that becomes sparse, in place.
 
     Array by array: entries that are 0 keep a part of their dual, and the step of the others is made as long as that of
@@ -247,7 +242,7 @@ def sparse_step(
         Of the round.
     primal, dual : ndarray of float64, shape (d,)
         The model and the dual before the step.
-    following : ndarray of float64, shape (d,)
+    new : ndarray of float64, shape (d,)
         The dual after it; takes the result.
     further : float
         1 where psi acts in the clients' local steps: then they have trained nothing but what stays.
@@ -256,20 +251,20 @@ def sparse_step(
     --------
     >>> import numpy as np
     >>> psi = HardSparsity(1).bind(Layout.from_arrays({"weight": np.zeros((1, 2))}))
-    >>> following = np.array([2.1, 1.1])
-    >>> sparse_step(psi, np.array([2.0, 0.0]), np.array([2.0, 1.0]), following)
-    >>> following.round(6)
+    >>> new = np.array([2.1, 1.1])
+    >>> sparse_step(psi, np.array([2.0, 0.0]), np.array([2.0, 1.0]), new)
+    >>> new.round(6)
     array([2.141421, 0.6     ])
     """
     blocks: list[tuple[Any, Regularizer]] = [(block, regularizer) for block, _, regularizer in psi.blocks]
     for block, regularizer in blocks or [(psi.layout.regularized_mask(), psi.regularizer)]:
-        step = following[block]
+        step = new[block]
         if isinstance(regularizer, HardSparsity):
             kernels.sparse_step(primal[block], dual[block], step, MEMORY, further)
         else:
             step += (1.0 - MEMORY) * (primal[block] - dual[block])
         if not blocks:
-            following[block] = step
+            new[block] = step
 
 
 def keep_gain(psi: BoundRegularizer, primal: Vector, dual: Vector) -> None:
@@ -298,13 +293,11 @@ def keep_gain(psi: BoundRegularizer, primal: Vector, dual: Vector) -> None:
     array([0.5, 0.3])
     """
     sparse = {block.start for block, _, regularizer in psi.blocks if isinstance(regularizer, HardSparsity)}
-    joint = not psi.blocks
-    entries = [e for e in psi.layout.optimized if e.regularized and (joint or e.block.start in sparse)]
+    entries = [e for e in psi.layout.optimized if e.regularized and (not psi.blocks or e.block.start in sparse)]
     squares = [kernels.square_where(primal[entry.block], dual[entry.block]) for entry in entries]
     kept = psi.prox(dual, 1.0, out=primal)
     for entry, square in zip(entries, squares, strict=True):
-        most = GAIN**2 * smaller_side(entry.shape)
-        kernels.lengthen_to(kept[entry.block], dual[entry.block], min(square, most))
+        kernels.lengthen_to(kept[entry.block], dual[entry.block], min(square, GAIN**2 * smaller_side(entry.shape)))
 
 
 def smaller_side(shape: tuple[int, ...]) -> int:
@@ -362,9 +355,8 @@ class SparseDualAveraging(DualAveraging):
 
     def setting(self, given: Setting, state: DualState | None) -> Setting:
         """Return psi of the state: at most as many entries that are not 0 as the round is to have."""
-        rounds = rounds_of(self._end.rounds, given.num_rounds)
         number, dual = (0.0, np.zeros(given.layout.size)) if state is None else (state.elapsed, state.dual)
-        way = min(1.0, number / rounds)
+        way = min(1.0, number / rounds_of(self._end.rounds, given.num_rounds))
         psi = psi_of(given.layout, given.regularizer, self._end.share, way, self._scope, dual)
         return given._replace(regularizer=psi)
 

@@ -28,13 +28,12 @@ nu = mu the gap (3.6) is infinite in general, so the rule ``"gap"`` needs nu < m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from flwr_fco.algorithms.contract import Downlink, Implied, Memory, Minimise, Replies, Start, Vector, Work, zeros_like
 from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, Setting
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
 from flwr_fco.errors import ConfigurationError
 
 
@@ -195,10 +194,7 @@ class DualAcceleration(PrimalAveraging):
     """
 
     name, engine, memory, reads = "dual_fl", "minimise", ("control", "anchor", "local"), "everyone"
-    refuses: ClassVar[Mapping[str, str]] = {
-        **PrimalAveraging.refuses,
-        "regularizer": "the clients' minimisations are all that it is made of, and they know nothing of psi",
-    }
+    refuses = no_psi("the clients' minimisations are all that it is made of, and they know nothing of psi")
 
     nu: float | Literal["auto"]
     rho: float | Literal["auto"]
@@ -249,9 +245,7 @@ class DualAcceleration(PrimalAveraging):
 
     def restart(self, problem: Problem, state: DualFLState, change: Change) -> DualFLState:
         """Restart the momentum if the controls restart."""
-        if change.reason is None:
-            return state
-        return state._replace(t=1.0, momentum=0.0, began=state.round)
+        return state if change.reason is None else state._replace(t=1.0, momentum=0.0, began=state.round)
 
     def work_of_round(self, problem: Problem, state: DualFLState) -> Work | None:
         """Return the minimisation with this round's tolerance, if the tolerance changes."""

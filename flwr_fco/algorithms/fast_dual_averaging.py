@@ -269,14 +269,9 @@ class FastDualAveraging(Algorithm):
 
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
         """Return the constants of the models."""
-        return {
-            "variant": self.variant,
-            "constrained": self._constrained,
-            "convexity": self.convexity,
-            "anchor-weight": numbers["anchor_weight"],
-            "smoothness": numbers.get("smoothness", 0.0),
-            "last-point": self.last_point,
-        }
+        told: dict[str, Option] = {"variant": self.variant, "constrained": self._constrained}
+        told |= {"convexity": self.convexity, "last-point": self.last_point}
+        return told | {"anchor-weight": numbers["anchor_weight"], "smoothness": numbers.get("smoothness", 0.0)}
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return L for `anchor_weight` and `smoothness`."""

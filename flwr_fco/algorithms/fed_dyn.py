@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from flwr_fco.algorithms.contract import Downlink, Implied, Memory, Problem, Replies, Start, Vector, zeros_like
-from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, rescaled
+from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, no_psi, rescaled
 
 
 def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) -> MeanState:
@@ -62,10 +61,7 @@ class DynamicRegularization(MeanOfMemories):
     """
 
     name, memory = "fed_dyn", ("own", "local")
-    refuses: ClassVar[Mapping[str, str]] = {
-        **MeanOfMemories.refuses,
-        "regularizer": "its fixed points are zeros of the clients' mean gradient",
-    }
+    refuses = no_psi("its fixed points are zeros of the clients' mean gradient")
 
     penalty: float = 0.1
 

@@ -140,14 +140,12 @@ class GradientTracking(Algorithm):
             raise ProtocolError(f"the plan's variate is {variate!r}; expected 'average' or 'gradient'")
         vectors, numbers = downlink.vectors, downlink.numbers
         start = vectors["dual"] if "dual" in vectors or memory is None else memory["dual"]
-        if "control" in vectors:
-            control = vectors["control"]
-        elif "advance" in numbers and memory is not None:
+        control = vectors.get("control")
+        if control is None and "advance" in numbers and memory is not None:
             if not numbers["advance"] > 0:
                 raise ProtocolError(f"the server's advance is {numbers['advance']!r}; expected a number > 0")
             control = (memory["dual"] - start) / numbers["advance"]
-        else:
-            control = np.zeros_like(start)
+        control = np.zeros_like(start) if control is None else control
         return downlink._replace(vectors={"dual": start, "control": control})
 
     @staticmethod
@@ -211,9 +209,7 @@ class GradientTracking(Algorithm):
     def downlink(self, problem: Problem, state: TrackingState, to: To | None) -> Downlink:
         """Return the smallest message from which a client knows the dual and the control; to nobody, the whole."""
         derived = (state.derivable and self._remembers_dual) or not state.control.any()
-        vectors, numbers = {"dual": state.dual}, {}
-        if problem.round == 0:
-            numbers = {"gradient": 1.0}
+        vectors, numbers = {"dual": state.dual}, {"gradient": 1.0} if problem.round == 0 else {}
         # A client that begins anew remembers no dual from which the control would follow.
         if to is None or not derived or to.left:
             vectors["control"] = state.control
@@ -229,12 +225,10 @@ class GradientTracking(Algorithm):
 
     def aggregate(self, problem: Problem, state: TrackingState, replies: Replies) -> TrackingState:
         """Return dual + server_lr mean(increment), control + sum p_m (-control - move_m)."""
-        if problem.round == 0:
-            population = replies.population
-            control = replies.sum(over=population)
-            return state._replace(control=control, population=population, started=1)
-        mean, elapsed = replies.mean()
         population = replies.population
+        if problem.round == 0:
+            return state._replace(control=replies.sum(over=population), population=population, started=1)
+        mean, elapsed = replies.mean()
         advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
         same = population == state.population or not state.control.any()
         # Then the new control is the mean of the moves, and clients can derive it from the duals.

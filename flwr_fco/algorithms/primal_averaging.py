@@ -119,6 +119,11 @@ class PrimalAveraging(Algorithm):
         return {name: value for name, value in options.items() if isinstance(value, bool | int | float | str)}
 
 
+def no_psi(why: str) -> Mapping[str, str]:
+    """Return what a method refuses that averages primal points and has no place for psi."""
+    return {**PrimalAveraging.refuses, "regularizer": why}
+
+
 @dataclass(frozen=True, kw_only=True)
 class GradientSteps(PrimalAveraging):
     """Steps x <- x - client_lr g(x): FedAvg.
@@ -135,10 +140,7 @@ class GradientSteps(PrimalAveraging):
     """
 
     name, engine = "gradient_steps", "gradient steps"
-    refuses: ClassVar[Mapping[str, str]] = {
-        **PrimalAveraging.refuses,
-        "regularizer": "its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)",
-    }
+    refuses = no_psi("its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)")
 
     @staticmethod
     def local_step(client: Client, downlink: Downlink, start: Start) -> Step:
@@ -257,7 +259,6 @@ class MeanOfMemories(PrimalAveraging):
 
     def restart(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the current clients."""
-        population = change.population
         if change.means is None:
-            return rescaled(state, population)
-        return state._replace(mean=self.part_of(change.means), population=population)
+            return rescaled(state, change.population)
+        return state._replace(mean=self.part_of(change.means), population=change.population)

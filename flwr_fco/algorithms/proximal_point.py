@@ -14,12 +14,10 @@ local minimisation is as exact as its stopping rule says, where the paper runs s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from flwr_fco.algorithms.contract import Downlink, Memory, Problem, Replies, Start
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState, no_psi
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +45,7 @@ class ProximalPoint(PrimalAveraging):
     """
 
     name, engine, reads = "local_minimization", "minimise", "sums"
-    refuses: ClassVar[Mapping[str, str]] = {
-        **PrimalAveraging.refuses,
-        "regularizer": "its clients' minimisations are smooth",
-    }
+    refuses = no_psi("its clients' minimisations are smooth")
 
     penalty: float = 0.1
 

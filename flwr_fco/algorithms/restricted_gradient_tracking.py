@@ -74,15 +74,13 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
         raise ConfigurationError(
             f"radius_squared={radius_squared!r}; expected a finite number > 0, or None for no ball"
         )
-    if isinstance(mirror_map, PNorm) and mirror_map.center is None and mirror_map.radius is None:
-        p = mirror_map.p
-    elif isinstance(mirror_map, Euclidean):
-        p = 2.0
-    else:
+    plain = isinstance(mirror_map, PNorm) and mirror_map.center is None and mirror_map.radius is None
+    if not plain and not isinstance(mirror_map, Euclidean):
         raise ConfigurationError(
             f"mirror_map={mirror_map!r}: ReFedDA-GT puts the norm's ball around its reference point itself. Expected "
             "PNorm(p) without center and radius, or Euclidean()"
         )
+    p = mirror_map.p if isinstance(mirror_map, PNorm) else 2.0
     return PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
 
 
@@ -265,9 +263,8 @@ class Staged(Algorithm):
     @property
     def _restart_rounds(self) -> int | None:
         """Number of rounds that a reference averages; None for all rounds of a stage."""
-        if self.reference.window is None and isinstance(self.output, Average):
-            return self.output.window
-        return self.reference.window
+        own = self.reference.window
+        return self.output.window if own is None and isinstance(self.output, Average) else own
 
     def _no_points(self, size: int) -> Vector:
         """Return room for a stage's points, always as much: a saved state is compared with the first one."""

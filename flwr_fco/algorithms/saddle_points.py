@@ -63,6 +63,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -158,11 +159,10 @@ class MirrorProx(MirrorDescent):
         points = {"trajectory": np.array(halves)} if plan.options["trajectory"] else {}
         return {"increment": moved.increment, **points}, moved
 
-    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
+    def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> Any:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
         following = super().aggregate if self.server_prox else super(MirrorDescent, self).aggregate
-        after: PrimalState = following(problem, state, replies)
-        return after
+        return following(problem, state, replies)
 
     def points(self, problem: Problem, before: PrimalState, after: PrimalState, replies: Replies) -> Iterable[Vector]:
         """Return the last point of the round, or all its half steps."""

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from flwr_fco.algorithms.contract import Batch, Downlink, FirstOrder, Implied, Option, Replies, Vector, Work
 from flwr_fco.algorithms.contract.client import Client, Memory, Start, Step, zeros_like
 from flwr_fco.algorithms.contract.problem import LossFacts, Problem, Setting
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging
+from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.core.validation import CHANCE, checked
 
@@ -102,10 +102,7 @@ class ShiftedSteps(PrimalAveraging):
     """
 
     name, memory, reads = "scaffnew", ("shift", "local"), "everyone"
-    refuses: ClassVar[Mapping[str, str]] = {
-        **PrimalAveraging.refuses,
-        "regularizer": "its proximal map is that of 'all clients agree', the mean",
-    }
+    refuses = no_psi("its proximal map is that of 'all clients agree', the mean")
 
     probability: float
     coin: str

@@ -251,9 +251,9 @@ def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.in
             moved[j] += _STEP * max(1.0, abs(float(point[j])))
             changed = yield from _row(moved, told)
             bend[place] = (changed[on] - around[on]) / (moved[j] - point[j])
-        found = dual.corners(point[on], around[on], bend, around[-1] + at_zero, tries)
+        about, _ = dual.corners(point[on], around[on], bend, around[-1] + at_zero, tries)
         each = []
-        for values in found.values:
+        for values in about:
             corner = point.copy()
             corner[on] = values
             each.append((yield from _row(corner, told)))
@@ -261,12 +261,11 @@ def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.in
         if dual.surround(rows[:, on]):
             break
         point = point.copy()
-        point[on] = found.values.mean(axis=0)
+        point[on] = about.mean(axis=0)
         around = yield from _row(point, told)
     else:
-        return (
-            yield from _residual(psi, w, objective, "the optimum in the coefficients that psi leaves alone is too far")
-        )
+        reason = "the optimum in the coefficients that psi leaves alone is too far"
+        return (yield from _residual(psi, w, objective, reason))
     lower, _ = dual.mixed_bound(psi, own, rows, on, at_zero, link == "identity")
     return _gap(objective, lower)
 

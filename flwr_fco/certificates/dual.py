@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,9 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.wire.questions import LINKS
+
+Matrix = NDArray[np.float64]
+Parts = tuple[float, float, float]
 
 _CONVEX = LINKS.index("convex")
 #: Coordinates that psi may leave alone, each of which takes one more gradient.
@@ -144,12 +146,7 @@ def largest_scaling(psi: BoundRegularizer, dual: Vector, l2: float) -> float:
 
 
 def convex_bound(
-    psi: BoundRegularizer,
-    slopes: Vector,
-    conjugates: tuple[float, float],
-    l2: float,
-    outputs: int,
-    references: NDArray[np.float64] | None,
+    psi: BoundRegularizer, slopes: Vector, values: tuple[float, float], l2: float, outputs: int, rows: Matrix | None
 ) -> tuple[float, Vector]:
     """Return a lower bound of the optimum of a convex loss, and the dual point that it is the value of.
 
@@ -159,22 +156,22 @@ def convex_bound(
         The regularizer.
     slopes : ndarray of float64, shape (d,)
         The gradient u of the pooled loss without its l2 term.
-    conjugates : tuple of float
+    values : tuple of float
         The conjugate at u, and at 0 at most.
     l2 : float
         Strength of the l2 term.
     outputs : int
         Number of intercepts; 0 without one.
-    references : ndarray of float64, shape (k, d + 1), optional
+    rows : ndarray of float64, shape (k, d + 1), optional
         Further dual points with their conjugates (:func:`flwr_fco.objectives.duality.references`), if psi leaves the
         intercepts alone: the mixture with them is 0 there.
     """
-    count, (own, at_zero), total = slopes.size - outputs, conjugates, 1.0
-    if references is not None:
-        share = balance(references[:, count:-1], slopes[count:])
+    count, (own, at_zero), total = slopes.size - outputs, values, 1.0
+    if rows is not None:
+        share = balance(rows[:, count:-1], slopes[count:])
         if share is None:
             return -math.inf, np.zeros(slopes.size)
-        slopes, own = slopes + share @ references[:, :-1], own + float(share @ references[:, -1])
+        slopes, own = slopes + share @ rows[:, :-1], own + float(share @ rows[:, -1])
         total += float(share.sum())
         slopes[count:] = 0.0
     return scaled_bound(psi, slopes, (own, 0.0, at_zero), l2, count, total=total)
@@ -195,20 +192,13 @@ def best_scaling(
 
 
 def scaled_bound(
-    psi: BoundRegularizer,
-    slopes: Vector,
-    conjugates: tuple[float, float, float],
-    l2: float,
-    count: int,
-    *,
-    total: float = 1.0,
-    squares: bool = False,
+    psi: BoundRegularizer, slopes: Vector, own: Parts, l2: float, count: int, total: float = 1.0, squares: bool = False
 ) -> tuple[float, Vector]:
     """Return the lower bound at the best scaling of a dual point that may be scaled up to 1/total, and that point.
 
-    The conjugates are what they are linearly in the scaling, quadratically, and at 0 at most.
+    Its own conjugates are what they are linearly in the scaling, quadratically, and at 0 at most.
     """
-    linear, quadratic, at_zero = conjugates
+    linear, quadratic, at_zero = own
     scaling = best_scaling(psi, slopes, linear, quadratic, l2, squares=squares, most=1.0 / total)
     value = scaling * linear + scaling**2 * quadratic + (1.0 - scaling * total) * at_zero
     return -value - conjugate_at(psi, -scaling * slopes, l2, count), scaling * slopes
@@ -234,13 +224,9 @@ def conjugate_at(psi: BoundRegularizer, u: Vector, l2: float, count: int) -> flo
         best[count:] = 0.0
         return float(u @ best) - psi.value(best) - 0.5 * l2 * float(best @ best)
     # For a norm it is 0, but at the end of the interval rounding may give infinity.
-    return sum(
-        0.0 if is_norm(regularizer, shape) else conjugate(regularizer, u[block].reshape(shape) * _INWARDS)
-        for block, shape, regularizer in psi.blocks
-    )
+    others = [(block, shape, part) for block, shape, part in psi.blocks if not is_norm(part, shape)]
+    return sum(conjugate(part, u[block].reshape(shape) * _INWARDS) for block, shape, part in others)
 
-
-Matrix = NDArray[np.float64]
 
 #: Radius of the simplex, relative to where a quadratic loss of this curvature would be twice the one at its centre, and
 #: what is left of it at each further try: of a small one the corners' gradients differ as the Hessian says.
@@ -251,22 +237,7 @@ _SINGULAR = 1e-11
 _LEAST, _SAME, _BESIDE = 1e-6, 1e-9, 1e-12
 
 
-class Corners(NamedTuple):
-    """Where to ask for further gradients.
-
-    Parameters
-    ----------
-    values : ndarray of float64, shape (k + 1, k)
-        The free coefficients of each point.
-    near : float
-        How far in the metric of the Hessian their centre may be from the optimum that they are to surround.
-    """
-
-    values: Matrix
-    near: float
-
-
-def corners(values: Vector, slopes: Vector, bend: Matrix, room: float, tries: int = 0) -> Corners:
+def corners(values: Vector, slopes: Vector, bend: Matrix, room: float, tries: int = 0) -> tuple[Matrix, float]:
     """Return points about the optimum in the free coefficients, from a point and its derivatives.
 
     Parameters
@@ -280,9 +251,16 @@ def corners(values: Vector, slopes: Vector, bend: Matrix, room: float, tries: in
     tries : int, default 0
         How often corners have not surrounded 0.
 
+    Returns
+    -------
+    ndarray of float64, shape (k + 1, k)
+        The free coefficients of each point.
+    float
+        How far in the metric of the Hessian their centre may be from the optimum that they are to surround.
+
     Examples
     --------
-    >>> corners(np.array([3.0]), np.array([4.0]), np.array([[4.0]]), 8.0).values.round(6).tolist()
+    >>> corners(np.array([3.0]), np.array([4.0]), np.array([[4.0]]), 8.0)[0].round(6).tolist()
     [[1.5], [2.5]]
     """
     own = np.maximum(np.diag(bend), 0.0)
@@ -297,7 +275,7 @@ def corners(values: Vector, slopes: Vector, bend: Matrix, room: float, tries: in
     if rank:
         directions = np.linalg.svd(np.eye(rank + 1) - 1.0 / (rank + 1))[2][:rank].T * math.sqrt((rank + 1) / rank)
         points[: rank + 1] += reach * directions @ root.T
-    return Corners(points, reach / max(1, rank))
+    return points, reach / max(1, rank)
 
 
 def surround(rows: Matrix) -> bool:
@@ -330,9 +308,8 @@ def _shares(rows: Matrix, slopes: Vector) -> Vector | None:
     # Columns that depend on each other have slopes that do, but for rounding.
     within = axes @ wanted
     beside = float(np.linalg.norm(wanted - axes.T @ within))
-    if beside > _SAME * float(np.linalg.norm(wanted)) + _BESIDE:
-        return None
-    return balance(scaled @ axes.T, within)
+    most = _SAME * float(np.linalg.norm(wanted)) + _BESIDE
+    return None if beside > most else balance(scaled @ axes.T, within)
 
 
 def as_row(gradient: Vector, w: Vector, loss: float) -> Vector:

@@ -53,22 +53,19 @@ class Told:
         ProtocolError
             If a number is out of the range of its meaning.
         """
-        self._check_facts(answer.numbers)
-        self._facts[answer.node_id] = answer.numbers
-
-    def _check_facts(self, own: Numbers) -> None:
+        own = answer.numbers
         link, loss = link_of(own, self._w.size), own["loss"]
-        if link in (LINKS[0], *CONVEX):
-            return
-        ridge = self._ridge(own)
-        if loss < 0.0:
-            raise ProtocolError(f"its loss is {loss:.6g}; expected a number >= 0")
-        if loss < (1.0 - ROUNDING) * ridge:
-            raise ProtocolError(f"its loss is {loss:.6g}, and its l2 term alone is {ridge:.6g}")
-        # The square of a mean is at most the mean square, which the loss is.
-        most = (math.sqrt(2.0 * own["factor"] * loss) if link == "identity" else 0.0) * (1.0 + ROUNDING)
-        if abs(own["slope"]) > most:
-            raise ProtocolError(f"its mean slope is {own['slope']:.6g}; expected at most {most:.6g} by its loss")
+        if link not in (LINKS[0], *CONVEX):
+            ridge = self._ridge(own)
+            if loss < 0.0:
+                raise ProtocolError(f"its loss is {loss:.6g}; expected a number >= 0")
+            if loss < (1.0 - ROUNDING) * ridge:
+                raise ProtocolError(f"its loss is {loss:.6g}, and its l2 term alone is {ridge:.6g}")
+            # The square of a mean is at most the mean square, which the loss is.
+            most = (math.sqrt(2.0 * own["factor"] * loss) if link == "identity" else 0.0) * (1.0 + ROUNDING)
+            if abs(own["slope"]) > most:
+                raise ProtocolError(f"its mean slope is {own['slope']:.6g}; expected at most {most:.6g} by its loss")
+        self._facts[answer.node_id] = own
 
     def slopes(self, answer: Answer, centre: float) -> None:
         """Check the gradient and the conjugates at slopes of which `centre` is taken off.
@@ -90,8 +87,9 @@ class Told:
         linear, quadratic, loss = answer.numbers["linear"], answer.numbers["quadratic"], own["loss"] - ridge
         size = abs(own["loss"]) + ridge + abs(linear) + abs(quadratic) + float(np.abs(pairs).sum())
         if link in ("logistic", "softmax"):
-            self._expect("conjugates", max(abs(linear), abs(quadratic)), 0.0, 0.0)
-            self._at_most("slope in an intercept", self._last(own, gradient), 1.0)
+            _expect("conjugates", max(abs(linear), abs(quadratic)), 0.0, 0.0)
+            last = gradient[gradient.size - int(own["outputs"] * own["intercept"]) :]
+            _at_most("slope in an intercept", float(np.abs(last).max(initial=0.0)), 1.0)
             return
         away = centre**2 / (2.0 * factor) if link == "identity" else 0.0
         most = ROUNDING * (size + away)
@@ -100,11 +98,11 @@ class Told:
                 raise ProtocolError(f"its loss is {own['loss']:.6g}, and it says that none is below {-quadratic:.6g}")
             quadratic = 0.0
         elif link == "identity":
-            self._expect("mean square", quadratic, loss - centre * own["slope"] / factor + away, most)
+            _expect("mean square", quadratic, loss - centre * own["slope"] / factor + away, most)
         else:
-            self._expect("mean square", quadratic, 0.0, 0.0)
-            self._at_most("share of rows below the margin", abs(linear + 0.5), 0.5)
-        self._expect("loss and conjugate", loss + linear + quadratic, float(pairs.sum()) + away, most)
+            _expect("mean square", quadratic, 0.0, 0.0)
+            _at_most("share of rows below the margin", abs(linear + 0.5), 0.5)
+        _expect("loss and conjugate", loss + linear + quadratic, float(pairs.sum()) + away, most)
 
     def entropy(self, answer: Answer, scaling: float) -> None:
         """Check the conjugate of chances at slopes that are scaled.
@@ -175,20 +173,17 @@ class Told:
         coefficients = self._w[: self._w.size - int(own["outputs"]) * int(own["intercept"])]
         return 0.5 * own["l2"] * float(coefficients @ coefficients)
 
-    def _last(self, own: Numbers, gradient: Vector) -> float:
-        return float(np.abs(gradient[gradient.size - int(own["outputs"] * own["intercept"]) :]).max(initial=0.0))
 
-    @staticmethod
-    def _expect(what: str, value: float, expected: float, most: float) -> None:
-        if not abs(value - expected) <= most:
-            raise ProtocolError(
-                f"its {what} is {value:.6g}, and by its loss and gradient {expected:.6g}: these are not of one function"
-            )
+def _expect(what: str, value: float, expected: float, most: float) -> None:
+    if not abs(value - expected) <= most:
+        raise ProtocolError(
+            f"its {what} is {value:.6g}, and by its loss and gradient {expected:.6g}: these are not of one function"
+        )
 
-    @staticmethod
-    def _at_most(what: str, value: float, most: float) -> None:
-        if value > (1.0 + ROUNDING) * most:
-            raise ProtocolError(f"its {what} is {value:.6g}; expected at most {most:.6g}")
+
+def _at_most(what: str, value: float, most: float) -> None:
+    if value > (1.0 + ROUNDING) * most:
+        raise ProtocolError(f"its {what} is {value:.6g}; expected at most {most:.6g}")
 
 
 def link_of(own: Numbers, size: int) -> str:

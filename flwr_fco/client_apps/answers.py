@@ -54,10 +54,8 @@ def find_answer(kind: str) -> AnswerFunction:
     'gradient'
     """
     if kind not in _ANSWERS:
-        raise ConfigurationError(
-            f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_ANSWERS))}. "
-            "Install the server's version of flwr-fco"
-        )
+        what = f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_ANSWERS))}"
+        raise ConfigurationError(f"{what}. Install the server's version of flwr-fco")
     return _ANSWERS[kind]
 
 

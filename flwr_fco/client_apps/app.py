@@ -196,10 +196,9 @@ class QuestionHandler:
 
 def _check_loads(name: str, load: object) -> None:
     if not callable(load):
-        raise ConfigurationError(
-            f"{name} is a {type(load).__name__}; expected a function (context) -> Objective. For an objective that is "
-            "here already: lambda context: objectives[context.node_config['partition-id']]"
-        )
+        what = f"{name} is a {type(load).__name__}; expected a function (context) -> Objective"
+        here = "For an objective that is here already: lambda context: objectives[context.node_config['partition-id']]"
+        raise ConfigurationError(f"{what}. {here}")
 
 
 def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:

@@ -131,10 +131,8 @@ def _bins(question: Question, own: Any) -> tuple[NDArray[np.int64], int]:
 
 def _judged(objective: Objective) -> Any:
     if not isinstance(objective, CoxRegression | Logistic):
-        raise ConfigurationError(
-            f"the server asks how good a model of {type(objective).__name__} is; only CoxRegression and Logistic, of "
-            "two classes, can say it"
-        )
+        what = f"the server asks how good a model of {type(objective).__name__} is"
+        raise ConfigurationError(f"{what}; only CoxRegression and Logistic, of two classes, can say it")
     # Weights are the fit's: chances are judged by what happened.
     return objective.unweighted()
 

@@ -203,10 +203,8 @@ class Limits:
         most = getattr(self, limit)
         if abs(asked) > most:
             text = " ".join(filter(None, (what, f"{asked:g}" if isinstance(asked, float) else _short(asked), unit)))
-            raise ConfigurationError(
-                f"the server asks for {text}; this client allows {limit}={most:g}. Its owner can raise "
-                f"the limit: client_app(..., limits=Limits({limit}=...))"
-            )
+            text = f"the server asks for {text}; this client allows {limit}={most:g}. Its owner can raise the limit"
+            raise ConfigurationError(f"{text}: client_app(..., limits=Limits({limit}=...))")
 
 
 @contextmanager

@@ -67,10 +67,8 @@ def _half_of(name: str) -> type[ClientHalf]:
             "module of the algorithm in the ClientApp, or install the server's version of flwr-fco"
         )
     if half.engine is not None and half.engine not in ENGINES:
-        raise ConfigurationError(
-            f"{half.__module__}.{half.__name__} says engine={half.engine!r}; expected one of {', '.join(ENGINES)}, or "
-            "None for a method with a `local` of its own"
-        )
+        what = f"{half.__module__}.{half.__name__} says engine={half.engine!r}; expected one of {', '.join(ENGINES)}"
+        raise ConfigurationError(f"{what}, or None for a method with a `local` of its own")
     return half  # type: ignore[no-any-return]
 
 
@@ -241,16 +239,12 @@ class ClientData(NamedTuple):
             # Do not show the value: it may be the client's data, and the error message goes to the server.
             plain = loaded is None or isinstance(loaded, str | int | float)
             description = repr(loaded) if plain else f"a {type(loaded).__name__}"
-            raise ConfigurationError(
-                f"load_objective returned {description}; expected an Objective such as "
-                "flwr_fco.objectives.Logistic(features, labels)"
-            )
+            example = "flwr_fco.objectives.Logistic(features, labels)"
+            raise ConfigurationError(f"load_objective returned {description}; expected an Objective such as {example}")
         count: Any = loaded.num_examples
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-            raise ConfigurationError(
-                f"the objective has num_examples={count!r}; expected a whole number >= 1. A client without examples "
-                "has no loss: leave it out of the federation"
-            )
+            wrong = f"the objective has num_examples={count!r}; expected a whole number >= 1"
+            raise ConfigurationError(f"{wrong}. A client without examples has no loss: leave it out of the federation")
         self.disclosure.check(loaded, what)
         _objectives.keep(key, loaded, self.max_objectives)
         return loaded
@@ -412,6 +406,5 @@ def check_layout(client: Layout, server: Layout) -> None:
                 "; where the classes of the clients' labels differ, give all of them the same num_classes=, or an "
             )
             advice += "estimator's client_app and fit the same classes="
-        raise ConfigurationError(
-            f"{OTHER_MODEL} {server.shapes}, this client's objective has {client.shapes}. {advice}"
-        )
+        what = f"{OTHER_MODEL} {server.shapes}, this client's objective has {client.shapes}"
+        raise ConfigurationError(f"{what}. {advice}")

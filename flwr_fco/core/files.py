@@ -236,10 +236,8 @@ def check_csr(
     if rows < 0 or columns < 0 or data.dtype.kind not in "biufc":
         raise ValueError(f"{name} is {data.dtype}[{rows}, {columns}], expected numbers in a matrix")
     if indptr.size != rows + 1 or data.size != indices.size:
-        raise ValueError(
-            f"{name} has {rows} rows, {indptr.size} row ends, {data.size} entries and {indices.size} columns of them; "
-            "expected one end more than rows, and a column for each entry"
-        )
+        what = f"{name} has {rows} rows, {indptr.size} row ends, {data.size} entries and {indices.size} columns of them"
+        raise ValueError(f"{what}; expected one end more than rows, and a column for each entry")
     # Differences of unsigned numbers would never be negative.
     if indptr[0] != 0 or int(indptr[-1]) != data.size or (indptr[1:] < indptr[:-1]).any():
         raise ValueError(f"{name} has row ends that do not ascend from 0 to {data.size}")

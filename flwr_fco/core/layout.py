@@ -199,10 +199,8 @@ class Layout:
         described = [_describe(name, array, through) for name, array in arrays.items()]
         candidates = [(name, shape) for name, shape, _, optimized in described if optimized]
         if not candidates:
-            raise ValueError(
-                f"no floating-point array to optimise among {sorted(arrays)}; pass the model's parameters as "
-                "initial arrays"
-            )
+            what = f"no floating-point array to optimise among {sorted(arrays)}"
+            raise ValueError(f"{what}; pass the model's parameters as initial arrays")
         hit = _regularized(candidates, apply_to)
         entries = []
         offset = 0
@@ -357,10 +355,8 @@ def _entry(name: Any, shape: Any, dtype: Any, offset: Any, regularized: Any) -> 
     """Return an entry of a header after checking it: a negative size could offset a surplus elsewhere."""
     sizes = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
     if not (isinstance(name, str) and sizes and type(offset) is int and isinstance(regularized, bool)):
-        raise ValueError(
-            f"the entry {[name, shape, dtype, offset, regularized]!r} describes no array; expected a name, whole "
-            "sizes >= 0, a dtype, a place and whether it is regularized"
-        )
+        what = f"the entry {[name, shape, dtype, offset, regularized]!r} describes no array"
+        raise ValueError(f"{what}; expected a name, whole sizes >= 0, a dtype, a place and whether it is regularized")
     return Entry(name, tuple(shape), np.dtype(dtype).name, offset, regularized)
 
 

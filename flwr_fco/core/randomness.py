@@ -111,9 +111,8 @@ def random_generators(seed: int, server_round: int, partition_ids: Sequence[int]
 
 def _check(seed: int, server_round: int) -> None:
     if not (0 <= seed < _WORDS and 0 <= server_round < _WORDS):
-        raise ConfigurationError(
-            f"seed={seed}, server_round={server_round}; expected whole numbers from 0 to 2**32 - 1"
-        )
+        what = f"seed={seed}, server_round={server_round}"
+        raise ConfigurationError(f"{what}; expected whole numbers from 0 to 2**32 - 1")
 
 
 def _generator(words: Sequence[int] | NDArray[np.uint32], state: NDArray[np.uint64]) -> np.random.Generator:

@@ -238,10 +238,8 @@ def _units_text(names: Sequence[str], low: Vector, high: Vector, at: Iterable[tu
         for name, a, b, (here, there) in zip(names, low, high, at, strict=True)
     ]
     more = f", and {len(about) - _SHOWN} more" if len(about) > _SHOWN else ""
-    return (
-        f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do: "
-        f"{', '.join(about[:_SHOWN])}{more}. If the units differ, convert them at the sites"
-    )
+    what = f"standard deviations differ more than {_UNITS:g} times between sites, as those of other units do"
+    return f"{what}: {', '.join(about[:_SHOWN])}{more}. If the units differ, convert them at the sites"
 
 
 def differing_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> str:

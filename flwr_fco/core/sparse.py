@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -47,14 +48,11 @@ class SparseVector:
     def __post_init__(self) -> None:
         indices, k = self.indices, self.indices.size
         if indices.dtype != np.int32 or indices.shape != (k,) or self.values.shape != (k,):
-            raise ConfigurationError(
-                f"a sparse vector has indices {indices.dtype}{list(indices.shape)} and values "
-                f"{list(self.values.shape)}; expected one int32 for each value"
-            )
+            what = f"indices {indices.dtype}{list(indices.shape)} and values {list(self.values.shape)}"
+            raise ConfigurationError(f"a sparse vector has {what}; expected one int32 for each value")
         if k and not (indices[0] >= 0 and indices[-1] < self.size and (indices[1:] > indices[:-1]).all()):
-            raise ConfigurationError(
-                f"the indices of a sparse vector must ascend from 0 to {self.size - 1}, none of them twice"
-            )
+            what = f"the indices of a sparse vector must ascend from 0 to {self.size - 1}"
+            raise ConfigurationError(f"{what}, none of them twice")
 
     @property
     def shape(self) -> tuple[int]:
@@ -146,24 +144,24 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], sha
     """
     total = np.zeros(shape)
     flat = total.reshape(-1)
-    # Consecutive vectors of the same dtype.
-    run: list[tuple[float, NDArray[Any]]] = []
-    for factor, vector in pairs:
-        if run and (isinstance(vector, SparseVector) or vector.dtype != run[0][1].dtype):
-            _add(flat, run)
-            run = []
-        if isinstance(vector, SparseVector):
-            add_to(flat, factor, vector)
-            continue
-        plain = vector if vector.dtype in (np.float64, np.float32) else vector.astype(np.float64)
-        flags = plain.flags
-        if type(plain) is not np.ndarray or plain.ndim != 1 or flags.writeable or not flags.c_contiguous:
-            # The kernel is compiled separately for writable and read-only arrays.
-            plain = np.ascontiguousarray(plain).reshape(-1).view()
-            plain.flags.writeable = False
-        run.append((factor, plain))
-    _add(flat, run)
+    # Consecutive vectors of the same dtype; None stands for sparse ones.
+    for dtype, group in groupby(pairs, lambda pair: None if isinstance(pair[1], SparseVector) else pair[1].dtype.str):
+        if dtype is None:
+            for factor, vector in group:
+                add_to(flat, factor, vector)
+        else:
+            _add(flat, [(factor, _readable(vector)) for factor, vector in group])
     return total
+
+
+def _readable(vector: Any) -> NDArray[Any]:
+    """Return a vector as the kernel reads it, which is compiled separately for writable and read-only arrays."""
+    plain = vector if vector.dtype in (np.float64, np.float32) else vector.astype(np.float64)
+    flags = plain.flags
+    if type(plain) is not np.ndarray or plain.ndim != 1 or flags.writeable or not flags.c_contiguous:
+        plain = np.ascontiguousarray(plain).reshape(-1).view()
+        plain.flags.writeable = False
+    return plain  # type: ignore[no-any-return]
 
 
 def _add(total: NDArray[np.float64], run: list[tuple[float, NDArray[Any]]]) -> None:

@@ -73,14 +73,9 @@ class Specified:
                 raise TypeError(f"{cls.__name__} sets kind={cls.kind!r} but belongs to no family")
             classes = Specified._families[cls.family]
             other = classes.get(cls.kind)
-            if other is not None and (other.__module__, other.__qualname__) != (
-                cls.__module__,
-                cls.__qualname__,
-            ):
-                raise TypeError(
-                    f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__} and "
-                    f"{cls.__module__}.{cls.__qualname__}. Give one of them another kind."
-                )
+            if other is not None and (other.__module__, other.__qualname__) != (cls.__module__, cls.__qualname__):
+                what = f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__}"
+                raise TypeError(f"{what} and {cls.__module__}.{cls.__qualname__}. Give one of them another kind.")
             classes[cls.kind] = cls
 
     def __post_init__(self) -> None:

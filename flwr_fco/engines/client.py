@@ -98,10 +98,8 @@ class LocalClient(NamedTuple):
         """
         rate = self.downlink.client_lr
         if math.isnan(rate):
-            raise ProtocolError(
-                f"the local solver {self.downlink.plan.solver!r} needs a learning rate; the server's message has no "
-                "client-lr"
-            )
+            what = f"the local solver {self.downlink.plan.solver!r} needs a learning rate"
+            raise ProtocolError(f"{what}; the server's message has no client-lr")
         return rate
 
     def run(self, engine: str, start: Start) -> Moved:

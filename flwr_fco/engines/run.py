@@ -33,10 +33,8 @@ def minimised(client: LocalClient, start: Start) -> Moved:
     downlink = client.downlink
     work = downlink.local_work
     if not isinstance(work, Minimise):
-        raise ConfigurationError(
-            f"the local solver {downlink.plan.solver!r} minimises, it cannot take {work}. The strategy takes "
-            "MinimiseOptions in the place of WorkOptions"
-        )
+        what = f"the local solver {downlink.plan.solver!r} minimises, it cannot take {work}"
+        raise ConfigurationError(f"{what}. The strategy takes MinimiseOptions in the place of WorkOptions")
     minimum = minimise(
         client.objective,
         work,
@@ -153,10 +151,8 @@ def _answer(client: LocalClient, state: Memory | None) -> tuple[Uplink, Any]:
         point = start.point if isinstance(start, Start) else None
         if not isinstance(point, np.ndarray) or point.dtype != np.float64 or point.ndim != 1:
             said = type(start).__name__ if point is None else f"Start({type(point).__name__})"
-            raise ConfigurationError(
-                f"{half.__module__}.{half.__name__}.begin returned a {said}; expected a Start with an array of float64 "
-                "and shape (d,)"
-            )
+            what = f"{half.__module__}.{half.__name__}.begin returned a {said}"
+            raise ConfigurationError(f"{what}; expected a Start with an array of float64 and shape (d,)")
         moved = ENGINES[half.engine](client, start)
         if client.shard is not None and half.common is not None and "gradient" not in downlink.numbers:
             # As every client's dual moves by it, the server adds it, and what is sent is 0 where the features are.

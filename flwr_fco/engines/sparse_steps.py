@@ -99,12 +99,7 @@ class Shard:
         return steps
 
     def local_dual_steps(
-        self,
-        downlink: Downlink,
-        dual: Vector,
-        rng: np.random.Generator,
-        shift: Vector | None = None,
-        psi: bool = True,
+        self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None = None, psi: bool = True
     ) -> int:
         """Take the local steps of dual averaging on the dual at the shard's coordinates; return their number.
 

@@ -29,6 +29,8 @@ _EVENTS = 20
 _SMALLEST, _LARGEST = 1.0 / 3.0, 1_000.0
 #: Sites from which on a spread between them can be estimated.
 _SITES = 3
+_LEVEL = {"range": (lambda level: 0.5 <= level < 1.0, "a number from 0.5 to 1, exclusive")}
+_DISTINCT = {"range": (lambda columns: 0 < len(set(columns)) == len(columns), "other columns")}
 
 
 @dataclass(frozen=True)
@@ -54,13 +56,8 @@ class Intervals(Choice):
     [1, 2]
     """
 
-    level: float = field(
-        default=0.95, metadata={"range": (lambda level: 0.5 <= level < 1.0, "a number from 0.5 to 1, exclusive")}
-    )
-    columns: Sequence[str | int] | None = field(
-        default=None,
-        metadata={"range": (lambda columns: columns is None or 0 < len(set(columns)) == len(columns), "other columns")},
-    )
+    level: float = field(default=0.95, metadata=_LEVEL)
+    columns: Sequence[str | int] | None = field(default=None, metadata=_DISTINCT)
 
     def places(self, names: Sequence[str]) -> list[int]:
         """Return the places of the columns among the features' names.
@@ -81,7 +78,7 @@ class Intervals(Choice):
                 "estimate of each takes the second derivatives of all. Fit on fewer columns, chosen without the targets"
             )
         if self.columns is None:
-            return list(range(len(names)))
+            return [*range(len(names))]
         known = {name: j for j, name in enumerate(names)} | {j: j for j in range(len(names))}
         unknown = [column for column in self.columns if column not in known]
         if unknown:
@@ -142,6 +139,18 @@ class Told(NamedTuple):
     intercepts: float
 
 
+def prepared(strategy: FedNewton, initial_arrays: Any) -> Any:
+    """Return a run of the strategy's sites that asks them questions only."""
+    run = run_of(replace(strategy))
+    run.prepare(initial_arrays)
+    return run
+
+
+def reasons_of(run: Any) -> list[str]:
+    """Return who has not answered, and why."""
+    return [f"partition {row.partition_id}: {row.first_line}" for row in run.left_out]
+
+
 @dataclass(frozen=True)
 class OwnEstimates:
     """A question to all sites about their own estimates; ``start`` takes the arguments of a strategy's ``start``.
@@ -159,12 +168,11 @@ class OwnEstimates:
 
     def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Told:
         """Ask the sites; one whose rows have unequal weights is an error."""
-        run = run_of(replace(self.strategy))
-        run.prepare(initial_arrays)
+        run = prepared(self.strategy, initial_arrays)
         size = run.plan.layout.size
-        shapes = {"estimate": (size,), "error": (size,)}
+        question, shapes = run.inquiry.question(ESTIMATES, np.zeros(size)), {"estimate": (size,), "error": (size,)}
         wanted = ("told", "events", "others", "weighted", "intercepts")
-        answers = run.inquiry.ask(grid, ESTIMATES, np.zeros(size), wanted=wanted, shapes=shapes)
+        answers = run.inquiry.ask(grid, question, wanted=wanted, shapes=shapes)
         weighted = [f"partition {answer.partition}" for answer in answers if answer.numbers["weighted"]]
         if weighted:
             raise ConfigurationError(
@@ -175,8 +183,7 @@ class OwnEstimates:
         # Beside an intercept of all sites none has one of its own, whatever it says.
         rows = math.inf if "intercept" in run.plan.layout.names else self.kind.rows
         said = [(max(0.0, answer.numbers["intercepts"]), answer.examples // rows) for answer in answers]
-        left_out = [f"partition {row.partition_id}: {row.first_line}" for row in run.left_out]
-        return Told(answers, left_out, math.fsum(map(min, said)))
+        return Told(answers, reasons_of(run), math.fsum(map(min, said)))
 
 
 @dataclass(frozen=True)
@@ -268,13 +275,7 @@ def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
 
 
 def table(
-    asked: Intervals,
-    names: Sequence[str],
-    told: Told,
-    sums: InformationState,
-    kind: Kind,
-    sites: Sequence[Any] = (),
-    trend: tuple[Vector, float] | None = None,
+    asked: Intervals, names: Sequence[str], told: Told, sums: Any, kind: Kind, sites: Any = (), trend: Any = None
 ) -> Table:
     """Return the table of a model.
 
@@ -328,14 +329,12 @@ def table(
         columns |= {site: values[places], f"{site} error": errors[places]}
     rows = {int(j): {name: float(column[i]) for name, column in columns.items()} for i, j in enumerate(places)}
     degrees = "" if math.isinf(found.degrees) else f", {found.degrees:.0f} degrees of freedom"
-    lines = [
-        ("Intervals", f"{100 * asked.level:g} %, {found.how}{degrees}; q over {len(places)} columns"),
-        ("Own estimates", f"of {len(own)} of {sums.sites:.0f} sites{_reasons(told, doubted, kind, sites)}"),
-    ]
+    lines = [("Intervals", f"{100 * asked.level:g} %, {found.how}{degrees}; q over {len(places)} columns")]
+    text = f"of {len(own)} of {sums.sites:.0f} sites{_reasons(told, doubted, kind, sites)}"
+    lines.append(("Own estimates", text))
+    text = "an insignificant Q does not show that they agree; Hartung-Knapp's interval covers a spread"
     if len(own) < _SITES:
         text = "no Hartung-Knapp interval with fewer than three sites: nothing here covers a spread between sites"
-    else:
-        text = "an insignificant Q does not show that they agree; Hartung-Knapp's interval covers a spread"
     lines.append(("Between sites", text))
     if trend is not None:
         text = "not tested: a site has not answered" if math.isnan(trend[1]) else f"p = {trend[1]:.3g} over all"
@@ -365,12 +364,8 @@ def _plausible(
     told: Told, found: Estimates, names: Sequence[str], sites: Sequence[Any]
 ) -> tuple[dict[str, tuple[Vector, Vector]], list[str]]:
     """Return the sites' own estimates and errors by name of site, and who is left out for impossible ones."""
-    count = len(names)
-    given = {
-        site_of(answer, sites): (answer.vectors["estimate"][:count], answer.vectors["error"][:count])
-        for answer in told.answers
-        if answer.numbers["told"]
-    }
+    count, said = len(names), {site_of(own, sites): own.vectors for own in told.answers if own.numbers["told"]}
+    given = {site: (own["estimate"][:count], own["error"][:count]) for site, own in said.items()}
     sizes = np.array([np.abs(estimate) + np.abs(error) for estimate, error in given.values()])
     usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2] if len(sizes) else sizes
     doubted = []
@@ -438,11 +433,9 @@ class Trends:
         self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any
     ) -> tuple[Vector, float]:
         """Return p of each coefficient, and that of all of them; NaN if not every site answers with possible sums."""
-        run = run_of(replace(self.strategy))
-        run.prepare(initial_arrays)
-        size = self.sums.point.size
-        wanted, shapes = ("squares", "events"), {"trend": (size,)}
-        answers = run.inquiry.ask(grid, TREND, self.sums.point, wanted=wanted, shapes=shapes)
+        inquiry, size = prepared(self.strategy, initial_arrays).inquiry, self.sums.point.size
+        question, shapes = inquiry.question(TREND, self.sums.point), {"trend": (size,)}
+        answers = inquiry.ask(grid, question, wanted=("squares", "events"), shapes=shapes)
         if len(answers) < self.sums.sites or not all(map(_is_possible, answers)):
             return np.full(size, math.nan), math.nan
         return proportional(self.sums, answers)

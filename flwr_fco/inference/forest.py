@@ -132,12 +132,10 @@ def _draw(axes: Any, kind: str, lines: Sequence[_Line], low: float, high: float)
     heights, points, lower, upper = np.array([(line.height, *line[3:]) for line in lines]).reshape(-1, 4).T
     axes.hlines(heights, np.clip(lower, low, high), np.clip(upper, low, high), colors=colour, linewidth=width)
     look = {"color": colour, "markersize": 4.0, "linestyle": "none", "clip_on": False}
-    for at, where, sign in (
-        (points, (points >= low) & (points <= high), marker),
-        (np.full_like(points, low), lower < low, "<"),
-        (np.full_like(points, high), upper > high, ">"),
-    ):
-        axes.plot(at[where], heights[where], marker=sign, **look)
+    inside = (points >= low) & (points <= high)
+    axes.plot(points[inside], heights[inside], marker=marker, **look)
+    for end, where, sign in ((low, lower < low, "<"), (high, upper > high, ">")):
+        axes.plot(np.full(where.sum(), end), heights[where], marker=sign, **look)
 
 
 def _label(axes: Any, row: Mapping[str, Any], low: float, high: float) -> None:

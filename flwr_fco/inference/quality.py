@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +26,8 @@ from scipy import stats
 
 from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.inference.federated import CLASSES, Kind, site_of
-from flwr_fco.strategies import FedNewton, run_of
+from flwr_fco.inference.federated import CLASSES, Kind, prepared, reasons_of, site_of
+from flwr_fco.strategies import FedNewton
 from flwr_fco.wire.questions import BINS, CALIBRATION, EDGE, QUALITY, Answer
 
 Vector = NDArray[np.float64]
@@ -92,17 +92,18 @@ class Judged:
 
     def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Found:
         """Ask the sites."""
-        run = run_of(replace(self.strategy))
-        run.prepare(initial_arrays)
+        run = prepared(self.strategy, initial_arrays)
         run.mail.schemas.own = self.names
 
         def ask(kind: str, wanted: Sequence[str], numbers: dict[str, float], shapes: Any = ()) -> list[Answer]:
-            return run.inquiry.ask(grid, kind, self.point, numbers=numbers, wanted=wanted, shapes=dict(shapes))
+            question = run.inquiry.question(kind, self.point, numbers)
+            answers: list[Answer] = run.inquiry.ask(grid, question, wanted=wanted, shapes=dict(shapes))
+            return answers
 
         answers, doubted = _possible(ask(QUALITY, _WANTED, {}), self.sites)
-        left_out = [f"partition {row.partition_id}: {row.first_line}" for row in run.left_out]
+        left_out = [*doubted, *reasons_of(run)]
         if not answers:
-            raise ConfigurationError(f"no site says how good the model is: {'; '.join([*doubted, *left_out])}")
+            raise ConfigurationError(f"no site says how good the model is: {'; '.join(left_out)}")
         nodes = {answer.node_id for answer in answers}
 
         def derivatives(slope: float, intercept: float) -> tuple[float, Vector, NDArray[np.float64]]:
@@ -133,7 +134,7 @@ class Judged:
                     break
             else:
                 kept_back = "kept back by a site, whose owner allows no bin of so few rows, or a site has not answered"
-        lines = self._lines(overall, answers, kept_back, [*doubted, *left_out])
+        lines = self._lines(overall, answers, kept_back, left_out)
         return Found(overall, [self._of_site(own) for own in answers], bins, lines)
 
     def _overall(self, answers: Sequence[Answer]) -> dict[str, float]:
@@ -145,11 +146,9 @@ class Judged:
 
     def _of_site(self, answer: Answer) -> dict[str, Any]:
         own = {"site": site_of(answer, self.sites), "rows": int(answer.examples)}
-        return (
-            own
-            | {"events": int(answer.numbers["events"])}
-            | {name: value for name, value in self._overall([answer._replace(weight=1.0)]).items() if name != "pairs"}
-        )
+        found = self._overall([answer._replace(weight=1.0)])
+        del found["pairs"]
+        return own | {"events": int(answer.numbers["events"])} | found
 
     def _lines(
         self, overall: dict[str, float], answers: Sequence[Answer], kept_back: str, left_out: Sequence[str]
@@ -235,9 +234,7 @@ def _calibrated(derivatives: Any, rows: float, intercept: bool) -> dict[str, flo
 
 
 def _binned(answers: Sequence[Answer], edges: Vector) -> list[dict[str, float]]:
-    sums = {
-        name: np.sum([answer.examples * answer.vectors[name] for answer in answers], axis=0)
-        for name in ("rows", "expected", "observed")
-    }
-    ends = [*edges.tolist(), math.inf]
-    return [{"up to": end} | {name: float(own[i]) for name, own in sums.items()} for i, end in enumerate(ends)]
+    names = ("rows", "expected", "observed")
+    sums = np.sum([[answer.examples * answer.vectors[name] for name in names] for answer in answers], axis=0)
+    rows = zip([*edges.tolist(), math.inf], sums.T.tolist(), strict=True)
+    return [{"up to": end, **dict(zip(names, own, strict=True))} for end, own in rows]

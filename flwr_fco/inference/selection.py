@@ -30,6 +30,7 @@ from flwr_fco.strategies import Exact, FedNewton, run_of
 
 #: Strengths of the path that finds where to look, and of those at which halves are fitted.
 _PATH, _LOOKED_AT = Strengths(num=40), 12
+_SHARE = {"range": (lambda share: 0.5 < share <= 1.0, "a number above 0.5, and at most 1")}
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,7 @@ class Selection(Choice):
     """
 
     false_selections: float = field(default=1.0, metadata=POSITIVE)
-    threshold: float = field(
-        default=0.75, metadata={"range": (lambda share: 0.5 < share <= 1.0, "a number above 0.5, and at most 1")}
-    )
+    threshold: float = field(default=0.75, metadata=_SHARE)
     pairs: int = field(default=50, metadata={"range": (lambda pairs: 10 <= pairs <= 500, "10 to 500 pairs")})
 
     def columns_of_a_half(self, count: int) -> int:

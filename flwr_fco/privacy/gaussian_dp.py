@@ -10,6 +10,8 @@ from typing import Literal
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, NON_NEGATIVE, POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 
+_CHANCE = {"range": (lambda delta: not (delta <= 0.0 or delta >= 1.0), "a number between 0 and 1, such as 1e-5")}
+
 
 @dataclass(frozen=True, kw_only=True)
 class GaussianDP(Choice):
@@ -67,12 +69,7 @@ class GaussianDP(Choice):
 
     # NaN: not given. One error then names all that is missing.
     clip: float | Mapping[str, float] = math.nan
-    delta: float = field(
-        default=math.nan,
-        metadata={
-            "range": (lambda delta: not (delta <= 0.0 or delta >= 1.0), "a number between 0 and 1, such as 1e-5")
-        },
-    )
+    delta: float = field(default=math.nan, metadata=_CHANCE)
     noise_multiplier: float | None = field(default=None, metadata=NON_NEGATIVE)
     target_epsilon: float | None = field(default=None, metadata=POSITIVE)
     noise: Literal["banded", "tree", "independent"] = "banded"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 from flwr_fco.algorithms.contract import Algorithm, choices, named
 from flwr_fco.algorithms.contract.choices import Average, Last, Trimmed
 from flwr_fco.algorithms.contract.graph import Graph
@@ -23,10 +21,19 @@ from flwr_fco.server.replies.private import PrivateMean
 from flwr_fco.server.rounds.output import Momentum, PointAverage
 
 
-class Assembly(NamedTuple):
-    """The parts of a strategy.
+class Assembly:
+    """The parts that a strategy's options select.
 
     Parameters
+    ----------
+    options : CommonOptions
+        The strategy, whose options these are.
+    kind : type of Algorithm
+        The class of the strategy's algorithm.
+    host : Host
+        The run that they are parts of.
+
+    Attributes
     ----------
     parts : dict of str to Part
         All parts by the names under which they are saved, in the order in which they act before a round. After a round
@@ -43,93 +50,61 @@ class Assembly(NamedTuple):
         The algorithms' information on the clients; None if the method has none.
     untrained : Untrained or None
         What unmodified clients do not train.
-    """
-
-    parts: dict[str, Part]
-    mail: Mail
-    inquiry: Inquiry
-    average: PointAverage
-    certifier: Certifier | None
-    everyone: Everyone | None
-    mean: Mean
-    direction: Mean | Momentum
-    privacy: PrivateMean | None
-    memories: ClientMemories | None
-    graph: Graph | None
-    untrained: Untrained | None
-
-
-def assemble(options: groups.CommonOptions, kind: type[Algorithm], host: Host) -> Assembly:
-    """Return the parts that a strategy's options select.
-
-    Parameters
-    ----------
-    options : CommonOptions
-        The strategy, whose options these are.
-    kind : type of Algorithm
-        The class of the strategy's algorithm.
-    host : Host
-        The run that they are parts of.
 
     Raises
     ------
     ConfigurationError
         If options cannot be combined.
     """
-    name, patience, every = type(options).__name__, options.participation.evict_after, options.certificate_every
-    privacy = getattr(options, "privacy", None)
-    private = None if privacy is None else PrivateMean(privacy, options, host)
-    mail = Mail(options, kind)
-    inquiry, average = Inquiry(options, kind, mail), PointAverage(*_named(options.output))
-    mean, beta = _mean(options), getattr(options, "server_momentum", 0.0)
-    momentum = Momentum(beta, mean) if beta else None
-    unmodified = untrained = graph = remembering = None
-    strategy: object = options
-    if isinstance(strategy, groups.ClientOptions):
-        check_unmodified(strategy)
-        if groups.serves_unmodified(strategy):
-            mail.language = unmodified = UnmodifiedClients(strategy)
-            untrained = Untrained(unmodified) if isinstance(strategy, groups.UnmodifiedOptions) else None
-            mail.nodes.asks = mail.asks = False
-    if isinstance(strategy, groups.GraphOptions) and strategy.mixing is not None:
-        _check_weighting(name, options.weighting)
-        graph = Graph(strategy.mixing)
-    _check_memory(name, isinstance(strategy, groups.MemoryOptions), kind)
-    if isinstance(strategy, groups.MemoryOptions):
-        remembering = Remembering(_memories(strategy, kind), isinstance(strategy, groups.EveryoneOptions), patience)
-    waits = options.participation if isinstance(options.participation, choices.Everyone) else None
-    everyone = None if waits is None else Everyone(name, remembering, waits)
-    certifier = None if every is None else Certifier(inquiry, every)
-    certifies = issubclass(kind, CertifiedMethod) and not named(kind, "losses")
-    starts = getattr(options, "tracker_start", None) == "gradient"
-    parts: dict[str, Part | None] = {
-        "bounds": mail,
-        "chosen": inquiry,
-        "average": average,
-        "privacy": private,
-        "momentum": momentum,
-        "unmodified": unmodified,
-        "untrained": untrained,
-        "capped": CappedMinimisations() if isinstance(strategy, groups.MinimiseOptions) else None,
-        "kept back": KeptBack() if named(kind, "columns") else None,
-        "other losses": OtherLosses() if certifies else None,
-        "certificate": certifier,
-        "graph": None if graph is None else Gossip(graph, patience),
-        "participation": everyone,
-        "memories": remembering,
-        "first gradients": FirstGradients(mail, remembering) if starts else None,
-    }
-    there = {name: part for name, part in parts.items() if part is not None}
-    memories = None if remembering is None else remembering.memories
-    called = (mail, inquiry, average, certifier, everyone, mean, momentum or mean)
-    return Assembly(there, *called, private, memories, graph, untrained)
 
-
-def _memories(options: Any, kind: type[Algorithm]) -> ClientMemories:
-    sparse = kind.sparse and options.wire.sparse
-    return ClientMemories(
-        kind.memory, client_state=options.client_state, weighting=options.weighting, may_be_sparse=sparse
-    )
+    def __init__(self, options: groups.CommonOptions, kind: type[Algorithm], host: Host) -> None:
+        name, patience, every = type(options).__name__, options.participation.evict_after, options.certificate_every
+        privacy = getattr(options, "privacy", None)
+        self.privacy = None if privacy is None else PrivateMean(privacy, options, host)
+        self.mail = mail = Mail(options, kind)
+        self.inquiry, self.average = Inquiry(options, kind, mail), PointAverage(*_named(options.output))
+        self.mean, beta = _mean(options), getattr(options, "server_momentum", 0.0)
+        momentum = Momentum(beta, self.mean) if beta else None
+        self.direction = momentum or self.mean
+        unmodified = self.untrained = self.graph = self.memories = remembering = None
+        strategy: object = options
+        if isinstance(strategy, groups.ClientOptions):
+            check_unmodified(strategy)
+            if groups.serves_unmodified(strategy):
+                mail.language = unmodified = UnmodifiedClients(strategy)
+                self.untrained = Untrained(unmodified) if isinstance(strategy, groups.UnmodifiedOptions) else None
+                mail.nodes.asks = mail.asks = False
+        if isinstance(strategy, groups.GraphOptions) and strategy.mixing is not None:
+            _check_weighting(name, options.weighting)
+            self.graph = Graph(strategy.mixing)
+        _check_memory(name, isinstance(strategy, groups.MemoryOptions), kind)
+        if isinstance(strategy, groups.MemoryOptions):
+            sparse, state, weighting = kind.sparse and options.wire.sparse, strategy.client_state, options.weighting
+            self.memories = ClientMemories(kind.memory, client_state=state, weighting=weighting, may_be_sparse=sparse)
+            remembering = Remembering(self.memories, isinstance(strategy, groups.EveryoneOptions), patience)
+        waits = options.participation if isinstance(options.participation, choices.Everyone) else None
+        self.everyone = None if waits is None else Everyone(name, remembering, waits)
+        self.certifier = None if every is None else Certifier(self.inquiry, every)
+        certifies = issubclass(kind, CertifiedMethod) and not named(kind, "losses")
+        starts = getattr(options, "tracker_start", None) == "gradient"
+        parts: dict[str, Part | None] = {
+            "bounds": mail,
+            "chosen": self.inquiry,
+            "average": self.average,
+            "privacy": self.privacy,
+            "momentum": momentum,
+            "unmodified": unmodified,
+            "untrained": self.untrained,
+            "capped": CappedMinimisations() if isinstance(strategy, groups.MinimiseOptions) else None,
+            "kept back": KeptBack() if named(kind, "columns") else None,
+            "other losses": OtherLosses() if certifies else None,
+            "certificate": self.certifier,
+            "graph": None if self.graph is None else Gossip(self.graph, patience),
+            "participation": self.everyone,
+            "memories": remembering,
+            "first gradients": FirstGradients(mail, remembering) if starts else None,
+        }
+        self.parts = {name: part for name, part in parts.items() if part is not None}
 
 
 def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
@@ -137,10 +112,8 @@ def _check_memory(name: str, has_options: bool, kind: type[Algorithm]) -> None:
     if has_options == bool(kind.memory):
         return
     if kind.memory:
-        raise ConfigurationError(
-            f"{name}: its clients remember {', '.join(kind.memory)} ({kind.__name__}.memory), so its options need "
-            "MemoryOptions among its base classes"
-        )
+        what = f"{name}: its clients remember {', '.join(kind.memory)} ({kind.__name__}.memory)"
+        raise ConfigurationError(f"{what}, so its options need MemoryOptions among its base classes")
     raise ConfigurationError(
         f"{name} takes MemoryOptions, but its clients remember nothing: give {kind.__name__} a `memory`, the names of "
         "what a client remembers, and `remember`; or leave MemoryOptions out"

@@ -80,8 +80,9 @@ def _asking(
     def ask(request: Request) -> list[Answer]:
         """Return the answers of the clients that have answered all questions so far."""
         rows, point = inquiry.left_out, w if request.point is None else request.point
-        before, about = len(rows), request._asdict()
-        answers = inquiry.ask(grid, about.pop("kind"), point, **about)
+        question, before = inquiry.question(request.kind, point, request.numbers), len(rows)
+        checks = {name: getattr(request, name) for name in ("wanted", "shapes", "agreed", "check")}
+        answers = inquiry.ask(grid, question, **checks)
         here = {answer.node_id for answer in answers} - left
         first.update(() if first else here)
         if missing := first - here:

@@ -79,8 +79,8 @@ class Inquiry(Part):
         #: Whether there are options to choose from the clients' answers.
         self.due = bool(set(self._names) - {"server_lr"})
 
-    def ask(self, grid: Grid, kind: str, primal: Vector, **about: Any) -> list[Answer]:
-        """Ask all connected nodes about a point of the run's model; neither the clients nor the state change.
+    def ask(self, grid: Grid, question: Question, **about: Any) -> list[Answer]:
+        """Ask all connected nodes; neither the clients nor the state change.
 
         An answer is checked like a training reply: exactly the required content, finite numbers, the round's stamp, one
         answer per node, numbers of examples, norms of vectors and losses within ``max_ratio`` of the median. Rejected
@@ -90,12 +90,10 @@ class Inquiry(Part):
         ----------
         grid : flwr.serverapp.Grid
             Flower's connection to the nodes.
-        kind : str
-            What is asked, as in the wire's list of questions.
-        primal : ndarray of float64, shape (d,)
-            The point, flat.
+        question : Question
+            What the nodes are asked.
         **about
-            Numbers that the question needs, and what is checked of an answer: the other fields of
+            What an answer must hold, and what is checked of it: `wanted`, `shapes`, `agreed` and `check` of
             :class:`flwr_fco.certificates.Request`.
 
         Returns
@@ -103,18 +101,17 @@ class Inquiry(Part):
         list of Answer
             Sorted by partition id, with the weights of training, which sum to 1; empty if no answer is valid.
         """
-        mail, options, request = self._mail, self._options, Request(kind, **about)
+        mail, options, request = self._mail, self._options, Request(question.kind, **about)
         if getattr(options, "privacy", None) is not None:
             raise ConfigurationError(
-                f"a question about {kind!r}: clients answer it with numbers to which no noise is added, which "
+                f"a question about {question.kind!r}: clients answer it with numbers to which no noise is added, which "
                 "a private run must not hear; work out on the server's own data what is asked, or leave out privacy"
             )
         number = mail.current.number
         nodes = mail.nodes.sample(grid, number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.num_needed)
-        current = Round(number, left_out=mail.left_out, kind="question", caller=f"question ({kind})")
+        current = Round(number, left_out=mail.left_out, kind="question", caller=f"question ({question.kind})")
         current.nodes = {node.node_id: node for node in nodes}
-        passed = mail.pass_through_arrays
-        content = question_records(Question(kind, mail.plan.layout, {"primal": primal}, request.numbers, passed))
+        content = question_records(question)
         contents = ((node.node_id, content.copy()) for node in nodes)
         current.messages = addressed(grid, contents, QUESTION, str(number))
 
@@ -139,15 +136,29 @@ class Inquiry(Part):
         objections = bounds.objections(claims)
         losses = [{n: number for n, number in r.value.numbers.items() if n == "loss"} for r in good]
         # Losses of squares are in squares of the units, in which gradients may differ.
-        ratio = bounds.ratio and (EVALUATION * bounds.ratio if kind == "validation" else bounds.ratio**2)
+        ratio = bounds.ratio and (EVALUATION * bounds.ratio if question.kind == "validation" else bounds.ratio**2)
         good = current.without(good, metric_objections(losses, ratio, bounds, least=0.0) | objections)
         by_claim = options.weighting == "examples"
-        weights = checks.weights_of(
-            [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good], uniform=False
-        )
+        shares = [reply.value.examples if by_claim else mail.given_weight(reply.node) for reply in good]
+        weights = checks.weights_of(shares, uniform=False)
         if not weights:
             return []
         return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=True)]
+
+    def question(self, kind: str, primal: Vector, numbers: Mapping[str, float] | None = None) -> Question:
+        """Return a question about a point of the run's model.
+
+        Parameters
+        ----------
+        kind : str
+            What is asked, as in the wire's list of questions.
+        primal : ndarray of float64, shape (d,)
+            The model, flat.
+        numbers : mapping of str to float, optional
+            Numbers that the question needs.
+        """
+        mail = self._mail
+        return Question(kind, mail.plan.layout, {"primal": primal}, numbers or {}, mail.pass_through_arrays)
 
     # --- what is "auto" -----------------------------------------------------------------------------------------
 
@@ -180,13 +191,11 @@ class Inquiry(Part):
         work = host.plan.work
         batch_size = (work.batch_size or 0) if isinstance(work, FirstOrder) else 0
         primal = host.algorithm.retrieve(host.problem, host.state)
-        wanted, numbers = ("l2", "l1", "convexity", "probed"), {"batch-size": float(batch_size)}
-        answers = self.ask(grid, "smoothness", primal, numbers=numbers, wanted=wanted)
+        question = self.question("smoothness", primal, {"batch-size": float(batch_size)})
+        answers = self.ask(grid, question, wanted=("l2", "l1", "convexity", "probed"))
         if not answers:
-            raise ConfigurationError(
-                f"{' and '.join(self._names)} cannot be chosen: no client has said how smooth its loss "
-                "is. The reasons are in `left_out`; give the rates by hand"
-            )
+            what = f"{' and '.join(self._names)} cannot be chosen: no client has said how smooth its loss is."
+            raise ConfigurationError(f"{what} The reasons are in `left_out`; give the rates by hand")
         l2, clipped = bounded_largest([answer.numbers["l2"] for answer in answers])
         l1, _ = bounded_largest([answer.numbers["l1"] for answer in answers])
         convexity = bounded_smallest([answer.numbers["convexity"] for answer in answers])
@@ -385,10 +394,8 @@ def smoothness_for(mirror_map: MirrorMap, l2: float, l1: float) -> tuple[float, 
     modulus = _modulus(mirror_map)
     if modulus > 0.0:
         return l2 / modulus, "weighted l2" if isinstance(mirror_map, DiagonalMetric) else "l2"
-    raise ConfigurationError(
-        f"no rate follows from theory for mirror_map={mirror_map!r}, which is not strongly convex everywhere; give "
-        "client_lr by hand"
-    )
+    what = f"no rate follows from theory for mirror_map={mirror_map!r}, which is not strongly convex everywhere"
+    raise ConfigurationError(f"{what}; give client_lr by hand")
 
 
 def _modulus(mirror_map: MirrorMap) -> float:

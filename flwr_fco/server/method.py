@@ -62,15 +62,12 @@ def declare(strategy: type, **says: Any) -> None:
     inherited = next((_METHODS[base] for base in strategy.__mro__[1:] if base in _METHODS), Method())
     unknown = sorted(says.keys() - set(Method._fields))
     if unknown:
-        raise ConfigurationError(
-            f"class {strategy.__name__}(..., {unknown[0]}=...): a strategy class says {', '.join(Method._fields)}"
-        )
+        what = f"class {strategy.__name__}(..., {unknown[0]}=...)"
+        raise ConfigurationError(f"{what}: a strategy class says {', '.join(Method._fields)}")
     algorithm = says.get("algorithm")
     if algorithm is not None and not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
-        raise ConfigurationError(
-            f"class {strategy.__name__}(..., algorithm={algorithm!r}): expected a subclass of "
-            "flwr_fco.algorithms.Algorithm"
-        )
+        what = f"class {strategy.__name__}(..., algorithm={algorithm!r})"
+        raise ConfigurationError(f"{what}: expected a subclass of flwr_fco.algorithms.Algorithm")
     if algorithm is not None:
         inherited = inherited._replace(choose=None)
     _METHODS[strategy] = inherited._replace(**says)
@@ -110,18 +107,14 @@ def algorithm_class(options: object) -> type[Algorithm]:
     method, name, density = method_of(options), type(options).__name__, getattr(options, "density", None)
     kind = method.algorithm if method.choose is None else method.choose(options)
     if kind is None:
-        raise ConfigurationError(
-            f"{name} does not say what it runs: class {name}(..., CompositeStrategy, algorithm=...) takes a subclass "
-            "of flwr_fco.algorithms.Algorithm"
-        )
+        what = f"{name} does not say what it runs: class {name}(..., CompositeStrategy"
+        raise ConfigurationError(f"{what}, algorithm=...) takes a subclass of flwr_fco.algorithms.Algorithm")
     if density is None or issubclass(kind, SparseDualAveraging):
         return kind
     if kind is not DualAveraging:
-        raise ConfigurationError(
-            f"density={getattr(options, 'density', None)!r}: {type(options).__name__} runs {kind.__name__}, and a "
-            "density is an algorithm of its own, flwr_fco.algorithms.SparseDualAveraging: make yours a subclass of it, "
-            "or leave density out"
-        )
+        what = f"density={getattr(options, 'density', None)!r}: {type(options).__name__} runs {kind.__name__}"
+        advice = "and a density is an algorithm of its own, flwr_fco.algorithms.SparseDualAveraging"
+        raise ConfigurationError(f"{what}, {advice}: make yours a subclass of it, or leave density out")
     return SparseDualAveraging
 
 
@@ -181,10 +174,8 @@ def check_choices(options: Any, kind: type[Algorithm]) -> None:
             "a smooth psi (an l2 term) into the clients' losses, or take FedDR, FedDualAvg or FedDAGT"
         )
     if "mirror_map" in refuses and not isinstance(options.mirror_map, Euclidean):
-        raise ConfigurationError(
-            f"mirror_map={options.mirror_map!r}: {name} {refuses['mirror_map']}, so it is Euclidean; use Euclidean(), "
-            "or FedMid or FedDualAvg for other geometries"
-        )
+        what = f"mirror_map={options.mirror_map!r}: {name} {refuses['mirror_map']}, so it is Euclidean"
+        raise ConfigurationError(f"{what}; use Euclidean(), or FedMid or FedDualAvg for other geometries")
     if options.mirror_map.never_supports(options.regularizer):
         options.mirror_map.require(options.regularizer)
     everyone = kind.reads == "everyone"

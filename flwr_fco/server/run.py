@@ -21,7 +21,7 @@ from flwr_fco.core.layout import Layout, Vector, all_finite
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.results import Result
-from flwr_fco.server.assembly import assemble
+from flwr_fco.server.assembly import Assembly
 from flwr_fco.server.clients.nodes import listed
 from flwr_fco.server.inquiry import extrapolation
 from flwr_fco.server.method import algorithm_class, algorithm_of, check_choices
@@ -98,7 +98,7 @@ class Run(Keeping):
         """Make the parts that the options select."""
         kind = algorithm_class(self.strategy)
         check_choices(self.strategy, kind)
-        self._assembly = made = assemble(self.strategy, kind, self)
+        self._assembly = made = Assembly(self.strategy, kind, self)
         self.parts, self.mail, self.inquiry = made.parts, made.mail, made.inquiry
         self.average, self.private_mean, self.mean = made.average, made.privacy, made.mean
         self.memories, self.graph = made.memories, made.graph

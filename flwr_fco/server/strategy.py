@@ -76,19 +76,15 @@ class CompositeStrategy(options.CommonOptions, FedAvg):
     def __setattr__(self, name: str, value: Any) -> None:
         # A subclass's own attribute may have the name of an option, or of what a strategy says.
         if name in ("state", "memories", "result"):
-            raise ConfigurationError(
-                f"self.{name} = {value!r}: `{name}` is what a {type(self).__name__} says of its run; take another "
-                f"name, such as `my_{name}`"
-            )
+            what = f"self.{name} = {value!r}: `{name}` is what a {type(self).__name__} says of its run"
+            raise ConfigurationError(f"{what}; take another name, such as `my_{name}`")
         option = type(self).__dataclass_fields__.get(name)
         if option is not None and option.init and "_fco" in self.__dict__:
             try:
                 value = options.checked_option(option, value, kinds_of(type(self)))
             except ConfigurationError as error:
-                raise ConfigurationError(
-                    f"self.{name} = {value!r}: `{name}` is an option of {type(self).__name__}; take another name for "
-                    f"an attribute of your own: {error}"
-                ) from error
+                what = f"self.{name} = {value!r}: `{name}` is an option of {type(self).__name__}"
+                raise ConfigurationError(f"{what}; take another name for an attribute of your own: {error}") from error
         super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
@@ -276,11 +272,9 @@ class CompositeStrategy(options.CommonOptions, FedAvg):
         """Average the good replies' metrics; bad ones are left out, logged and counted."""
         mail = self._fco.mail
         if mail.current.kind != "evaluate" or mail.current.number != server_round:
-            raise ConfigurationError(
-                f"aggregate_evaluate was called for round {server_round}, but super().configure_evaluate was not: the "
-                "server knows whom it asks only from that. Leave messages out of what it returns, or change them; an "
-                "empty list skips the evaluation of a round"
-            )
+            what = f"aggregate_evaluate was called for round {server_round}, but super().configure_evaluate was not"
+            advice = "the server knows whom it asks only from that. Leave messages out of what it returns"
+            raise ConfigurationError(f"{what}: {advice}, or change them; an empty list skips the evaluation of a round")
         asked = len(mail.current.messages)
         if not asked:
             return None

@@ -83,7 +83,7 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     def loss_and_gradient(free: Vector) -> tuple[float, Vector]:
         w[~acts] = free
         shapes = {"gradient": (layout.size,)}
-        answers = inquiry.ask(grid, "gradient", w, wanted=("loss",), shapes=shapes)
+        answers = inquiry.ask(grid, inquiry.question("gradient", w), wanted=("loss",), shapes=shapes)
         if not answers:
             raise ConfigurationError("no client has answered, so no strength follows; the reasons are in `left_out`")
         told[:] = answers
@@ -128,8 +128,8 @@ def held_out_losses(strategy: CompositeStrategy, grid: Grid, w: Vector) -> dict[
         If no client answers, or most clients have no data apart from their training data.
     """
     inquiry = run_of(strategy).inquiry
-    about = {"wanted": ("loss", "held-out"), "agreed": ("held-out",), "check": _check_held_out}
-    answers = inquiry.ask(grid, "validation", w, **about)
+    names, question = ("loss", "held-out"), inquiry.question("validation", w)
+    answers = inquiry.ask(grid, question, wanted=names, agreed=("held-out",), check=_check_held_out)
     if not answers:
         raise ConfigurationError("no client has answered, so nothing is validated; the reasons are in `left_out`")
     without = [f"partition {answer.partition}" for answer in answers if not answer.numbers["held-out"]]

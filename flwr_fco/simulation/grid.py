@@ -141,9 +141,8 @@ class InProcessGrid(Grid):
             partition = node_id - _FIRST
             settings: Any = {} if node_config is None else node_config(partition)
             if not isinstance(settings, Mapping):
-                raise ConfigurationError(
-                    f"node_config({partition}) is a {type(settings).__name__}; expected a mapping, such as {{}}"
-                )
+                what = f"node_config({partition}) is a {type(settings).__name__}"
+                raise ConfigurationError(f"{what}; expected a mapping, such as {{}}")
             config = {**settings, "partition-id": partition, "num-partitions": num_nodes}
             return _flower.new_context(self.run_id, node_id, config, dict(run_config or {}))
 
@@ -300,10 +299,8 @@ class InProcessGrid(Grid):
     def _raised(
         self, error: Exception, node_id: int, number: str, kind: str, content: RecordDict | None = None
     ) -> ClientError:
-        text = (
-            f"node {node_id} (partition {self.partition_ids[node_id]}) raised "
-            f"{type(error).__name__} in round {number or '?'} ({kind}): {error}"
-        )
+        raised = f"{type(error).__name__} in round {number or '?'} ({kind}): {error}"
+        text = f"node {node_id} (partition {self.partition_ids[node_id]}) raised {raised}"
         advice = "" if content is None else advice_on(f"{error}", content)
         return ClientError(f"{text}. {advice}" if advice else text, node_id, number)
 

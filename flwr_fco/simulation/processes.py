@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from typing import Any, BinaryIO, cast
+from multiprocessing.connection import Connection
+from typing import Any
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation.worker import SharedMemory, frame, receive
@@ -43,6 +45,7 @@ class Processes(Workers):
         #: Our ends of pipes, which the system closes where this process is killed; the workers end then.
         self._lifelines: dict[int, int] = {}
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._pipes: dict[int, Connection] = {}
         try:
             for worker in range(self.number):
                 self._start(worker)
@@ -55,21 +58,23 @@ class Processes(Workers):
         if earlier is not None:
             _end(earlier)
         # One for each: of several processes with the same end of a pipe the system tells one.
-        theirs, ours = map(_above_streams, os.pipe())
-        descriptors = (self._asked.descriptor, self._answered[worker].descriptor, theirs)
+        lifeline, ours = map(_above_streams, os.pipe())
+        theirs, self._pipes[worker] = (Connection(_above_streams(end.detach())) for end in socket.socketpair())
+        descriptors = (self._asked.descriptor, self._answered[worker].descriptor, theirs.fileno(), lifeline)
         # A worker can import what this process can import, and computes on one core.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
         try:
             self._processes[worker] = subprocess.Popen(
                 [sys.executable, "-c", _MAIN, *map(str, descriptors)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
                 env={**threads, **os.environ, "PYTHONPATH": paths},
                 pass_fds=descriptors,
             )
         finally:
-            os.close(theirs)
+            os.close(lifeline)
+            theirs.close()
             if worker in self._lifelines:
                 os.close(self._lifelines[worker])
             self._lifelines[worker] = ours
@@ -81,15 +86,13 @@ class Processes(Workers):
         try:
             for k, framed in frames.items():
                 try:
-                    stream = cast(BinaryIO, self._processes[k].stdin)
-                    stream.write(framed)
-                    stream.flush()
-                except (OSError, ValueError):
+                    self._pipes[k].send_bytes(framed)
+                except OSError:
                     answers[k] = Lost(_end(self._processes[k]))
             for k in calls:
                 if k not in answers:
                     try:
-                        answers[k] = receive(cast(BinaryIO, self._processes[k].stdout), self._answered[k])
+                        answers[k] = receive(self._pipes[k], self._answered[k])
                     except (OSError, EOFError):
                         answers[k] = Lost(_end(self._processes[k]))
         except BaseException:
@@ -108,6 +111,8 @@ class Processes(Workers):
         processes, self._processes = self._processes, {}
         for process in processes.values():
             _end(process)
+        for pipe in self._pipes.values():
+            pipe.close()
         for memory in (self._asked, *self._answered):
             if memory.descriptor >= 0:
                 os.close(memory.descriptor)
@@ -119,12 +124,6 @@ class Processes(Workers):
 def _end(process: subprocess.Popen[bytes]) -> str:
     """End a process, and return how it ended."""
     process.terminate()
-    for stream in (process.stdin, process.stdout):
-        try:
-            cast(BinaryIO, stream).close()
-        except OSError:
-            # Data that was still on its way to the process.
-            continue
     try:
         code = process.wait(_PATIENCE)
     except subprocess.TimeoutExpired:

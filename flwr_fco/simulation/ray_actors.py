@@ -53,12 +53,7 @@ class RayActors(Workers):
     """
 
     def __init__(
-        self,
-        number: int | None = None,
-        *,
-        address: str | None = None,
-        num_cpus: float = 1.0,
-        num_gpus: float = 0.0,
+        self, number: int | None = None, *, address: str | None = None, num_cpus: float = 1.0, num_gpus: float = 0.0
     ) -> None:
         check_reservation(num_cpus, num_gpus)
         if number is None and not num_cpus and not num_gpus:
@@ -66,9 +61,8 @@ class RayActors(Workers):
         try:
             ray: Any = import_ray(address)
         except ImportError as error:
-            raise NotInstalledError(
-                "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`, or take engine='processes'"
-            ) from error
+            what = "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`"
+            raise NotInstalledError(f"{what}, or take engine='processes'") from error
         self._ray, self._owns = ray, not ray.is_initialized()
         if self._owns:
             # Workers import what this process can import, and compute on one core each.
@@ -80,18 +74,15 @@ class RayActors(Workers):
             try:
                 ray.init(address=address or "local", **options, **({} if address else {"include_dashboard": False}))
             except (ConnectionError, ValueError) as error:
-                raise ConfigurationError(
-                    f"address={address!r}: {error}; expected a running cluster, as `ray start --head` makes it, or no "
-                    "address for this machine alone"
-                ) from error
+                what = f"address={address!r}: {error}; expected a running cluster, as `ray start --head` makes it"
+                raise ConfigurationError(f"{what}, or no address for this machine alone") from error
         try:
             room = room_of(ray, num_cpus, num_gpus)
             super().__init__(int(room) if number is None else number)
             if room < self.number:
-                raise ConfigurationError(
-                    f"{self.number} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}, but the cluster has "
-                    f"room for {room:g}; take fewer workers, or smaller reservations"
-                )
+                what = f"{self.number} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}"
+                there = f"the cluster has room for {room:g}"
+                raise ConfigurationError(f"{what}, but {there}; take fewer workers, or smaller reservations")
             kind = ray.remote(_Actor)
             first = kind.options(num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0)
             # What it takes the place of may have gone with its machine, and the room with it.
@@ -192,9 +183,8 @@ def check_reservation(num_cpus: float, num_gpus: float) -> None:
     """
     finite = 0 <= num_cpus < math.inf and 0 <= num_gpus < math.inf
     if not finite or (num_gpus > 1 and num_gpus % 1):
-        raise ConfigurationError(
-            f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}; expected numbers of at least 0, and above 1 whole GPUs"
-        )
+        what = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}"
+        raise ConfigurationError(f"{what}; expected numbers of at least 0, and above 1 whole GPUs")
 
 
 def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
@@ -230,10 +220,8 @@ def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
         descriptions = {
             f"{machine.get('CPU', 0.0):g} cores and {machine.get('GPU', 0.0):g} GPUs" for machine in machines
         }
-        raise ConfigurationError(
-            f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}: no machine of the cluster has that much; there are "
-            f"machines with {', or '.join(sorted(descriptions))}; reserve less"
-        )
+        what = f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}: no machine of the cluster has that much"
+        raise ConfigurationError(f"{what}; there are machines with {', or '.join(sorted(descriptions))}; reserve less")
     return room
 
 

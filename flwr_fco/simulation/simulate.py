@@ -1,4 +1,4 @@
-"""`simulate`: runs a strategy and a ClientApp in this process, at hundreds of rounds per second."""
+"""`simulate`: runs a strategy and a ClientApp in this process; and `warmup`, before a clock starts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import log
+from flwr_fco.core.randomness import random_generator
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, takes
+from flwr_fco.engines.dual_steps import compiled_epoch
 from flwr_fco.errors import ConfigurationError, RunInterrupted
+from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.regularizers import L1, ElasticNet, L1Ball, Zero
 from flwr_fco.server.options import check_options
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.simulation.grid import InProcessGrid
@@ -149,16 +154,12 @@ def simulate(
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
-    evaluate = _every(evaluate_every, num_rounds, evaluate_fn)
+    start, evaluate = _as_record(initial_arrays), _every(evaluate_every, num_rounds, evaluate_fn)
     start_options |= {"train_config": train_config, "evaluate_config": evaluate_config, "evaluate_fn": evaluate}
-    start = initial_arrays
-    if not isinstance(start, ArrayRecord):
-        start = ArrayRecord({name: _as_array(name, array) for name, array in start.items()})
     show = sys.stderr.isatty() if progress is None else progress
-    options: dict[str, Any] = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
+    options: Any = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
     try:
         with ExitStack() as stack:
-            grid: InProcessGrid
             pool = _workers(stack, engine, workers, address, num_cpus, num_gpus)
             if pool is None:
                 grid = InProcessGrid(client_app, num_nodes, **options)
@@ -208,21 +209,23 @@ def _workers(
     checked("engine", engine, Literal["in-process", "processes", "ray"])
     checked("workers", workers, int | None)
     if engine != "ray" and (num_cpus, num_gpus) != (1, 0):
-        raise ConfigurationError(
-            f"num_cpus={num_cpus}, num_gpus={num_gpus} with engine={engine!r}, which reserves nothing; give "
-            "engine='ray'"
-        )
+        what = f"num_cpus={num_cpus}, num_gpus={num_gpus} with engine={engine!r}, which reserves nothing"
+        raise ConfigurationError(f"{what}; give engine='ray'")
     if engine == "processes":
         return stack.enter_context(Processes(workers))
     if engine == "ray":
         reserved = {"num_cpus": num_cpus, "num_gpus": num_gpus}
         return stack.enter_context(RayActors(workers, address=address, **reserved))
     if workers is not None or address is not None:
-        raise ConfigurationError(
-            f"workers={workers}, address={address!r} with engine='in-process', which has none; give "
-            "engine='processes', or engine='ray' with an address"
-        )
+        what = f"workers={workers}, address={address!r} with engine='in-process', which has none"
+        raise ConfigurationError(f"{what}; give engine='processes', or engine='ray' with an address")
     return None
+
+
+def _as_record(arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array]) -> ArrayRecord:
+    if isinstance(arrays, ArrayRecord):
+        return arrays
+    return ArrayRecord({name: _as_array(name, array) for name, array in arrays.items()})
 
 
 def _as_array(name: str, array: Any) -> Array:
@@ -232,10 +235,9 @@ def _as_array(name: str, array: Any) -> Array:
         # Flower takes arrays, not NumPy's scalars, which have a shape too.
         return Array(array if hasattr(array, "shape") and not isinstance(array, np.generic) else np.asarray(array))
     except TypeError as error:
-        raise ConfigurationError(
-            f"array {name!r} is {getattr(array, 'dtype', type(array).__name__)}, which Flower's messages cannot hold "
-            f"({error}); expected float64, float32 or float16, of a tensor by `.float()`"
-        ) from error
+        what = f"{getattr(array, 'dtype', type(array).__name__)}, which Flower's messages cannot hold ({error})"
+        expected = "float64, float32 or float16, of a tensor by `.float()`"
+        raise ConfigurationError(f"array {name!r} is {what}; expected {expected}") from error
 
 
 @contextmanager
@@ -271,20 +273,15 @@ def _progress_bar(num_rounds: int) -> Iterator[Callable[[int], None]]:
 def _check_kinds(strategy: Any, client_app: Any, initial_arrays: Any) -> None:
     """Reject arguments that would cause obscure errors in Python or Flower later."""
     if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
-        raise ConfigurationError(
-            f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg(regularizer=L1(0.1), client_lr=0.1)"
-        )
+        what = f"strategy={_called(strategy)}"
+        raise ConfigurationError(f"{what}; expected a Strategy, such as FedDualAvg(regularizer=L1(0.1), client_lr=0.1)")
     # Any callable that takes a message and a context is accepted.
     if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
-        raise ConfigurationError(
-            f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load_objective) of "
-            "flwr_fco.client_apps"
-        )
+        what = f"client_app={_called(client_app)}; expected a ClientApp"
+        raise ConfigurationError(f"{what}, such as client_app(load_objective) of flwr_fco.client_apps")
     if not isinstance(initial_arrays, Mapping | ArrayRecord):
-        raise ConfigurationError(
-            f"initial_arrays is {_called(initial_arrays)}; expected an ArrayRecord, or a mapping of names to arrays, "
-            'such as {"coefficients": np.zeros(10), "intercept": np.zeros(1)}'
-        )
+        what = f"initial_arrays is {_called(initial_arrays)}; expected an ArrayRecord, or a mapping of names to arrays"
+        raise ConfigurationError(f'{what}, such as {{"coefficients": np.zeros(10), "intercept": np.zeros(1)}}')
 
 
 def _called(value: Any) -> str:
@@ -316,7 +313,38 @@ def _check_samples(strategy: Strategy, num_nodes: int) -> None:
     if needed:
         named = " and ".join(f"{name}={value}" for name, value in needed.items())
         lower = ", ".join(f"{name}={num_nodes}" for name in needed)
-        raise ConfigurationError(
-            f"{type(strategy).__name__} has {named}, but there are num_nodes={num_nodes}: it would wait for ever. Give "
-            f"it {lower}, or simulate more nodes"
-        )
+        what = f"{type(strategy).__name__} has {named}, but there are num_nodes={num_nodes}"
+        raise ConfigurationError(f"{what}: it would wait for ever. Give it {lower}, or simulate more nodes")
+
+
+def warmup() -> None:
+    """Call the kernels of the common objectives and regularizers once, on tiny data.
+
+    The first call on a machine compiles them (some seconds) and caches them on disk; a new process loads them (about a
+    quarter of a second). Benchmarks call it to exclude both from their timings.
+
+    Examples
+    --------
+    >>> warmup()
+    """
+    for dtype in (np.float64, np.float32):
+        features = np.eye(3, dtype=dtype)
+        objectives: list[Objective] = [
+            LeastSquares(features, np.ones(3)),
+            Logistic(features, np.array([0, 1, 0])),
+            MultinomialLogistic(features, np.array([0, 1, 2])),
+        ]
+        for objective in objectives:
+            w = np.zeros(objective.layout.size)
+            objective.value(w)
+            objective.gradient(w)
+            objective.value_and_gradient(w)
+            objective.gradient(w, np.array([0, 2]))
+    w = np.zeros(3)
+    for regularizer in (Zero(), L1(0.1), L1(0.1, weights=np.ones(3)), L1(0.1, bound=1.0), ElasticNet(0.1), L1Ball(1.0)):
+        regularizer.value(regularizer.prox(w, 1.0))
+    order = random_generator(0, 1, 0).permutation(3)
+    for objective in (LeastSquares(np.eye(3), np.ones(3)), Logistic(np.eye(3), np.array([0, 1, 0]))):
+        data = objective.linear_data()
+        assert data is not None
+        compiled_epoch(data, order, 2, Retrieval(), 0.0, 0.1, NOTHING, np.zeros(4))

@@ -6,13 +6,13 @@ import os
 import pickle
 import select
 import signal
-import struct
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from typing import Any, BinaryIO, NamedTuple
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -71,7 +71,6 @@ def end_with(descriptor: int) -> None:
 
 #: Where the arrays of a call lie in the shared memory: offset and length in bytes.
 Spans = list[tuple[int, int]]
-_LENGTH = struct.Struct("<Q")
 #: Arrays begin at multiples of this.
 _ALIGNMENT = 64
 #: Bytes of a vector up to which pickling it costs more than copying it.
@@ -306,54 +305,36 @@ def frame(value: Any, memory: SharedMemory) -> bytes:
     """Return an object as bytes for a pipe; its arrays are written into shared memory."""
     buffers: list[pickle.PickleBuffer] = []
     text = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    framed = pickle.dumps((memory.put(buffers), text), protocol=5)
-    return _LENGTH.pack(len(framed)) + framed
+    return pickle.dumps((memory.put(buffers), text), protocol=5)
 
 
-def receive(stream: BinaryIO, memory: SharedMemory) -> Any:
-    """Read what :func:`frame` made.
-
-    Raises
-    ------
-    EOFError
-        If the other side is gone.
-    """
-
-    def whole(size: int) -> bytes:
-        part = stream.read(size)
-        if len(part) < size:
-            raise EOFError("the other side is gone")
-        return part
-
-    framed = whole(*_LENGTH.unpack(whole(_LENGTH.size)))
-    spans, text = pickle.loads(framed)
+def receive(pipe: Connection, memory: SharedMemory) -> Any:
+    """Read what :func:`frame` made; an EOFError or an OSError says that the other side is gone."""
+    spans, text = pickle.loads(pipe.recv_bytes())
     return pickle.loads(text, buffers=memory.take(spans))
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Answer calls on standard input until it ends.
+    """Answer calls from a pipe until it ends.
 
     Parameters
     ----------
     arguments : sequence of str
-        The descriptors of the memory of questions, of that of answers, and of the pipe that ends the worker.
+        The descriptors of the memory of questions, of that of answers, of the pipe, and of that which ends the worker.
     """
-    *memories, lifeline = map(int, arguments)
+    *memories, descriptor, lifeline = map(int, arguments)
     end_with(lifeline)
     # Ctrl-C goes to all processes of a terminal; the one that was started by the user ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What a client prints must not come among the answers, nor may it read the questions.
-    calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    # What a client prints is seen beside the log.
     os.dup2(2, 1)
-    asked, answered = map(SharedMemory, memories)
+    pipe, (asked, answered) = Connection(descriptor), map(SharedMemory, memories)
     worker = Worker()
     with _flower.quiet():
         while True:
             try:
-                call = receive(calls, asked)
+                call = receive(pipe, asked)
                 answered.clear()
-                answers.write(frame(worker.answer(call), answered))
-                answers.flush()
-            except (EOFError, BrokenPipeError):
+                pipe.send_bytes(frame(worker.answer(call), answered))
+            except (EOFError, ConnectionError):
                 os._exit(0)

@@ -127,9 +127,8 @@ class Workers(ABC):
             If the workers have been closed.
         """
         if self.closed:
-            raise ConfigurationError(
-                f"these {type(self).__name__} are closed; run inside of their `with` block, or make new ones"
-            )
+            what = f"these {type(self).__name__} are closed"
+            raise ConfigurationError(f"{what}; run inside of their `with` block, or make new ones")
         self.ask(dict.fromkeys(range(self.number), ("begin", setup)))
         self._runs[setup.run_id] = setup
 
@@ -284,10 +283,9 @@ def _pickled(parts: tuple[Any, ...]) -> bytes:
     try:
         text: bytes = cloudpickle.dumps(parts)
     except Exception as error:
-        raise ConfigurationError(
-            f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}. Open files, locks and "
-            "connections inside load_objective, not outside; or take engine='in-process'"
-        ) from error
+        what = f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}"
+        advice = "Open files, locks and connections inside load_objective, not outside; or take engine='in-process'"
+        raise ConfigurationError(f"{what}. {advice}") from error
     if len(text) > _LARGE_APP:
         log(
             WARNING,

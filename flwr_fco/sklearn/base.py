@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import ConfigRecord
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
@@ -24,7 +24,7 @@ from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, d
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, POSITIVE, checked
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
-from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES
+from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES, reasons_of
 from flwr_fco.inference.selection import Selected, Selection
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
@@ -33,7 +33,7 @@ from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn import reading
 from flwr_fco.sklearn.reports import Judges, Summary, simulated, summary_of
-from flwr_fco.sklearn.solving import Solves
+from flwr_fco.sklearn.solving import FEW, Solves
 from flwr_fco.strategies import FedNewton, Strengths, run_of
 
 
@@ -179,10 +179,9 @@ class Federated(Judges, Solves):
         """Return the strength of the mean loss of rows with this sum of weights."""
         return float(self.alpha)
 
-    def _penalty(self, total: float, outputs: int) -> Regularizer:
-        """Return the penalty; of a path that of strength 1."""
-        strength = self._strength(total) if self._path is None else 1.0
-        each = (reading.broadcast(own, outputs) for own in (self._factors, self._scales))
+    def _penalty(self, strength: float, outputs: int) -> Regularizer:
+        """Return the penalty of a strength; factors and scales hold for all classes."""
+        each = (own if own is None or outputs == 1 else own[:, None] for own in (self._factors, self._scales))
         return reading.penalty_of(strength * self.l1_ratio, strength * (1.0 - self.l1_ratio), *each)
 
     @property
@@ -347,7 +346,7 @@ class Federated(Judges, Solves):
             what = f"features={features!r}; expected the names of the sites' columns in their order"
             raise ConfigurationError(f"{what}, how many there are, or None, which asks the sites")
         self._factors, self._sites = reading.factors_of(self.penalty_factor, names, d), []
-        start = ArrayRecord({name: Array(array) for name, array in self._start(d, outputs).items()})
+        start = self._start(d, outputs)
         # Of this strategy only the question is needed, about the loss at 0 and the sites' columns.
         asking = self._asking()
         asking.prepare(start)
@@ -386,21 +385,19 @@ class Federated(Judges, Solves):
 
     def _asking(self) -> Any:
         """Return the run of a strategy that only asks the sites."""
-        return run_of(FedNewton(min_train_nodes=1, min_available_nodes=self.num_clients, fraction_evaluate=0.0))
+        return run_of(FedNewton(min_available_nodes=self.num_clients, **FEW))
 
     def _answers(self, asking: Any, grid: Any, numbers: dict[str, float], shapes: dict[str, Any]) -> list[Any]:
         """Ask all sites about their loss at 0 and their columns."""
-        zero, about = np.zeros(asking.plan.layout.size), {"numbers": numbers, "wanted": ("loss",), "shapes": shapes}
-        answers: list[Any] = asking.inquiry.ask(grid, "gradient", zero, **about)
+        question = asking.inquiry.question("gradient", np.zeros(asking.plan.layout.size), numbers)
+        answers: list[Any] = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
         if len(answers) < self.num_clients:
-            raise self._too_few(len(answers), [(row.partition_id, row.first_line) for row in asking.left_out])
+            raise self._too_few(len(answers), reasons_of(asking))
         return answers
 
-    def _too_few(self, answers: int, reasons: Iterable[tuple[int | None, str]]) -> ConfigurationError:
-        return ConfigurationError(
-            f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others: "
-            f"{'; '.join(f'partition {partition}: {reason}' for partition, reason in reasons)}"
-        )
+    def _too_few(self, answers: int, reasons: Sequence[str]) -> ConfigurationError:
+        what = f"{answers} of num_clients={self.num_clients} sites have answered; the reasons of the others"
+        return ConfigurationError(f"{what}: {'; '.join(reasons)}")
 
     def _check_sites(self, rows: dict[str, int]) -> None:
         """Refuse sites with too few rows for an intercept of their own."""
@@ -432,7 +429,7 @@ class Federated(Judges, Solves):
         names: Names
         names, failed = mail.schemas.usual_columns(grid, nodes)
         if names is None and failed:
-            why = [(node.partition_id, reason) for node, reason in failed.items()]
+            why = [f"partition {node.partition_id}: {reason}" for node, reason in failed.items()]
             raise self._too_few(len(nodes) - len(failed), why)
         if names is None:
             what = "no site names its columns, as arrays do not"

@@ -403,9 +403,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
                 f"class_weight={self.class_weight!r} over a grid: the sites say by a common intercept how many rows of "
                 "a class they have, and this model has none; leave it out"
             )
-        slopes = [answer.vectors["gradient"][-outputs:] for answer in answers]
-        pairs = zip(slopes, answers, strict=True)
-        return [class_counts(own, round(answer.examples), weights) for own, answer in pairs]
+        pairs = [(answer.vectors["gradient"][-outputs:], round(answer.examples)) for answer in answers]
+        return [class_counts(slopes, rows, weights) for slopes, rows in pairs]
 
     def _balance(self, answers: Sequence[Any], outputs: int) -> Vector | None:
         if not self._balanced:
@@ -429,13 +428,12 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
                 "client_app, at every site, and to fit"
             )
         codes = np.searchsorted(classes, y)
+        options: dict[str, Any] = {"intercept": self.fit_intercept, "sample_weight": weights}
         made: Objective
         if classes.size == 2:
-            made = self._sited(Logistic(X, codes, intercept=self.fit_intercept, sample_weight=weights), strata)
+            made = self._sited(Logistic(X, codes, **options), strata)
         else:
-            made = MultinomialLogistic(
-                X, codes, num_classes=classes.size, intercept=self.fit_intercept, sample_weight=weights
-            )
+            made = MultinomialLogistic(X, codes, num_classes=classes.size, **options)
         made.class_names = self._named(classes)
         return made
 

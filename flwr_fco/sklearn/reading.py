@@ -348,11 +348,6 @@ def check_scales(
         warnings.warn(text, UserWarning, stacklevel=5)
 
 
-def broadcast(each: Vector | None, outputs: int) -> Vector | None:
-    """Return a number of each feature as it broadcasts to the coefficients, where it holds for all classes."""
-    return each if each is None or outputs == 1 else each[:, None]
-
-
 def warn_of_units(deviations: Mapping[str, Vector], names: Sequence[str]) -> None:
     """Warn of columns that seem to have other units at some sites."""
     text = differing_units(deviations, names)

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -26,6 +25,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import are_parts, is_grid
+from flwr_fco.sklearn.solving import FEW
 from flwr_fco.strategies import FedNewton
 
 
@@ -34,9 +34,8 @@ def aligned_columns(rows: list[dict[str, Any]]) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [["", *map(printable, names[1:])], *([_cell(row.get(name, "")) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(names))]
-    return [
-        "    " + "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in cells
-    ]
+    aligned = ([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in cells)
+    return ["    " + "  ".join(line).rstrip() for line in aligned]
 
 
 def _cell(value: Any) -> str:
@@ -50,12 +49,9 @@ def class_names(
 ) -> tuple[str, ...]:
     """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not; with their weights."""
     names = [repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist()]
-    factors = [""] * len(names)
-    if isinstance(weights, str):
-        factors = [f" {weights}"] * len(names)
-    elif weights is not None:
-        factors = [f" of weight {factor:.6g}" for factor in weights]
-    return tuple(name + factor for name, factor in zip(names, factors, strict=True))
+    if weights is None or isinstance(weights, str):
+        return tuple(name if weights is None else f"{name} {weights}" for name in names)
+    return tuple(f"{name} of weight {factor:.6g}" for name, factor in zip(names, weights, strict=True))
 
 
 #: Coefficients in the text of a summary, and sites with their own estimates, at most.
@@ -278,38 +274,25 @@ class Judges:
 
 def _judged(model: Any, X: Any, y: Any, groups: Any, *, bins: bool = True) -> Found:
     """Ask the sites about a model."""
-    point = np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_
-    start = model._start(model.n_features_in_, 1)
-    extra = (model.classes_,) if hasattr(model, "classes_") else ()
-    few: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
+    point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
+    start, own = model._start(model.n_features_in_, 1), FedNewton(min_available_nodes=1, **FEW)
     if is_grid(X):
-        classes = model._names_of_classes()
-        names = names_of(getattr(model, "feature_names_in_", None)), classes
-        strategy = FedNewton(min_available_nodes=model.num_clients, **few)
-        arrays = ArrayRecord({name: Array(array) for name, array in start.items()})
-        return Judged(strategy, model._kind, np.ravel(point), names, bins=bins).start(X, arrays, 1)
+        own.min_available_nodes = model.num_clients
+        names = names_of(getattr(model, "feature_names_in_", None)), model._names_of_classes()
+        return Judged(own, model._kind, point, names, bins=bins).start(X, start, 1)
     # A copy, because a fitted model is not changed.
-    other = copy.copy(model)
+    other, extra = copy.copy(model), (model.classes_,) if hasattr(model, "classes_") else ()
     parts = other._parts(X, y, None, groups, reset=False)
-    objectives = [model._objective(own, targets, *extra) for own, targets in zip(parts.features, parts.y, strict=True)]
-    judged = Judged(
-        FedNewton(min_available_nodes=1, **few), model._kind, np.ravel(point), sites=other._sites, bins=bins
-    )
-    found: Found = simulated(objectives, judged, start, 1)
+    objectives = [model._objective(*pair, *extra) for pair in zip(parts.features, parts.y, strict=True)]
+    found: Found = simulated(objectives, Judged(own, model._kind, point, sites=other._sites, bins=bins), start, 1)
     return found
 
 
 def simulated(objectives: Sequence[Objective], runs: Any, start: Any, num_rounds: int) -> Any:
     """Run a strategy, or what starts like one, in this process, with a node for each objective."""
-    return simulate(
-        runs,
-        make_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=len(objectives),
-        num_rounds=num_rounds,
-        initial_arrays=start,
-        progress=False,
-        on_interrupt="raise",
-    )
+    app = make_app(lambda context: objectives[int(context.node_config["partition-id"])])
+    options: dict[str, Any] = {"initial_arrays": start, "progress": False, "on_interrupt": "raise"}
+    return simulate(runs, app, num_nodes=len(objectives), num_rounds=num_rounds, **options)
 
 
 class _Some:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
@@ -20,7 +21,6 @@ from flwr_fco.inference.selection import Halves, Selection
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation.fit_path import StrengthPath
-from flwr_fco.sklearn.reading import broadcast, penalty_of
 from flwr_fco.strategies import FedNewton, Strengths, proved_zero, run_of
 
 #: Relative duality gap above which a fit is not solved, even if no step lowers the objective by more than rounding.
@@ -31,6 +31,8 @@ _CONSTANT = 1e-13
 _UNPENALISED = 1e-14
 #: That of the models of a cross-validation, and of those of a stability selection.
 _ON_A_PATH, _ON_HALVES = 1e-10, 1e-8
+#: Options of a strategy that is used, or of which only questions are, at however many sites.
+FEW: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
 _LARGEST_BLOCK = 2048
 
@@ -40,9 +42,11 @@ class Solves(BaseEstimator):  # type: ignore[misc]
 
     _table: Table | None
 
-    def _start(self, d: int, outputs: int) -> dict[str, NDArray[np.float64]]:
-        start = {"coefficients": np.zeros((d, outputs) if outputs > 1 else (d,))}
-        return start | {"intercept": np.zeros(outputs)} if self._common_intercept else start
+    def _start(self, d: int, outputs: int) -> ArrayRecord:
+        start = ArrayRecord({"coefficients": Array(np.zeros((d, outputs) if outputs > 1 else (d,)))})
+        if self._common_intercept:
+            start["intercept"] = Array(np.zeros(outputs))
+        return start
 
     def _strategy(self, psi: Regularizer, told: list[tuple[float, float, Vector]], outputs: int, **more: Any) -> Any:
         """Return the strategy; `told` is each client's weight, and its loss and gradient at 0."""
@@ -60,31 +64,26 @@ class Solves(BaseEstimator):  # type: ignore[misc]
             if null <= _CONSTANT * at_zero:
                 # Targets that are all the same: what is left of them is rounding.
                 null = at_zero
-        return FedNewton(
-            regularizer=psi,
-            hessian="none" if dense_solution else "block",
-            tolerance=max(self.tol * null, np.finfo(np.float64).tiny),
-            fraction_evaluate=0.0,
-            min_train_nodes=1,
-            **more,
-        )
+        tolerance = max(self.tol * null, np.finfo(np.float64).tiny)
+        hessian: Literal["none", "block"] = "none" if dense_solution else "block"
+        return FedNewton(regularizer=psi, hessian=hessian, tolerance=tolerance, **FEW, **more)
 
     def _halves(self, asked: Selection, strategy: FedNewton, outputs: int) -> Halves:
         """Return the runs of a stability selection with the estimator's penalty, whatever its strength."""
-        l1, d = float(self.l1_ratio), self.n_features_in_
-        if l1 == 0.0:
+        d = self.n_features_in_
+        if self.l1_ratio == 0.0:
             raise ConfigurationError("selection with l1_ratio=0.0: a ridge selects nothing; give l1_ratio=1.0")
-        psi = penalty_of(l1, 1.0 - l1, *(broadcast(own, outputs) for own in (self._factors, self._scales)))
         penalised = np.ones(d, dtype=np.bool_) if self._factors is None else self._factors != 0.0
         tolerance = strategy.tolerance * max(1.0, _ON_HALVES / self.tol)
-        own = replace(strategy, regularizer=psi, tolerance=tolerance, hessian="block")
+        own = replace(strategy, regularizer=self._penalty(1.0, outputs), tolerance=tolerance, hessian="block")
         return Halves(own, asked, penalised, outputs)
 
     def _solved(
         self, told: Any, more: dict[str, Any], run: Any, start: Any, outputs: int, total: float, rows: float
     ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
-        strategy = self._strategy(self._penalty(total, outputs), told, outputs, **more)
+        psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
+        strategy = self._strategy(psi, told, outputs, **more)
         self._weighted = more.get("weighting", "examples") != "examples"
         data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
@@ -113,11 +112,8 @@ class Solves(BaseEstimator):  # type: ignore[misc]
         unbounded = self.duality_gap_ > tolerance * max(1.0, _SOLVED / self.tol)
         unsolved = unbounded or not run_of(strategy).finished()
         if unsolved:
-            warnings.warn(
-                f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features",
-                ConvergenceWarning,
-                stacklevel=4,
-            )
+            what = f"not solved to tol={self.tol} after {self.n_iter_} rounds; raise max_rounds or scale the features"
+            warnings.warn(what, ConvergenceWarning, stacklevel=4)
         if self._intervals is not None:
             own = tolerance * min(1.0, _UNPENALISED / self.tol)
             sums, asked = run(Exchanges(strategy, self._kind, own), result.arrays, rounds)
@@ -128,10 +124,10 @@ class Solves(BaseEstimator):  # type: ignore[misc]
             self._table = table_of(self._intervals, names, answers, sums, self._kind, self._sites, trend)
             self.n_iter_ += asked
         self._describe(strategy, last, outputs, total, data, unsolved)
-        coefficients = result.arrays["coefficients"].numpy().reshape(-1, outputs)
+        intercepts = np.full(outputs, math.nan if self.site_intercepts else 0.0)
         if self._common_intercept:
-            return coefficients, result.arrays["intercept"].numpy()
-        return coefficients, np.full(outputs, math.nan if self.site_intercepts else 0.0)
+            intercepts = result.arrays["intercept"].numpy()
+        return result.arrays["coefficients"].numpy().reshape(-1, outputs), intercepts
 
     def _choose(self, path: Strengths, strategy: FedNewton, run: Any, start: Any, rounds: int, examples: float) -> Any:
         """Give the strategy the strength that a cross-validation chooses; return the model there."""
@@ -160,16 +156,13 @@ class Solves(BaseEstimator):  # type: ignore[misc]
         strength = getattr(strategy.regularizer, "strength", 0.0)
         value = strength if first == "alpha" else 1.0 / (strength * examples) if strength > 0.0 else math.inf
         chosen_by = "" if path is None else f", of {len(self.path_.points)} by {path.folds}-fold cross-validation"
-        residual = (
-            f"{last.get('residual', math.nan):.3g}, the length of a proximal gradient step; there is no duality gap"
-        )
-        gap = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
-        self._lines = [
-            ("Strength", f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"),
-            ("Data", data),
-            ("Rounds", f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved),
-            ("Residual", residual) if math.isnan(self.duality_gap_) else gap,
-        ]
+        end = ("Duality gap", f"{self.duality_gap_:.3g}, of an objective of {last.get('objective', math.nan):.6g}")
+        if math.isnan(self.duality_gap_):
+            text = "the length of a proximal gradient step; there is no duality gap"
+            end = ("Residual", f"{last.get('residual', math.nan):.3g}, {text}")
+        text = f"{strength:.6g} ({first}={value:.6g}, l1_ratio={self.l1_ratio:g}){chosen_by}"
+        rounds = f"{self.n_iter_}" + f", not solved to tol={self.tol:g}" * unsolved
+        self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]
         if self.site_intercepts:
             self._lines.append(("Intercepts", "each site's own, which have stayed there"))
         self._lines += self._selected.lines if self._selected is not None else []

@@ -120,9 +120,5 @@ __all__ = [
 
 #: All strategies by name, for run configs and command lines.
 STRATEGIES: dict[str, type[CompositeStrategy]] = {
-    name: value
-    for name in __all__
-    if isinstance(value := globals()[name], type)
-    and issubclass(value, CompositeStrategy)
-    and method_of(value).algorithm is not None
+    name: globals()[name] for name in __all__ if method_of(globals()[name]).algorithm is not None
 }

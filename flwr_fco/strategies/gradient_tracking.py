@@ -8,16 +8,11 @@ from typing import Literal
 
 import numpy as np
 
-from flwr_fco.algorithms import decentralized
+from flwr_fco.algorithms import decentralized, restricted_gradient_tracking
 from flwr_fco.algorithms.contract.choices import Reference
 from flwr_fco.algorithms.contract.limits import Biased, DoubledStrength, Exact
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
-from flwr_fco.algorithms.restricted_gradient_tracking import (
-    MultistepGradientTracking,
-    RestrictedGradientTracking,
-    Stage,
-    restricted_map,
-)
+from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, Stage
 from flwr_fco.core.validation import checked_stages
 from flwr_fco.server.options import GraphOptions, MemoryOptions, StepOptions, TrackerOptions
 from flwr_fco.server.strategy import CompositeStrategy
@@ -89,7 +84,7 @@ class ReFedDAGT(
     MemoryOptions,
     StepOptions,
     CompositeStrategy,
-    algorithm=RestrictedGradientTracking,
+    algorithm=restricted_gradient_tracking.RestrictedGradientTracking,
     limit=Exact(),
     source="[2], algorithm 2",
     remembers="a tracker",
@@ -123,7 +118,7 @@ class ReFedDAGT(
 
     def __check__(self) -> None:
         super().__check__()
-        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+        restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -279,7 +274,7 @@ class DReFedDAGT(DFedDAGT, algorithm=decentralized.DecentralizedRestricted):
     def __check__(self) -> None:
         self.stages = checked_stages(self.stages)
         super().__check__()
-        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+        restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)

@@ -165,11 +165,9 @@ def _check_gradient(objective: Objective, w: Vector, rng: np.random.Generator, t
     for direction in _directions(w, rng, np.flatnonzero(np.diff(signs)).tolist()):
         expected, measured = _slope(objective.value, w, direction, tolerances.step), float(signs * gradient @ direction)
         allowed = tolerances.slope * (abs(expected) + 0.01 * scale) + tolerances.noise * (1.0 + abs(value))
-        require(
-            abs(measured - expected) <= allowed,
-            f"the gradient is {measured:.8g} along a direction in which differences of the value give {expected:.8g} "
-            f"(largest component: coordinate {int(np.abs(direction).argmax())} of {w.size}){of_players}",
-        )
+        what = f"the gradient is {measured:.8g} along a direction in which differences of the value give {expected:.8g}"
+        where = f"(largest component: coordinate {int(np.abs(direction).argmax())} of {w.size}){of_players}"
+        require(abs(measured - expected) <= allowed, f"{what} {where}")
 
 
 def _check_subgradient(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
@@ -180,11 +178,9 @@ def _check_subgradient(objective: Objective, w: Vector, rng: np.random.Generator
         for step in (tolerances.step, -tolerances.step, 1.0, -1.0):
             distant = objective.value(w + step * direction)
             line = value + step * float(gradient @ direction) + 0.5 * convexity * step**2 * float(direction @ direction)
-            require(
-                distant >= line - tolerances.noise * (1.0 + abs(value) + abs(line)),
-                f"the value at a distance of {step:g} is {distant:.10g}, below the line {line:.10g} that the gradient "
-                "gives: it is no subgradient, or the strong convexity is less",
-            )
+            good = distant >= line - tolerances.noise * (1.0 + abs(value) + abs(line))
+            what = f"the value at a distance of {step:g} is {distant:.10g}, below the gradient's line {line:.10g}"
+            require(good, f"{what}: it is no subgradient, or the strong convexity is less")
 
 
 def _directions(w: Vector, rng: np.random.Generator, last: Iterable[int] = ()) -> list[Vector]:
@@ -236,11 +232,8 @@ def _check_rows_count(objective: Objective, points: list[Vector], rng: np.random
     rows = [*objective.batches(rng, FirstOrder(epochs=1, batch_size=1))] if objective.num_examples > 1 else []
     if rows and all(map(_is_rows, rows)):
         same = all(np.array_equal(objective.gradient(w, row), objective.gradient(w)) for w in points for row in rows)
-        require(
-            not same,
-            "gradient(w, batch) is the gradient of all rows, whatever the batch: does it ignore its batch? (Where all "
-            "examples of this objective are the same, give one with others.)",
-        )
+        what = "gradient(w, batch) is the gradient of all rows, whatever the batch: does it ignore its batch?"
+        require(not same, f"{what} (Where all examples of this objective are the same, give one with others.)")
 
 
 def _check_value_and_gradient(
@@ -320,11 +313,9 @@ def _check_counts(objective: Objective, rng: np.random.Generator, works: Iterabl
         pairs = [
             (objective.gradient(w, one), objective.gradient(w, two)) for one, two in zip(first, second, strict=True)
         ]
-        require(
-            all(np.array_equal(*pair) for pair in pairs),
-            "equal generators, of the same seed, give batches with different gradients: what is random must come from "
-            "rng and be part of the batch",
-        )
+        what = "equal generators, of the same seed, give batches with different gradients"
+        same = all(np.array_equal(*pair) for pair in pairs)
+        require(same, f"{what}: what is random must come from rng and be part of the batch")
     full = list(objective.batches(rng, FirstOrder(steps=2, batch_size=None), 2))
     what = "batches(rng, FirstOrder(steps=2, batch_size=None), per_step=2) should yield None for each full batch"
     require(len(full) == 4 and all(batch is None for batch in full), f"{what}, four times")
@@ -391,11 +382,9 @@ def _check_curvature(objective: Objective, rng: np.random.Generator, who: str) -
             require(length <= constant * distance * (1.0 + 1e-6), f"lipschitz({norm!r})={constant}, but {what}")
         curvature = float(change @ move) / float(move @ move)
         slack = 1e-10 * float(np.linalg.norm(change) / np.linalg.norm(move)) + 1e-9
-        require(
-            not monotone or curvature >= modulus * (1.0 - 1e-6) - slack,
-            f"strong_convexity()={convexity}, but between two points the curvature <g(u) - g(v), u - v> / |u - v|^2 is "
-            f"{curvature:.6g}: f is not as convex (and, of a saddle function, concave in y) as the class says",
-        )
+        good = not monotone or curvature >= modulus * (1.0 - 1e-6) - slack
+        what = f"strong_convexity()={convexity}, but the curvature <g(u) - g(v), u - v> / |u - v|^2 is {curvature:.6g}"
+        require(good, f"{what}: f is not as convex (and, of a saddle function, concave in y) as the class says")
 
 
 def _check_dual_terms(objective: Objective, rng: np.random.Generator, tolerances: _Tolerances) -> None:
@@ -415,10 +404,11 @@ def _check_dual_terms(objective: Objective, rng: np.random.Generator, tolerances
         value, gradient = objective.value_and_gradient(w)
         tangent, there = loss(w) + float((gradient - ridge * w) @ (v - w)), loss(v)
         noise = tolerances.noise * (1.0 + abs(value) + abs(tangent) + abs(objective.value(v)))
+        what = (
+            f"the loss is {there:.8g} at a point where its tangent from another one is {tangent:.8g}: it is not convex"
+        )
         require(
-            there >= tangent - noise,
-            f"the loss is {there:.8g} at a point where its tangent from another one is {tangent:.8g}: it is not "
-            "convex, or has another l2 term than dual_terms() says, and its duality gap would be wrong",
+            there >= tangent - noise, f"{what}, or has another l2 term than dual_terms() says; its gap would be wrong"
         )
         what = f"the loss is {there:.8g}, and dual_terms() says least={terms.least:.8g}: its duality gap would be wrong"
         require(there >= terms.least - noise, what)
@@ -426,11 +416,9 @@ def _check_dual_terms(objective: Objective, rng: np.random.Generator, tolerances
             moved = np.where(np.arange(size) == j, v, w)
             change = abs(float((objective.gradient(moved) - gradient)[j]) - ridge[j] * (v[j] - w[j]))
             most = objective.largest_square() * abs(v[j] - w[j])
-            require(
-                change <= (1.0 + 1e-6) * most + tolerances.noise * (1.0 + abs(value)),
-                f"a slope changes by {change:.6g} where largest_square() allows {most:.6g}: coefficients that are not "
-                "0 would be proved zero",
-            )
+            good = change <= (1.0 + 1e-6) * most + tolerances.noise * (1.0 + abs(value))
+            what = f"a slope changes by {change:.6g} where largest_square() allows {most:.6g}"
+            require(good, f"{what}: coefficients that are not 0 would be proved zero")
 
 
 def _check_metrics(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from flwr_fco.algorithms import dual_averaging
-from flwr_fco.algorithms.contract import ClientHalf, Disclosure, Memory, halves
+from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves
 from flwr_fco.client_apps.app import Mod, checked_mods
 from flwr_fco.client_apps.disclosed import recorded
 from flwr_fco.client_apps.quotas import Limits
@@ -45,7 +45,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch import optim
-from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seed_generators, sign_groups
+from flwr_fco.torch.state import Group, buffers_of, layout_of, load_buffers, seeded, sign_groups
 from flwr_fco.wire.envelope import HANDSHAKE, PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import Work
@@ -57,6 +57,8 @@ _OPTIMIZERS: dict[str, tuple[type[optim.CompositeOptimizer], str]] = {
     "extragradient": (optim.DualExtrapolation, "dual"),
     "mirror_prox": (optim.MirrorProx, "primal"),
 }
+
+_INSTEAD = "flwr_fco.client_apps.client_app with a flwr_fco.torch.TorchObjective"
 
 #: Limits of the ClientApp that handles the current message; None outside a handler.
 _within_app: ContextVar[Limits | None] = ContextVar("flwr_fco_torch_app", default=None)
@@ -232,22 +234,17 @@ class LocalTraining:
         if not self._half.name or self._engine not in _OPTIMIZERS:
             raise ConfigurationError(
                 f"the strategy's method {plan.solver!r} has no optimiser; dual averaging, gradient tracking, mirror "
-                "descent, dual extrapolation and mirror prox have one. Use flwr_fco.client_apps.client_app with a "
-                "flwr_fco.torch.TorchObjective"
+                f"descent, dual extrapolation and mirror prox have one. Use {_INSTEAD}"
             )
         if momentum and self._half.begin is not dual_averaging.DualAveraging.begin:
             what = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
             raise ConfigurationError(f"{what}; the server's momentum is server_momentum")
         if plan.options.get("trajectory"):
-            raise ConfigurationError(
-                "the strategy asks for all local points, which an optimiser does not keep. Choose another output of "
-                "the strategy, or use flwr_fco.client_apps.client_app with a flwr_fco.torch.TorchObjective"
-            )
+            what = "the strategy asks for all local points, which an optimiser does not keep"
+            raise ConfigurationError(f"{what}. Choose another output of the strategy, or use {_INSTEAD}")
         if plan.options.get("variate") == "gradient":
-            raise ConfigurationError(
-                "the strategy asks for the full gradient at the start of a round, which a training loop does not say. "
-                "Choose variate='average', or use flwr_fco.client_apps.client_app with a flwr_fco.torch.TorchObjective"
-            )
+            what = "the strategy asks for the full gradient at the start of a round, which a training loop does not say"
+            raise ConfigurationError(f"{what}. Choose variate='average', or use {_INSTEAD}")
 
     @property
     def work(self) -> Work:
@@ -270,29 +267,23 @@ class LocalTraining:
         self._received = self._half.hear(downlink, self._state)
         self._memory = self._half.fresh(self._received) if self._state is None else self._state
         start = self._received.vectors[vector]
-        single = kind is optim.DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
-        if "gradient" in downlink.numbers:
+        probes = "gradient" in downlink.numbers
+        if probes:
             kind = GradientProbe
-        elif single:
+        elif kind is optim.DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32:
             kind = optim.IncrementFirst
-        options: dict[str, Any] = {"momentum": self._momentum} if self._momentum else {}
-        self.optimizer = kind(
-            self._groups(),
-            lr=downlink.client_lr,
-            regularizer=plan.regularizer if plan.options.get("client-prox", True) else Zero(),
-            mirror_map=plan.mirror_map,
-            # Escaped, because these are names, not patterns.
-            apply_to=[glob.escape(name) for name in plan.layout.regularized_names],
-            scope=plan.scope,
-            **options,
-        )
+        psi = plan.regularizer if plan.options.get("client-prox", True) else Zero()
+        # Escaped, because these are names, not patterns.
+        own: dict[str, Any] = {"apply_to": [glob.escape(name) for name in plan.layout.regularized_names]}
+        own |= {"mirror_map": plan.mirror_map, "scope": plan.scope}
+        own |= {"momentum": self._momentum} if self._momentum else {}
+        self.optimizer = kind(self._groups(), downlink.client_lr, psi, **own)
         self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed)
         shift = self._half.begin(self._received, self._memory).shift
-        if shift is not None and "gradient" not in downlink.numbers:
+        if shift is not None and not probes:
             self.optimizer.set_shift(plan.layout.views(shift))
-        devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
-        self._stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
-        seed_generators(int(self._task.rng.integers(2**63)), all_devices=True)
+        seed = int(self._task.rng.integers(2**63))
+        self._stack.enter_context(seeded(self.model.parameters(), seed, all_devices=True))
         self._steps = 0
         self._stack.enter_context(self._limits.clock())
         # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
@@ -356,19 +347,15 @@ class LocalTraining:
             elapsed, steps = downlink.client_lr, 1
         if plan.wire_dtype == "float32":
             increment = as_sent(increment, plan)
-        uplink = Uplink(
-            {"increment": increment},
-            elapsed,
-            steps,
-            metrics={key: _number(key, value) for key, value in metrics.items() if key != "num-examples"},
-            pass_through=buffers_of(self.model) if plan.layout.passed_through else {},
-        )
-        state = None if downlink.stamp is None else self._next_state(uplink.vectors, elapsed)
-        return self._task.answer(uplink, state, int(_number("num-examples", metrics["num-examples"])))
-
-    def _next_state(self, sent: Memory, elapsed: float) -> ClientState:
-        half, downlink = self._half, self._received
-        return {**half.remember(downlink, self._memory, sent, elapsed), **half.keep(downlink)}
+        reported = {key: _number(key, value) for key, value in metrics.items()}
+        rows = int(reported.pop("num-examples"))
+        buffers = buffers_of(self.model) if plan.layout.passed_through else {}
+        uplink = Uplink({"increment": increment}, elapsed, steps, metrics=reported, pass_through=buffers)
+        state: ClientState | None = None
+        if downlink.stamp is not None:
+            half, received = self._half, self._received
+            state = {**half.remember(received, self._memory, uplink.vectors, elapsed), **half.keep(received)}
+        return self._task.answer(uplink, state, rows)
 
 
 #: By this name in a training function: ``with local_training(message, context, model) as training``.
@@ -388,8 +375,7 @@ def _number(name: str, value: Any) -> float:
 class GradientProbe(optim.DualAveraging):
     """Takes no steps; its increments are the mean of the gradients at the start point."""
 
-    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
-        group = self.param_groups[index]
+    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
         self._descend(group, self._kept(group, "dual"), -1.0)
         group["steps"] += 1
 
@@ -400,19 +386,15 @@ class GradientProbe(optim.DualAveraging):
 
 def _explain_difference(client: Mapping[str, tuple[int, ...]], server: Mapping[str, tuple[int, ...]]) -> None:
     """Raise an error that lists the differences between the model's parameters and the server's optimised arrays."""
-    extra = sorted(set(server) - set(client))
-    missing = sorted(set(client) - set(server))
+    extra, missing = sorted(set(server) - set(client)), sorted(set(client) - set(server))
     other = sorted(name for name in set(client) & set(server) if client[name] != server[name])
-    parts = []
-    if extra:
-        parts.append(
-            f"the server optimises {extra}, which are no trainable parameters of this model: name the buffers and "
-            "frozen parameters in the strategy's arrays=Arrays(pass_through=...)"
-        )
-    if missing:
-        parts.append(f"the server does not optimise {missing}: give `start` ArrayRecord(model.state_dict())")
-    if other:
-        parts.append(f"the shapes of {other} differ: the server has {[server[name] for name in other]}")
+    parts = [
+        f"the server optimises {extra}, which are no trainable parameters of this model: name the buffers and frozen "
+        "parameters in the strategy's arrays=Arrays(pass_through=...)",
+        f"the server does not optimise {missing}: give `start` ArrayRecord(model.state_dict())",
+        f"the shapes of {other} differ: the server has {[server[name] for name in other]}",
+    ]
+    found = [part for part, names in zip(parts, (extra, missing, other), strict=True) if names]
     raise ConfigurationError(
-        "; ".join(parts) or f"the order of the arrays differs: {list(client)} here, {list(server)}"
+        "; ".join(found) or f"the order of the arrays differs: {list(client)} here, {list(server)}"
     )

@@ -19,6 +19,7 @@ from flwr_fco.regularizers.validation import amount
 from flwr_fco.torch.regularizers import scalar_terms, solve_terms, tensor_prox, tensor_terms
 
 Tensors = list[Tensor]
+Psis = Sequence[Regularizer | None]
 
 
 class Geometry(ABC):
@@ -66,13 +67,7 @@ class Geometry(ABC):
 
 
 def geometry(
-    mirror_map: MirrorMap,
-    regularizers: Sequence[Regularizer | None],
-    names: Sequence[str],
-    like: Tensors,
-    *,
-    scope: Scope = "each",
-    foreach: bool = True,
+    mirror_map: MirrorMap, psis: Psis, names: list[str], like: Tensors, *, scope: Scope = "each", foreach: bool = True
 ) -> Geometry:
     """Return the geometry of a mirror map and psi on a list of tensors.
 
@@ -80,9 +75,9 @@ def geometry(
     ----------
     mirror_map : MirrorMap
         h, on all tensors as one vector.
-    regularizers : sequence of Regularizer or None
+    psis : sequence of Regularizer or None
         psi of each tensor; None where it does not act.
-    names : sequence of str
+    names : list of str
         Names of the tensors, for a :class:`~flwr_fco.mirror_maps.Product` and for error messages.
     like : list of Tensor
         Tensors with the shapes, dtype and devices of the duals.
@@ -98,23 +93,20 @@ def geometry(
     UnsupportedPairError
         If the map and psi have no closed form together.
     """
+    kind, joint = type(mirror_map), scope == "joint" and any(not isinstance(psi, Zero | None) for psi in psis)
+    if kind is Euclidean:
+        return _Euclidean(psis, like, scope, foreach)
+    if not isinstance(mirror_map, Product) and kind not in _FLAT:
+        kinds: tuple[type[MirrorMap], ...] = (Euclidean, Product, *_FLAT)
+        supported = ", ".join(each.__name__ for each in kinds)
+        wrong = f"{kind.__name__} has no form on tensors; {supported} have one. Train with an Objective"
+        raise ConfigurationError(f"{wrong} (flwr_fco.torch.TorchObjective), whose mirror maps are NumPy's")
+    if joint or (scope == "joint" and isinstance(mirror_map, Product)):
+        what = f"scope='joint' with {kind.__name__} has no form on tensors"
+        raise ConfigurationError(f"{what}; use scope='each', or Euclidean()")
     if isinstance(mirror_map, Product):
-        if scope == "joint":
-            raise ConfigurationError("scope='joint' with a Product of maps has no form on tensors; use scope='each'")
-        return _Product(mirror_map, regularizers, names, like, foreach)
-    if type(mirror_map) is Euclidean:
-        return _Euclidean(regularizers, like, scope, foreach)
-    if type(mirror_map) in _FLAT:
-        if scope == "joint" and any(not isinstance(psi, Zero) and psi is not None for psi in regularizers):
-            what = f"scope='joint' with {type(mirror_map).__name__} has no form on tensors"
-            raise ConfigurationError(f"{what}; use scope='each', or Euclidean()")
-        return _FLAT[type(mirror_map)](mirror_map, regularizers, like)
-    kinds: tuple[type[MirrorMap], ...] = (Euclidean, Product, *_FLAT)
-    supported = ", ".join(kind.__name__ for kind in kinds)
-    raise ConfigurationError(
-        f"{type(mirror_map).__name__} has no form on tensors; {supported} have one. Train with an Objective "
-        "(flwr_fco.torch.TorchObjective), whose mirror maps are NumPy's"
-    )
+        return _Product(mirror_map, psis, names, like, foreach)
+    return _FLAT[kind](mirror_map, psis, like)
 
 
 # --- Euclidean -------------------------------------------------------------------------------------------------------
@@ -130,10 +122,10 @@ _PART = 1 << 16
 class _Euclidean(Geometry):
     """prox(z, t): coordinate-wise psi in one call for all tensors, any other psi tensor by tensor."""
 
-    def __init__(self, regularizers: Sequence[Regularizer | None], like: Tensors, scope: Scope, foreach: bool) -> None:
+    def __init__(self, psis: Psis, like: Tensors, scope: Scope, foreach: bool) -> None:
         on_cpu = all(tensor.device.type == "cpu" for tensor in like)
         self._foreach = foreach and not (on_cpu and sum(tensor.numel() for tensor in like) >= _LARGE)
-        hit = {i: psi for i, psi in enumerate(regularizers) if psi is not None and not isinstance(psi, Zero)}
+        hit = {i: psi for i, psi in enumerate(psis) if psi is not None and not isinstance(psi, Zero)}
         self._joint: list[int] = []
         if scope == "joint" and hit:
             self._joint = [*hit]
@@ -227,9 +219,9 @@ def _split(flat: Tensor, like: Tensors) -> Tensors:
 class _Flat(Geometry):
     """A map of all tensors as one vector, with separable terms if these have a closed form."""
 
-    def __init__(self, mirror_map: MirrorMap, regularizers: Sequence[Regularizer | None], like: Tensors) -> None:
+    def __init__(self, mirror_map: MirrorMap, psis: Psis, like: Tensors) -> None:
         full = []
-        for psi, tensor in zip(regularizers, like, strict=True):
+        for psi, tensor in zip(psis, like, strict=True):
             separable = tensor_terms(psi, tensor)
             if separable is None:
                 raise UnsupportedPairError(
@@ -238,9 +230,7 @@ class _Flat(Geometry):
                 )
             terms = (torch.as_tensor(term, dtype=tensor.dtype, device=tensor.device) for term in separable)
             full.append([term.expand(tensor.shape).reshape(-1) for term in terms])
-        self.threshold, self.shrinkage, self.lower, self.upper = (
-            torch.cat(column) for column in zip(*full, strict=True)
-        )
+        self.threshold, self.shrinkage, self.lower, self.upper = map(torch.cat, zip(*full, strict=True))
         self.name = type(mirror_map).__name__
         self.check(mirror_map)
 
@@ -373,14 +363,7 @@ _FLAT: dict[type[MirrorMap], type[_Flat]] = {
 class _Product(Geometry):
     """A separate map for each tensor, by name."""
 
-    def __init__(
-        self,
-        product: Product,
-        regularizers: Sequence[Regularizer | None],
-        names: Sequence[str],
-        like: Tensors,
-        each: bool,
-    ) -> None:
+    def __init__(self, product: Product, psis: Psis, names: list[str], like: Tensors, foreach: bool) -> None:
         groups: dict[int | None, tuple[MirrorMap, list[int]]] = {}
         for i, name in enumerate(names):
             mirror_map = next((one for pattern, one in product.maps.items() if fnmatchcase(name, pattern)), None)
@@ -389,10 +372,10 @@ class _Product(Geometry):
                 raise ConfigurationError(f"{what}. Add one, such as '*': Euclidean()")
             # Those of Euclidean maps go together.
             groups.setdefault(None if type(mirror_map) is Euclidean else i, (mirror_map, []))[1].append(i)
-        self._parts = [
-            (on, geometry(one, [regularizers[i] for i in on], names, [like[i] for i in on], foreach=each))
-            for one, on in groups.values()
-        ]
+        self._parts: list[tuple[list[int], Geometry]] = []
+        for one, on in groups.values():
+            part = geometry(one, [psis[i] for i in on], names, [like[i] for i in on], foreach=foreach)
+            self._parts.append((on, part))
 
     def gradient(self, points: Tensors) -> Tensors:
         return self._gather(points, lambda part, own: part.gradient(own))

@@ -18,7 +18,7 @@ from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.torch.regularizers import widest_dtype
-from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, matching, seed_generators, trainable
+from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, matching, seeded, trainable
 from flwr_fco.work import FirstOrder
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -166,8 +166,7 @@ class TorchObjective(Objective):
         rows = None if batch is None else batch.rows
         parameters = list(self._parameters.values())
         total, value = [], 0.0
-        with torch.random.fork_rng(devices=self._cuda_devices()):
-            seed_generators(0 if batch is None else batch.seed)
+        with seeded(parameters, 0 if batch is None else batch.seed):
             for share, examples in self._chunks(rows):
                 loss = self._loss_of(examples)
                 if not loss.requires_grad:
@@ -212,8 +211,7 @@ class TorchObjective(Objective):
         was_training = self.model.training
         self.model.eval()
         means: dict[str, float] = {"loss": 0.0}
-        with torch.no_grad(), torch.random.fork_rng(devices=self._cuda_devices()):
-            seed_generators(0)
+        with torch.no_grad(), seeded(self._parameters.values(), 0):
             for share, examples in self._chunks(None):
                 means["loss"] += share * float(self._loss_of(examples))
                 for name, score in (scores(self.model, examples) if scores else {}).items():
@@ -254,9 +252,6 @@ class TorchObjective(Objective):
         else:
             examples = self._collate([self.dataset[int(row)] for row in rows])
         return _to_device(examples, next(iter(self._parameters.values())).device)
-
-    def _cuda_devices(self) -> list[int]:
-        return sorted({p.device.index or 0 for p in self._parameters.values() if p.device.type == "cuda"})
 
 
 def _check_takes_model_and_batch(name: str, function: Any, example: str) -> None:

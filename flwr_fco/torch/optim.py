@@ -102,10 +102,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
     ) -> None:
         if dual_dtype not in (None, torch.float64, torch.float32):
             raise ConfigurationError(f"dual_dtype={dual_dtype!r}; expected torch.float64, torch.float32 or None")
-        self.dual_dtype = dual_dtype
-        self.foreach = foreach
+        self.dual_dtype, self.foreach, self._apply_to = dual_dtype, foreach, apply_to
         self._geometries: dict[int, tuple[list[torch.device], Geometry]] = {}
-        self._apply_to = apply_to
         psi, h = Zero() if regularizer is None else regularizer, Euclidean() if mirror_map is None else mirror_map
         defaults = {"lr": model_state.plain(lr), "regularizer": psi, "mirror_map": h, "apply_to": apply_to}
         super().__init__(model_state.as_groups(params), {**defaults, "scope": scope, "maximize": maximize})
@@ -179,20 +177,19 @@ class CompositeOptimizer(torch.optim.Optimizer):
             product.require_names(group_names)
 
     @property
-    def _filled(self) -> list[tuple[int, Group]]:
-        """The non-empty groups with their indices; PyTorch allows empty groups."""
-        return [(index, group) for index, group in enumerate(self.param_groups) if group["params"]]
+    def _filled(self) -> list[Group]:
+        """The non-empty groups; PyTorch allows empty groups."""
+        return [group for group in self.param_groups if group["params"]]
 
-    def _geometry(self, index: int) -> Geometry:
+    def _geometry(self, group: Group) -> Geometry:
         """Return the map from a group's duals to its parameters, built at the first call and when a device changes."""
-        group = self.param_groups[index]
         devices = [p.device for p in group["params"]]
-        kept = self._geometries.get(index)
+        kept = self._geometries.get(id(group))
         if kept is None or kept[0] != devices:
             psi, like = self.regularizers, [torch.empty_like(p, dtype=self._dtype(p)) for p in group["params"]]
             psis, options = [psi[name] for name in group["names"]], {"scope": group["scope"], "foreach": self.foreach}
             kept = devices, geometry(group["mirror_map"], psis, group["names"], like, **options)
-            self._geometries[index] = kept
+            self._geometries[id(group)] = kept
         return kept[1]
 
     def _dtype(self, p: Tensor) -> torch.dtype:
@@ -242,20 +239,19 @@ class CompositeOptimizer(torch.optim.Optimizer):
         group["steps"] += 1
 
     @abstractmethod
-    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
+    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
         """Take a step for a group, or only go to the half-way point where the second gradients are taken."""
 
     @abstractmethod
-    def _put(self, index: int, values: list[Tensor]) -> None:
+    def _put(self, group: Group, values: list[Tensor]) -> None:
         """Set the optimiser's state to the given values, and the parameters accordingly."""
 
     @abstractmethod
     def _ends(self, group: Group) -> list[Tensor]:
         """Return the state whose changes :meth:`increments` returns."""
 
-    def _begin(self, index: int) -> None:
+    def _begin(self, group: Group) -> None:
         """Store the start of a group if it has not started yet."""
-        group = self.param_groups[index]
         if "start" not in self.state[group["params"][0]]:
             self._keep(group, "start", [end.clone() for end in self._ends(group)])
 
@@ -280,9 +276,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
             The closure's return value.
         """
         loss = self._evaluate(closure)
-        for index, group in self._filled:
-            self._begin(index)
-            self._take(index, float(group["lr"]))
+        for group in self._filled:
+            self._begin(group)
+            self._take(group, float(group["lr"]))
         return loss
 
     # --- start, increments, time -------------------------------------------------------------------------------------
@@ -300,12 +296,12 @@ class CompositeOptimizer(torch.optim.Optimizer):
         elapsed : float, default 0.0
             The sum of earlier step sizes: the weight of psi in the map from duals to parameters.
         """
-        for index, group in self._filled:
+        for group in self._filled:
             values = self._start_values(group, vectors)
             group.update(_CLOCK, start_elapsed=float(elapsed))
             for p in group["params"]:
                 self.state[p].pop("velocity", None)
-            self._put(index, values)
+            self._put(group, values)
             # In the parameters' own precision, so that rounding of the start does not count as an increment.
             self._keep(group, "start", [end.clone() for end in self._ends(group)])
 
@@ -313,8 +309,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
     def increments(self) -> dict[str, Tensor]:
         """Return the changes since the start by parameter name: of the duals, or of the parameters' values."""
         increments = {}
-        for index, group in self._filled:
-            self._begin(index)
+        for group in self._filled:
+            self._begin(group)
             for name, end, start in zip(group["names"], self._ends(group), self._kept(group, "start"), strict=True):
                 increments[name] = end - start
         return increments
@@ -363,7 +359,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return int(self._common("steps"))
 
     def _common(self, key: str) -> float:
-        values = [float(group[key]) for _, group in self._filled]
+        values = [float(group[key]) for group in self._filled]
         if max(values) - min(values) > 1e-9 * max(map(abs, values)):
             raise ConfigurationError(
                 f"the parameter groups differ in their sums of step sizes ({values}): one number cannot say what they "
@@ -416,44 +412,41 @@ class CompositeOptimizer(torch.optim.Optimizer):
 class _DualOptimizer(CompositeOptimizer):
     """An optimiser whose state is a dual."""
 
-    def _begin(self, index: int) -> None:
-        group = self.param_groups[index]
+    def _begin(self, group: Group) -> None:
         if "dual" not in self.state[group["params"][0]]:
-            self._keep(group, "dual", self._geometry(index).gradient(self._points(group)))
-        super()._begin(index)
+            self._keep(group, "dual", self._geometry(group).gradient(self._points(group)))
+        super()._begin(group)
 
     def _ends(self, group: Group) -> list[Tensor]:
         return self._kept(group, "dual")
 
-    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
-        group = self.param_groups[index]
+    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
         duals = [dual.clone() for dual in self._ends(group)] if half else self._ends(group)
         self._descend(group, duals, lr)
         if not half:
             self._count(group, lr)
         time = group["start_elapsed"] + group["used"] + (lr if half else 0.0)
-        self._geometry(index).write(duals, time, group["params"])
+        self._geometry(group).write(duals, time, group["params"])
 
-    def _put(self, index: int, values: list[Tensor]) -> None:
-        self._keep(self.param_groups[index], "dual", values)
-        self._back(index)
+    def _put(self, group: Group, values: list[Tensor]) -> None:
+        self._keep(group, "dual", values)
+        self._back(group)
 
-    def _back(self, index: int) -> None:
+    def _back(self, group: Group) -> None:
         """Set the parameters to the primal points of the duals."""
-        group = self.param_groups[index]
         time = group["start_elapsed"] + group["used"]
-        self._geometry(index).write(self._ends(group), time, group["params"])
+        self._geometry(group).write(self._ends(group), time, group["params"])
 
     @property
     def duals(self) -> dict[str, Tensor]:
         """The duals by parameter name (not copies)."""
-        for index, _ in self._filled:
-            self._begin(index)
+        for group in self._filled:
+            self._begin(group)
         return self._kept_duals()
 
     def _kept_duals(self) -> dict[str, Tensor]:
         """Return what is kept of each parameter as its dual, by name."""
-        groups = [group for _, group in self._filled]
+        groups = self._filled
         return {name: dual for group in groups for name, dual in zip(group["names"], self._ends(group), strict=True)}
 
 
@@ -548,7 +541,7 @@ class IncrementFirst(DualAveraging):
     @torch.no_grad()
     def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
         """Restart from the given duals, without copying them if possible."""
-        for index, group in self._filled:
+        for group in self._filled:
             group.update(_CLOCK, start_elapsed=float(elapsed))
             with warnings.catch_warnings():
                 # The read-only arrays are never written to.
@@ -558,21 +551,19 @@ class IncrementFirst(DualAveraging):
             self._keep(group, "start", [start.to(device=p.device, dtype=torch.float32) for p, start in pairs])
             moved = [torch.zeros(p.shape, dtype=torch.float32, device=p.device) for p in group["params"]]
             self._keep(group, "dual", moved)
-            self._back(index)
+            self._back(group)
 
     def _dtype(self, p: Tensor) -> torch.dtype:
         return torch.float32
 
-    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
-        group = self.param_groups[index]
+    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
         self._descend(group, self._ends(group), lr)
         self._count(group, lr)
-        self._back(index)
+        self._back(group)
 
-    def _back(self, index: int) -> None:
-        group = self.param_groups[index]
+    def _back(self, group: Group) -> None:
         time = group["start_elapsed"] + group["used"]
-        self._geometry(index).write_sum(self._kept(group, "start"), self._ends(group), time, group["params"])
+        self._geometry(group).write_sum(self._kept(group, "start"), self._ends(group), time, group["params"])
 
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
@@ -586,23 +577,22 @@ class _PrimalOptimizer(CompositeOptimizer):
     def _ends(self, group: Group) -> list[Tensor]:
         return self._points(group)
 
-    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
-        group = self.param_groups[index]
+    def _take(self, group: Group, lr: float, *, half: bool = False) -> None:
         if half:
             self._keep(group, "base", [point.clone() for point in self._points(group)])
         points = self._points(group) if group["pending_lr"] is None else self._kept(group, "base")
-        duals = self._geometry(index).gradient(points)
+        duals = self._geometry(group).gradient(points)
         self._descend(group, duals, lr)
         if not half:
             self._count(group, lr)
-        self._geometry(index).write(duals, lr, group["params"])
+        self._geometry(group).write(duals, lr, group["params"])
 
-    def _put(self, index: int, values: list[Tensor]) -> None:
-        torch._foreach_copy_(self.param_groups[index]["params"], values)
+    def _put(self, group: Group, values: list[Tensor]) -> None:
+        torch._foreach_copy_(group["params"], values)
 
-    def _back(self, index: int) -> None:
+    def _back(self, group: Group) -> None:
         """Reset the parameters to the point before the half step."""
-        self._put(index, self._kept(self.param_groups[index], "base"))
+        self._put(group, self._kept(group, "base"))
 
 
 class ProximalSGD(_PrimalOptimizer):
@@ -646,10 +636,10 @@ class _Extragradient(CompositeOptimizer):
         """
         if self.is_half_way:
             raise ConfigurationError("half_step() twice in a row; complete the step with step() first")
-        for index, group in self._filled:
-            self._begin(index)
+        for group in self._filled:
+            self._begin(group)
             group["pending_lr"] = float(group["lr"])
-            self._take(index, group["pending_lr"], half=True)
+            self._take(group, group["pending_lr"], half=True)
 
     @property
     def is_half_way(self) -> bool:
@@ -692,17 +682,17 @@ class _Extragradient(CompositeOptimizer):
     def undo_half_step(self) -> None:
         """Return to the point before a half step that will not be completed, as after an odd number of minibatches."""
         if self.is_half_way:
-            for index, group in self._filled:
+            for group in self._filled:
                 group["pending_lr"] = None
-                self._back(index)
+                self._back(group)
 
     def _complete(self) -> None:
-        for index, group in self._filled:
-            self._take(index, group["pending_lr"])
+        for group in self._filled:
+            self._take(group, group["pending_lr"])
             group["pending_lr"] = None
 
     @abstractmethod
-    def _back(self, index: int) -> None:
+    def _back(self, group: Group) -> None:
         """Undo the half step of a group."""
 
 

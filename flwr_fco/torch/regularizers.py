@@ -18,7 +18,7 @@ from torch import Tensor
 from flwr_fco import regularizers as psis
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.regularizers.spectral import MatrixRegularizer, noise_of
+from flwr_fco.regularizers.spectral import noise_of
 from flwr_fco.regularizers.validation import amount, check_step
 
 #: A proximal map on tensors of one shape, dtype and device: ``(v, step) -> argmin_w step * psi(w) + 1/2 ||w - v||^2``.
@@ -171,8 +171,7 @@ def _constant(array: Any, like: Tensor) -> Tensor:
 def solve_terms(v: Tensor, step: float, terms: Sequence[Tensor | float], out: Tensor | None = None) -> Tensor:
     """Return clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper) in one new tensor, or in `out`."""
     threshold, shrinkage, lower, upper = terms
-    cut = _times(step, threshold)
-    result = torch.clamp(v, -cut, cut)  # type: ignore[call-overload,arg-type,unused-ignore]
+    result = _clip(v, _times(step, threshold))
     result = torch.sub(v, result, out=result if out is None else out)
     if isinstance(shrinkage, Tensor) or shrinkage > 0.0:
         result.div_(1.0 + _times(step, shrinkage))
@@ -186,9 +185,8 @@ def _times(step: float, term: Tensor | float) -> Tensor | float:
     return step * term if isinstance(term, Tensor) else amount(step, term)
 
 
-def soft_threshold(v: Tensor, threshold: Tensor | float) -> Tensor:
-    """Return sign(v) max(|v| - threshold, 0), as v - clip(v, -threshold, threshold): NaN stays NaN."""
-    return v - torch.clamp(v, -threshold, threshold)  # type: ignore[call-overload,arg-type,unused-ignore]
+def _clip(v: Tensor, cut: Tensor | float) -> Tensor:
+    return torch.clamp(v, -cut, cut)  # type: ignore[call-overload,arg-type,unused-ignore]
 
 
 # --- norms and balls of whole arrays ---------------------------------------------------------------------------------
@@ -318,34 +316,21 @@ def _affine_subspace(psi: psis.AffineSubspace, like: Tensor) -> TensorProx:
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
-def _group_shrink(psi: psis.GroupLasso | psis.SparseGroupLasso, like: Tensor) -> Callable[[Tensor, float], Tensor]:
-    """Return the map w_g = v_g max(1 - threshold * weights_g / ||v_g||, 0)."""
+def _groups(psi: psis.GroupLasso | psis.SparseGroupLasso, like: Tensor) -> TensorProx:
+    """Return the map w_g = u_g max(1 - cut * weights_g / ||u_g||, 0), with v or v soft-thresholded as u."""
     groups_array, weights_array = psi._resolve(tuple(like.shape))
     groups = torch.tensor(groups_array, dtype=torch.int64, device=like.device)
     weights = _constant(weights_array, _exact(like))
-
-    @_whole
-    def shrink(v: Tensor, threshold: float) -> Tensor:
-        norms = torch.zeros_like(weights).index_add_(0, groups, v * v).sqrt()
-        cut = threshold * weights
-        # The quotient 0/0 is discarded: a group that is 0 stays 0.
-        factors = torch.where(norms > cut, 1.0 - cut / norms, torch.where(norms.isnan(), norms, 0.0))
-        return v * factors[groups] + 0.0
-
-    return shrink
-
-
-def _group_lasso(psi: psis.GroupLasso, like: Tensor) -> TensorProx:
-    shrink = _group_shrink(psi, like)
-    return lambda v, step: shrink(v, amount(step, psi.strength))
-
-
-def _sparse_group_lasso(psi: psis.SparseGroupLasso, like: Tensor) -> TensorProx:
-    shrink = _group_shrink(psi, like)
+    ratio = psi.l1_ratio if isinstance(psi, psis.SparseGroupLasso) else 0.0
 
     def solve(v: Tensor, step: float) -> Tensor:
-        soft = soft_threshold(v, amount(step, psi.strength * psi.l1_ratio))
-        return shrink(soft, amount(step, psi.strength * (1.0 - psi.l1_ratio)))
+        u = v - _clip(v, amount(step, psi.strength * ratio)) if ratio else v
+        flat = _exact(u).reshape(-1)
+        norms = torch.zeros_like(weights).index_add_(0, groups, flat * flat).sqrt()
+        cut = amount(step, psi.strength * (1.0 - ratio)) * weights
+        # The quotient 0/0 is discarded: a group that is 0 stays 0.
+        factors = torch.where(norms > cut, 1.0 - cut / norms, torch.where(norms.isnan(), norms, 0.0))
+        return (flat * factors[groups] + 0.0).reshape(v.shape).to(v.dtype)
 
     return solve
 
@@ -353,9 +338,7 @@ def _sparse_group_lasso(psi: psis.SparseGroupLasso, like: Tensor) -> TensorProx:
 # --- singular values -------------------------------------------------------------------------------------------------
 
 
-def _change_singular_values(
-    psi: MatrixRegularizer, change: Callable[..., Tensor | None], v: Tensor, step: float
-) -> Tensor:
+def _singular_values(psi: psis.Nuclear | psis.NuclearBall | psis.SpectralBall, v: Tensor, step: float) -> Tensor:
     """Return the map of a psi of the singular values alone."""
     if not v.numel():
         return v
@@ -363,9 +346,16 @@ def _change_singular_values(
     if not bool(torch.isfinite(matrix).all()):
         return torch.full_like(v, math.nan)
     left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-    changed = change(psi, values, step)
-    if changed is None:
+    if isinstance(psi, psis.Nuclear):
+        bound = sys.float_info.max if psi.bound is None else psi.bound
+        changed = torch.clamp(values - amount(step, psi.strength), min=0.0, max=bound)
+    elif float(values.sum() if isinstance(psi, psis.NuclearBall) else values[0]) <= psi.radius:
         return v
+    elif isinstance(psi, psis.NuclearBall):
+        top, tau = _level(values, psi.radius)
+        changed = torch.clamp(values - top - tau, min=0.0)
+    else:
+        changed = torch.clamp(values, max=psi.radius)
     # Values below the rounding of a product do not count for the rank, as in the NumPy map.
     rank = int((changed > noise_of(float(changed.max()), tuple(matrix.shape))).sum())
     # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
@@ -373,25 +363,9 @@ def _change_singular_values(
     return product.reshape(v.shape).to(v.dtype)
 
 
-def _nuclear(psi: psis.Nuclear, values: Tensor, step: float) -> Tensor:
-    bound = sys.float_info.max if psi.bound is None else psi.bound
-    return torch.clamp(values - amount(step, psi.strength), min=0.0, max=bound)
-
-
-def _nuclear_ball(psi: psis.NuclearBall, values: Tensor, step: float) -> Tensor | None:
-    if float(values.sum()) <= psi.radius:
-        return None
-    top, tau = _level(values, psi.radius)
-    return torch.clamp(values - top - tau, min=0.0)
-
-
-def _spectral_ball(psi: psis.SpectralBall, values: Tensor, step: float) -> Tensor | None:
-    return None if float(values[0]) <= psi.radius else torch.clamp(values, max=psi.radius)
-
-
-def _direct(solve: Callable[..., Tensor], *more: Any) -> _Make:
-    """Return what makes a map ``(psi, ..., v, step) -> tensor``, which has no constants."""
-    return lambda psi, like: partial(solve, psi, *more)
+def _direct(solve: Callable[..., Tensor]) -> _Make:
+    """Return what makes a map ``(psi, v, step) -> tensor``, which has no constants."""
+    return lambda psi, like: partial(solve, psi)
 
 
 # By class, not by isinstance: a subclass may have another proximal map.
@@ -403,9 +377,6 @@ _MAKERS: dict[type[Regularizer], _Make] = {
     psis.LInfinity: _direct(_l_infinity),
     psis.HardSparsity: _direct(_hard_sparsity),
     psis.AffineSubspace: _affine_subspace,
-    psis.GroupLasso: _group_lasso,
-    psis.SparseGroupLasso: _sparse_group_lasso,
-    psis.Nuclear: _direct(_change_singular_values, _nuclear),
-    psis.NuclearBall: _direct(_change_singular_values, _nuclear_ball),
-    psis.SpectralBall: _direct(_change_singular_values, _spectral_ball),
+    **dict.fromkeys((psis.GroupLasso, psis.SparseGroupLasso), _groups),
+    **dict.fromkeys((psis.Nuclear, psis.NuclearBall, psis.SpectralBall), _direct(_singular_values)),
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -138,18 +139,25 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
         tensor.copy_(torch.from_numpy(np.array(buffers[name])))
 
 
-def seed_generators(seed: int, *, all_devices: bool = False) -> None:
-    """Seed PyTorch's generators, skipping unused devices, because seeding those costs more than a step.
+@contextmanager
+def seeded(parameters: Iterable[Tensor], seed: int, *, all_devices: bool = False) -> Iterator[None]:
+    """Seed PyTorch's generators for a block, skipping unused devices, because seeding those costs more than a step.
 
     Parameters
     ----------
+    parameters : iterable of Tensor
+        The model's parameters.
+    seed : int
+        The seed; after the block the generators go on as before it.
     all_devices : bool, default False
         Whether to include available devices that are not in use yet.
     """
-    if torch.cuda.is_initialized() or torch.backends.mps.is_available() or (all_devices and torch.cuda.is_available()):  # type: ignore[no-untyped-call]
-        torch.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
+    devices = {p.device.index or 0 for p in parameters if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=sorted(devices)):
+        used = torch.cuda.is_initialized() or torch.backends.mps.is_available()  # type: ignore[no-untyped-call]
+        everywhere = used or (all_devices and torch.cuda.is_available())
+        (torch if everywhere else torch.default_generator).manual_seed(seed)
+        yield
 
 
 def as_groups(params: Parameters) -> list[Group]:

@@ -13,11 +13,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import COUNTERS, Entry, Layout, Vector, all_finite, euclidean_norm
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.flower import NUMPY, Form, form_of
-from flwr_fco.wire.keys import INDICES, NO_ARRAYS, OWN_ARRAYS
+from flwr_fco.wire.keys import INDICES, NO_ARRAYS, NONZEROS, OWN_ARRAYS
 
 #: Why an array with NaN or infinite values is left out.
 NOT_FINITE = "NaN or infinite values"
@@ -40,9 +40,8 @@ def vectors_of(content: RecordDict) -> Mapping[str, Array]:
 def from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> NDArray[Any]:
     """Return the data read-only after checking dtype and shape; a view if the header has the usual form."""
     if array.dtype not in dtypes or tuple(array.shape) != shape:
-        raise ProtocolError(
-            f"array {name!r} is {array.dtype}{list(array.shape)}, expected {' or '.join(dtypes)}{list(shape)}"
-        )
+        what = f"array {name!r} is {array.dtype}{list(array.shape)}"
+        raise ProtocolError(f"{what}, expected {' or '.join(dtypes)}{list(shape)}")
     if array.stype != NUMPY:
         raise ProtocolError(f"array {name!r} is serialised as {array.stype!r}, expected {NUMPY!r}")
     form, data = form_of(array.dtype, shape), array.data
@@ -70,9 +69,8 @@ def _other_header(name: str, data: bytes, form: Form, shape: tuple[int, ...]) ->
     version = data[len(_MAGIC) : len(_MAGIC) + 2]
     width = {b"\x01\x00": 2, b"\x02\x00": 4}.get(version)
     if not data.startswith(_MAGIC) or width is None:
-        raise ProtocolError(
-            f"array {name!r} cannot be read: its {len(data)} bytes do not begin as NumPy's format 1.0 or 2.0"
-        )
+        what = f"array {name!r} cannot be read"
+        raise ProtocolError(f"{what}: its {len(data)} bytes do not begin as NumPy's format 1.0 or 2.0")
     begin = len(_MAGIC) + 2 + width
     length = int.from_bytes(data[begin - width : begin], "little")
     if length > _LONGEST_HEADER or len(data) < begin + length:
@@ -89,10 +87,8 @@ def _other_header(name: str, data: bytes, form: Form, shape: tuple[int, ...]) ->
         raise ProtocolError(f"array {name!r} holds the shape ({sizes.decode('ascii')}), its label says {shape}")
     count = math.prod(shape)
     if len(data) - begin - length != count * form.dtype.itemsize:
-        raise ProtocolError(
-            f"array {name!r} cannot be read: it has {len(data) - begin - length} bytes of data, "
-            f"{form.name}{list(shape)} takes {count * form.dtype.itemsize}"
-        )
+        what = f"array {name!r} cannot be read: it has {len(data) - begin - length} bytes of data"
+        raise ProtocolError(f"{what}, {form.name}{list(shape)} takes {count * form.dtype.itemsize}")
     value = np.frombuffer(data, dtype=form.dtype, offset=begin + length)
     if order == b"True":
         return np.ascontiguousarray(value.reshape(shape[::-1]).T)
@@ -151,7 +147,8 @@ def arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
     arrays = dict(vectors)
     for name, vector in vectors.items():
         if isinstance(vector, SparseVector):
-            arrays[name], arrays[INDICES + name] = vector.parts
+            kind = NONZEROS if isinstance(vector, NonZeros) else INDICES
+            arrays[name], arrays[kind + name] = vector.parts
     return arrays
 
 

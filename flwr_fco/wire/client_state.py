@@ -113,12 +113,7 @@ def read_state(context: Context, stamp: ClientStamp, size: int) -> ClientState |
 
 
 def store_pending(
-    context: Context,
-    stamp: ClientStamp,
-    server_round: int,
-    before: ClientState | None,
-    after: ClientState,
-    digest: str,
+    context: Context, stamp: ClientStamp, server_round: int, before: ClientState | None, after: ClientState, digest: str
 ) -> None:
     """Store the state after a round as pending, next to the state before it.
 

@@ -54,13 +54,10 @@ def downlink_records(
         Precision of the vectors.
     """
     dtype = None if wire_dtype == "float64" else wire_dtype
-    arrays = {}
-    vectors: Mapping[str, Any] = downlink.vectors
-    for name, vector in vectors.items():
-        if isinstance(vector, SparseVector):
-            kind = NONZEROS if isinstance(vector, NonZeros) else INDICES
-            arrays[kind + name] = serialised.array(vector.indices)
-        arrays[name] = serialised.array(vector.values if isinstance(vector, SparseVector) else vector, dtype)
+    arrays = {
+        name: serialised.array(array, None if name.startswith((INDICES, NONZEROS)) else dtype)
+        for name, array in arrays_of(downlink.vectors).items()
+    }
     if downlink.pass_through:
         arrays.update({PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})
     fco: dict[str, str | float | int] = {"plan": digest, "elapsed": float(downlink.elapsed)}
@@ -68,8 +65,7 @@ def downlink_records(
         fco["client-lr"] = float(downlink.client_lr)
     if downlink.work is not None:
         fco["work"] = json.dumps(downlink.work.to_header())
-    for name, number in downlink.numbers.items():
-        fco[NUMBER + name] = float(number)
+    fco |= {NUMBER + name: float(number) for name, number in downlink.numbers.items()}
     records: dict[str, tuple[type[Any], dict[str, Any]]] = {
         arrayrecord_key: (ArrayRecord, arrays),
         configrecord_key: (ConfigRecord, dict(config.items())),
@@ -80,8 +76,7 @@ def downlink_records(
             records[PLAN] = (ArrayRecord, {name: serialised.array(array) for name, array in plan.arrays.items()})
     if downlink.stamp is not None:
         fco["epoch"], fco["accepted"] = downlink.stamp.epoch, downlink.stamp.accepted
-        if downlink.stamp.digest:
-            fco["digest"] = downlink.stamp.digest
+        fco |= {"digest": downlink.stamp.digest} if downlink.stamp.digest else {}
         if downlink.stamp.restored is not None:
             restored = arrays_of(downlink.stamp.restored).items()
             records[RESTORED] = (ArrayRecord, {name: serialised.array(vector) for name, vector in restored})
@@ -155,11 +150,7 @@ def _stamp_of(content: RecordDict, fco: Mapping[str, Any], size: int) -> ClientS
 
 
 def read_downlink(
-    message: Message,
-    context: Context,
-    check_header: Callable[[object], None] | None = None,
-    *,
-    as_sent: bool = False,
+    message: Message, context: Context, check_header: Callable[[object], None] | None = None, *, as_sent: bool = False
 ) -> Downlink:
     """Read a training message.
 
@@ -241,9 +232,8 @@ def _rate_and_elapsed(fco: Mapping[str, Any]) -> tuple[float, float]:
     # As `is_number`, in one comparison for values that this package's server sends.
     sound = 0.0 <= elapsed < math.inf if type(elapsed) is float else is_number(elapsed) and elapsed >= 0.0  # type: ignore[operator]
     if not sound or not (0.0 < client_lr < math.inf or rate is None):
-        raise ProtocolError(
-            f"the server says elapsed={elapsed!r}, client-lr={client_lr!r}; expected finite numbers, the rate above 0"
-        )
+        what = f"the server says elapsed={elapsed!r}, client-lr={client_lr!r}"
+        raise ProtocolError(f"{what}; expected finite numbers, the rate above 0")
     return client_lr, float(elapsed)  # type: ignore[arg-type]
 
 
@@ -257,9 +247,8 @@ def _size_of(plan: Plan, points: Any) -> int:
     """
     size = plan.layout.size
     if points != 1.0 and not (is_number(points) and points >= 1.0 and points == int(points) and points * size < 2**31):
-        raise ProtocolError(
-            f"the server tells {points!r} points of {size} numbers; expected 1 or more, below 2**31 numbers"
-        )
+        what = f"the server tells {points!r} points of {size} numbers"
+        raise ProtocolError(f"{what}; expected 1 or more, below 2**31 numbers")
     return size * int(points)
 
 

@@ -64,9 +64,8 @@ def _check_names(metrics: Mapping[str, Any]) -> None:
         return
     for name in metrics:
         if not isinstance(name, str) or len(name) > LONGEST_NAME or not name.isprintable():
-            raise ProtocolError(
-                f"it reports a metric {name!r:.100}, expected a name of at most {LONGEST_NAME} printable characters"
-            )
+            what = f"it reports a metric {name!r:.100}"
+            raise ProtocolError(f"{what}, expected a name of at most {LONGEST_NAME} printable characters")
     if len(_known) < 10 * MOST_METRICS:
         _known.update(metrics)
 
@@ -125,15 +124,12 @@ def average_metrics(
             form, agreeing = Counter(map(_form_of, values)).most_common(1)[0]
             if 2 * agreeing <= len(reports):
                 continue
-            agreed = [
-                (metrics[name], share)
-                for (metrics, _), share in zip(reports, shares, strict=True)
-                if name in metrics and _form_of(metrics[name]) == form
-            ]
-            part = math.fsum(share for _, share in agreed)
+            agree = [name in metrics and _form_of(metrics[name]) == form for metrics, _ in reports]
+            part = math.fsum(share for share, kept in zip(shares, agree, strict=True) if kept)
             if part <= 0.0:
                 continue
-            values, weights = [value for value, _ in agreed], [share / part for _, share in agreed]
+            weights = [share / part for share, kept in zip(shares, agree, strict=True) if kept]
+            values = [value for value in values if _form_of(value) == form]
             first = values[0]
         if values.count(first) == len(values):
             means[name] = first
@@ -175,10 +171,8 @@ def as_metrics(metrics: Any, who: str, when: str = "") -> MetricRecord | None:
         said = f"a {type(metrics).__name__}{when}"
     except (TypeError, ValueError) as error:
         said = f"{metrics!r}{when} ({error})"
-    raise ConfigurationError(
-        f"{who} returned {said}; expected a MetricRecord, such as MetricRecord({{'loss': 0.5}}), a dict of numbers, or "
-        "None"
-    )
+    what = f"{who} returned {said}; expected a MetricRecord, such as MetricRecord({{'loss': 0.5}})"
+    raise ConfigurationError(f"{what}, a dict of numbers, or None")
 
 
 def joined_metrics(theirs: Mapping[str, Any], ours: Mapping[str, int | float]) -> MetricRecord:

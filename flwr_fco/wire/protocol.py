@@ -55,9 +55,8 @@ class Received(dict[str, Any]):
     what: ClassVar[str]
 
     def __missing__(self, name: str) -> Any:
-        raise ProtocolError(
-            f"the server's message lacks the {self.what} {name!r}; it has {', '.join(sorted(self)) or 'none'}"
-        )
+        what = f"the server's message lacks the {self.what} {name!r}"
+        raise ProtocolError(f"{what}; it has {', '.join(sorted(self)) or 'none'}")
 
 
 class ReceivedVectors(Received):
@@ -337,9 +336,8 @@ class Plan:
                 options=ReceivedOptions(header["options"]),
             )
         except KeyError as error:
-            raise SpecError(
-                f"the server's plan lacks {error}; server and client probably run different versions of flwr-fco"
-            ) from error
+            what = f"the server's plan lacks {error}"
+            raise SpecError(f"{what}; server and client probably run different versions of flwr-fco") from error
         except SpecError:
             raise
         except (TypeError, ValueError, AttributeError, ArithmeticError) as error:

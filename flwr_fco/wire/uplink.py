@@ -261,13 +261,7 @@ def as_records(sent: Sent) -> RecordDict:
 
 
 def read_unmodified(
-    content: RecordDict,
-    layout: Layout,
-    *,
-    sent: Vector,
-    client_lr: float,
-    local_steps: int,
-    weighted_by_key: str,
+    content: RecordDict, layout: Layout, *, sent: Vector, client_lr: float, local_steps: int, weighted_by_key: str
 ) -> Uplink:
     """Read and check a reply of an ordinary FedAvg ClientApp, which returns its new model.
 

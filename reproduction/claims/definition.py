@@ -410,23 +410,19 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
     common = data.get("differs", [])
     for own in data["claims"]:
         claim = Claim(**{"rule": "", "arguments": {}, **own, "differs": tuple(own.get("differs", common))})
+        wrong = ""
         if bool(claim.outside) == bool(claim.rule):
-            raise ConfigurationError(
-                f"{name}, claim {claim.name!r}: rule={claim.rule!r} and outside={claim.outside!r}; expected a rule, "
-                "or the reason why it cannot be tested"
-            )
-        if claim.limit not in ("", "printed"):
-            raise ConfigurationError(f"{name}, claim {claim.name!r}: limit={claim.limit!r}; expected 'printed' or none")
-        if odd := [word for word in claim.differs if word not in DIFFERENCES]:
-            raise ConfigurationError(
-                f"{name}, claim {claim.name!r}: differs={odd}; expected words among {', '.join(DIFFERENCES)}"
-            )
-        unknown = [label for label in claim.labels() if label not in labels]
-        if unknown or (claim.rule and claim.rule not in RULES):
-            raise ConfigurationError(
-                f"{name}, claim {claim.name!r}: rule {claim.rule!r} with runs {unknown}; expected labels among "
-                f"{sorted(labels)} and a rule among {sorted(RULES)}"
-            )
+            wrong = f"rule={claim.rule!r} and outside={claim.outside!r}; expected a rule, or the reason why it cannot "
+            wrong += "be tested"
+        elif claim.limit not in ("", "printed"):
+            wrong = f"limit={claim.limit!r}; expected 'printed' or none"
+        elif odd := [word for word in claim.differs if word not in DIFFERENCES]:
+            wrong = f"differs={odd}; expected words among {', '.join(DIFFERENCES)}"
+        elif (unknown := [label for label in claim.labels() if label not in labels]) or claim.rule not in ("", *RULES):
+            wrong = f"rule {claim.rule!r} with runs {unknown}; expected labels among {sorted(labels)} and a rule among "
+            wrong += f"{sorted(RULES)}"
+        if wrong:
+            raise ConfigurationError(f"{name}, claim {claim.name!r}: {wrong}")
         claims.append(claim)
     own = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
     own = {"kind": "curves", **{key: own[key] for key in own.keys() & Definition.__dataclass_fields__.keys()}}

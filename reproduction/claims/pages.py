@@ -126,12 +126,8 @@ def short_table(verdicts: Sequence[Verdict]) -> str:
     -------
     str
     """
-    rows = []
-    for own in verdicts:
-        words = f"**{own.verdict}**" if own.verdict == "does not hold" else own.verdict
-        why = f"as {own.repeats}" if own.repeats else _first_sentence(own.note)
-        differs = "" if own.ours else ", ".join(own.differs)
-        rows.append((own.name, own.measured, f"ours: {words}" if own.ours else words, differs, why))
+    whys = (f"as {own.repeats}" if own.repeats else _first_sentence(own.note) for own in verdicts)
+    rows = [(own.name, own.measured, own.words, own.differing, why) for own, why in zip(verdicts, whys, strict=True)]
     return table_of(("claim", "measured", "verdict", _DIFFERS, "why"), rows)
 
 

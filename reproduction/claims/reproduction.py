@@ -63,12 +63,12 @@ class Verdict:
     name: str
     sentence: str
     number: str
-    measured: str
-    values: tuple[float, ...]
-    rates: str
-    verdict: str
-    rule: str
-    note: str
+    measured: str = ""
+    values: tuple[float, ...] = ()
+    rates: str = ""
+    verdict: str = ""
+    rule: str = ""
+    note: str = ""
     scale: str = ""
     differs: tuple[str, ...] = ()
     ours: bool = False
@@ -78,6 +78,17 @@ class Verdict:
     def holds(self) -> bool:
         """Whether the verdict is "holds"."""
         return self.verdict == "holds"
+
+    @property
+    def words(self) -> str:
+        """The verdict as the pages have it."""
+        text = f"**{self.verdict}**" if self.verdict == "does not hold" else self.verdict
+        return f"ours: {text}" if self.ours else text
+
+    @property
+    def differing(self) -> str:
+        """In what a row of the paper's differs."""
+        return "" if self.ours else ", ".join(self.differs)
 
 
 class Report(NamedTuple):
@@ -226,7 +237,8 @@ def reproduce(
     verdicts = judge(definition, outcomes)
     seconds = time.perf_counter() - began
     write_file(folder / "verdicts.json", json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n")
-    tables = _tables(definition, outcomes)
+    asked = ((definition.tuned, tuned_table), (definition.table, value_table))
+    tables = "\n".join(table(definition, outcomes) for wanted, table in asked if wanted).strip()
     page = _page(definition, verdicts) + (f"\n{tables}\n" if tables else "")
     write_file(folder / "verdicts.md", page)
     kept = {job.line.label: job.kept for job in jobs if array and job.settings.seed == definition.seeds[0]}
@@ -265,23 +277,17 @@ def _described(held: Mapping[str, Any]) -> str:
 def _page(definition: Definition, verdicts: Sequence[Verdict]) -> str:
     """Return the verdicts, with a note on settings that differ from the definition."""
     text = verdict_table(definition, verdicts)
-    if definition.overrides:
-        heading, _, rest = text.partition("\n\n")
-        note = (
-            f"The settings are not those of the definition: {', '.join(format_assignments(definition.overrides))} in "
-            "every run (of baselines: the options of the problem). The labels and notes are the definition's, and the "
-            "claims are judged as they are there."
-        )
-        if "problem" in definition.overrides:
-            note += f" Options of the definition that {definition.problem} does not have are left out."
-        text = f"{heading}\n\n{note}\n\n{rest}"
-    return text
-
-
-def _tables(definition: Definition, outcomes: Outcomes) -> str:
-    tuned = tuned_table(definition, outcomes) if definition.tuned else ""
-    values = value_table(definition, outcomes) if definition.table else ""
-    return "\n".join(filter(None, (tuned, values))).strip()
+    if not definition.overrides:
+        return text
+    heading, _, rest = text.partition("\n\n")
+    note = (
+        f"The settings are not those of the definition: {', '.join(format_assignments(definition.overrides))} in "
+        "every run (of baselines: the options of the problem). The labels and notes are the definition's, and the "
+        "claims are judged as they are there."
+    )
+    if "problem" in definition.overrides:
+        note += f" Options of the definition that {definition.problem} does not have are left out."
+    return f"{heading}\n\n{note}\n\n{rest}"
 
 
 def _require_metrics(definition: Definition, line: RunLine, outcome: Outcome) -> None:
@@ -311,31 +317,27 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
     """
     seeds = ", ".join(map(str, definition.seeds))
     head = ("claim", "its number", "measured", "reading / scale / data", "rates (client, server)", "verdict", "rule")
-    text = (
-        f"# {definition.name}: {definition.title}\n\n{definition.source}. Problem {definition.problem}, seeds {seeds}"
-    )
-    text += f"; {definition.scale}" if definition.scale else ""
-    text += "; measured: median [smallest, largest] over them.\n"
-    for sentence, ours in dict.fromkeys((verdict.sentence, verdict.ours) for verdict in verdicts):
-        rows = []
-        for verdict in verdicts:
-            if (verdict.sentence, verdict.ours) != (sentence, ours):
-                continue
-            words = "**does not hold**" if verdict.verdict == "does not hold" else verdict.verdict
-            if ours:
-                words = f"ours: {words}"
-            if verdict.repeats:
-                words += f" (as {verdict.repeats})"
-            cells = [
+    about = [f"Problem {definition.problem}, seeds {seeds}", *filter(None, [definition.scale])]
+    text = f"# {definition.name}: {definition.title}\n\n{definition.source}. {'; '.join(about)}; measured: median "
+    text += "[smallest, largest] over them.\n"
+    groups: dict[tuple[str, bool], list[Verdict]] = {}
+    for verdict in verdicts:
+        groups.setdefault((verdict.sentence, verdict.ours), []).append(verdict)
+    for (sentence, ours), own in groups.items():
+        rows = [
+            (
                 f"{verdict.name} ({verdict.scale})" if verdict.scale != definition.scale else verdict.name,
                 verdict.number,
                 verdict.measured,
-                "" if ours else ", ".join(verdict.differs),
+                verdict.differing,
                 verdict.rates,
-                words + (f"; {verdict.note}" if verdict.note else ""),
+                verdict.words
+                + (f" (as {verdict.repeats})" if verdict.repeats else "")
+                + (f"; {verdict.note}" if verdict.note else ""),
                 f"`{verdict.rule}`" if verdict.rule else "",
-            ]
-            rows.append(cells)
+            )
+            for verdict in own
+        ]
         text += f"\n{'Ours' if ours else 'The paper'}: {sentence}\n\n{table_of(head, rows)}"
     return text
 
@@ -400,18 +402,16 @@ def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
     text = f"At the best rates of each seed by {'largest' if tune.largest else 'smallest'} {tune.metric}"
     text += f" (mean of the last {tune.window} evaluations)" if tune.window > 1 else ""
     text += ": median [smallest, largest] over the seeds; (client, server) rates of the first seed.\n"
-    for variation in dict.fromkeys(point.variation.part for point in definition.tuned):
-        points = [point for point in definition.tuned if point.variation.part == variation]
-        values = list(dict.fromkeys(point.value for point in points))
-        rows = []
-        for method in dict.fromkeys(point.method for point in points):
-            cells = []
-            for point in (point for point in points if point.method == method):
-                best = point.best(outcomes)
-                first = best.rates[0]
-                cells.append(_band(best.values) + (f" ({first[0]:g}, {first[1]:g})" if first else ""))
-            rows.append([method, *cells])
-        text += "\n" + table_of([variation, *map(str, values)], rows)
+    parts: dict[str, dict[str, list[str]]] = {}
+    values: dict[str, dict[str, None]] = {}
+    for point in definition.tuned:
+        best, part = point.best(outcomes), point.variation.part
+        first = best.rates[0]
+        cell = _band(best.values) + (f" ({first[0]:g}, {first[1]:g})" if first else "")
+        parts.setdefault(part, {}).setdefault(point.method, []).append(cell)
+        values.setdefault(part, {})[str(point.value)] = None
+    for part, rows in parts.items():
+        text += "\n" + table_of([part, *values[part]], [[method, *cells] for method, cells in rows.items()])
     return text
 
 
@@ -448,21 +448,9 @@ def verdict_of(definition: Definition, claim: Claim, found: Measurement) -> Verd
 
 def without_values(definition: Definition, claim: Claim, verdict: str, measured: str = "") -> Verdict:
     """Return the row of a claim that cannot be tested here, or has not been tested as it is now defined."""
-    return Verdict(
-        name=claim.name,
-        sentence=claim.sentence,
-        number=claim.number,
-        measured=measured,
-        values=(),
-        rates="",
-        verdict=verdict,
-        rule="",
-        note=claim.outside or claim.note,
-        scale=claim.scale or definition.scale,
-        differs=claim.differs,
-        ours=claim.ours,
-        repeats=claim.repeats,
-    )
+    own = {name: getattr(claim, name) for name in ("name", "sentence", "number", "differs", "ours", "repeats")}
+    scale, note = claim.scale or definition.scale, claim.outside or claim.note
+    return Verdict(**own, measured=measured, verdict=verdict, note=note, scale=scale)
 
 
 #: What a claim has measured where no seed has a number: the run that another one is compared with may be too short too.

@@ -271,46 +271,40 @@ def bound_series(
 # --- comparisons: of the values of all seeds; a NaN is on no side of anything ----------------------------------------
 
 
-class _Between(NamedTuple):
+class _Comparison(NamedTuple):
+    """What decides from the values of all seeds, and the arguments of a claim that it is given too."""
+
+    arguments: Sequence[str]
+    holds: Callable[[Sequence[float], Mapping[str, Any]], bool]
+
+
+def _between(low: float | str = -math.inf, high: float | str = math.inf, **defaults: float) -> _Comparison:
     """All values are between two bounds: numbers, or the names of arguments, which may have defaults."""
 
-    low: float | str = -math.inf
-    high: float | str = math.inf
-    defaults: Mapping[str, float] = MappingProxyType({})
+    def holds(values: Sequence[float], arguments: Mapping[str, Any]) -> bool:
+        given = {**defaults, **arguments}
+        least, most = (given[bound] if isinstance(bound, str) else bound for bound in (low, high))
+        return all(least <= value <= most for value in values)
 
-    @property
-    def arguments(self) -> set[str]:
-        return {bound for bound in self[:2] if isinstance(bound, str)}
-
-    def __call__(self, values: Sequence[float], arguments: Mapping[str, Any]) -> bool:
-        given = {**self.defaults, **arguments}
-        low, high = (given[bound] if isinstance(bound, str) else bound for bound in self[:2])
-        return all(low <= value <= high for value in values)
+    return _Comparison([bound for bound in (low, high) if isinstance(bound, str)], holds)
 
 
-class _Above(NamedTuple):
+def _above(*names: str) -> _Comparison:
     """All values are above the largest of some arguments, with 0 for arguments that are not given."""
 
-    arguments: Sequence[str] = ()
-
-    def __call__(self, values: Sequence[float], arguments: Mapping[str, Any]) -> bool:
-        least = max((arguments.get(name, 0.0) for name in self.arguments), default=0.0)
+    def holds(values: Sequence[float], arguments: Mapping[str, Any]) -> bool:
+        least = max((arguments.get(name, 0.0) for name in names), default=0.0)
         return all(value > least for value in values)
 
-
-class _NotAllBelow(NamedTuple):
-    """At least one value, for some seed, is at least 0."""
-
-    arguments: Sequence[str] = ()
-
-    def __call__(self, values: Sequence[float], arguments: Mapping[str, Any]) -> bool:
-        return bool(np.max(values) >= 0.0)
+    return _Comparison(names, holds)
 
 
-_RANGE = _Between("at_least", "at_most", {"at_least": -math.inf, "at_most": math.inf})
-_RANGE_FROM_0 = _RANGE._replace(defaults={"at_least": 0.0, "at_most": math.inf})
-_BY_FACTOR = _Between(low="factor", defaults={"factor": 1.0})
-_NEVER = _Between(low=math.inf)
+#: At least one value, for some seed, is at least 0.
+_NOT_ALL_BELOW = _Comparison((), lambda values, arguments: bool(np.max(values) >= 0.0))
+_RANGE = _between("at_least", "at_most", at_least=-math.inf, at_most=math.inf)
+_RANGE_FROM_0 = _between("at_least", "at_most", at_least=0.0, at_most=math.inf)
+_BY_FACTOR = _between("factor", factor=1.0)
+_NEVER = _between(math.inf)
 
 
 @dataclass(frozen=True)
@@ -321,8 +315,7 @@ class Rule:
     ----------
     statistic : callable
         ``(runs of one seed, **arguments) -> float``, or an array, whose largest number counts.
-    comparison : callable
-        ``(values, arguments) -> bool``.
+    comparison : _Comparison
     meaning : str or callable
         What the values mean, with the names of arguments in braces; or a function of the arguments.
     even : float, optional
@@ -338,7 +331,7 @@ class Rule:
     """
 
     statistic: Callable[..., Any]
-    comparison: _Between | _Above | _NotAllBelow
+    comparison: _Comparison
     meaning: str | Callable[[Mapping[str, Any]], str]
     even: float = math.nan
 
@@ -378,7 +371,7 @@ class Rule:
             meaning = meaning.replace(arguments["metric"], f"mean {arguments['metric']} over the seeds", 1)
         return Measurement(
             values,
-            self.comparison(values, arguments),
+            self.comparison.holds(values, arguments),
             meaning,
             float(arguments.get("even", self.even)),
             float(arguments.get("noise", 0.0)),
@@ -466,25 +459,25 @@ _ADVANTAGE = "advantage in final {metric}"
 #: Rules by the name that a claim uses.
 RULES: Mapping[str, Callable[..., Measurement]] = MappingProxyType(
     {
-        "always-below": Rule(_share_of_lowest, _Between(low=1.0), "share of rounds with the lowest {metric}"),
+        "always-below": Rule(_share_of_lowest, _between(low=1.0), "share of rounds with the lowest {metric}"),
         "cheaper": Rule(_times_cheaper, _BY_FACTOR, "times less {cost} to {metric} {at_most:g}", 1.0),
-        "decays": Rule(_exponent_of_decay, _Between(high="exponent"), "exponent of the decay of {metric}"),
-        "each-at-least": Rule(_smallest_final, _Between(low="at_least"), "smallest final {metric}"),
+        "decays": Rule(_exponent_of_decay, _between(high="exponent"), "exponent of the decay of {metric}"),
+        "each-at-least": Rule(_smallest_final, _between(low="at_least"), "smallest final {metric}"),
         "faster": Rule(_times_faster, _BY_FACTOR, "times fewer rounds to the same {metric}", 1.0),
-        "final-better": Rule(_advantage, _Above(("margin", "noise")), _ADVANTAGE, 0.0),
-        "final-close": Rule(_distance, _Between(high="tolerance"), "difference in final {metric}"),
-        "final-nearer": Rule(_less_behind, _Above(), "less far behind in final {metric}", 0.0),
-        "final-not-worse": Rule(_advantage, _NotAllBelow(), _ADVANTAGE),
+        "final-better": Rule(_advantage, _above("margin", "noise"), _ADVANTAGE, 0.0),
+        "final-close": Rule(_distance, _between(high="tolerance"), "difference in final {metric}"),
+        "final-nearer": Rule(_less_behind, _above(), "less far behind in final {metric}", 0.0),
+        "final-not-worse": Rule(_advantage, _NOT_ALL_BELOW, _ADVANTAGE),
         "final-ratio": Rule(_ratio_of_finals, _RANGE_FROM_0, "final {metric}, over that of {than}"),
         "final-within": Rule(_final, _RANGE, "final {metric}"),
         "linear-rate": Rule(_linear_rate, _RANGE_FROM_0, _how_fast),
         "never-reaches": Rule(_settled, _NEVER, _from_when),
         "ratio": Rule(_ratio, _RANGE_FROM_0, "{metric} / {to}"),
-        "reaches": Rule(_settled, _Between(high="within"), _from_when),
+        "reaches": Rule(_settled, _between(high="within"), _from_when),
         "rounds-ratio": Rule(_ratio_of_rounds, _RANGE_FROM_0, _over_rounds),
         "share": share,
         "shrinks": Rule(_times_smaller, _BY_FACTOR, "times smaller final {metric}", 1.0),
         "stays-stable": Rule(_divergence, _NEVER, "round of divergence"),
-        "within-bound": Rule(_shares_of_bound, _Between(high=1.0), "largest {metric}, as a share of the bound"),
+        "within-bound": Rule(_shares_of_bound, _between(high=1.0), "largest {metric}, as a share of the bound"),
     }
 )

@@ -39,8 +39,7 @@ def reproduce(
     out: Annotated[Path | None, typer.Option(help="Folder; finished runs in it are not repeated.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
     engine: Annotated[
-        str,
-        typer.Option(help="Where the runs are: `processes`, `in-process` or `ray` (RAY_ADDRESS: that cluster)."),
+        str, typer.Option(help="Where the runs are: `processes`, `in-process` or `ray` (RAY_ADDRESS: that cluster).")
     ] = "processes",
     num_cpus: shell.NumCpus = None,
     num_gpus: shell.NumGpus = None,

@@ -51,8 +51,7 @@ def run(
     num_cpus: shell.NumCpus = None,
     num_gpus: shell.NumGpus = None,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with this run where it was stopped; begin it if there is none."),
+        bool, typer.Option("--resume", help="Go on with this run where it was stopped; begin it if there is none.")
     ] = False,
     quiet: shell.Quiet = False,
 ) -> None:
@@ -233,14 +232,8 @@ def sweep(
     problem: shell.Problem,
     strategy: Annotated[list[str], typer.Option(help="A strategy; may be given several times.")],
     settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUES",
-            help="Values with commas between them, or uniform(a, b), loguniform(a, b), integers(a, b).",
-        ),
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUES", help="Values with commas between them.")
     ] = None,
-    samples: Annotated[int, typer.Option(min=0, help="Number of trials of a random search; 0: the whole grid.")] = 0,
     seed: shell.Seed = 0,
     rule: Annotated[
         str,
@@ -262,15 +255,14 @@ def sweep(
     num_gpus: shell.NumGpus = None,
     quiet: shell.Quiet = False,
 ) -> None:
-    """Sweep settings of a problem, on a grid or at random: a table, the best settings, heat maps.
+    """Sweep settings of a problem on a grid: a table, the best settings, heat maps.
 
     Examples
     --------
     `python -m reproduction sweep lasso-I --strategy FedDualAvg --strategy FedMid
     --set client-lr=0.001,0.003,0.01,0.03,0.1,0.3,1 --set server-lr=0.01,0.03,0.1,0.3,1,3,10`
 
-    `python -m reproduction sweep haxby --strategy FedDualAvg --set "client-lr=loguniform(1e-3, 1)" --samples 20
-    --rule validation-objective`
+    `python -m reproduction sweep haxby --strategy FedDualAvg --set client-lr=0.001,0.01 --rule validation-objective`
     """
     from reproduction.runs.settings import RunSettings, parse_assignments
     from reproduction.runs.sweep import CRITERIA, expand_axes, parse_axis, run_sweep
@@ -278,14 +270,14 @@ def sweep(
     if rule not in CRITERIA:
         raise ConfigurationError(f"rule={rule!r}; expected one of {', '.join(CRITERIA)}{suggestion(rule, CRITERIA)}")
     reserved = shell.reservation(engine, num_cpus, num_gpus)
-    axes = [parse_axis(key, text) for key, text in parse_assignments(settings or []).items()]
-    varied = [axis.key for axis in axes if axis.distribution or len(axis.values) > 1]
-    heat_maps = len(varied) == 2 and not samples and all(_numeric(value) for a in axes for value in a.values)
+    axes = {key: parse_axis(key, text) for key, text in parse_assignments(settings or []).items()}
+    varied = [key for key, values in axes.items() if len(values) > 1]
+    heat_maps = len(varied) == 2 and all(_numeric(value) for values in axes.values() for value in values)
     if heat_maps:
         from reproduction.pictures.report import require_matplotlib
 
         require_matplotlib("the heat maps of a sweep of two settings need matplotlib")
-    points = expand_axes(axes, samples, seed)
+    points = expand_axes(axes)
     trials = [RunSettings.of(problem, name, point, seed) for name in strategy for point in points]
     folder = out or Path("sweeps") / f"{problem}-{seed}"
     done = itertools.count(1)

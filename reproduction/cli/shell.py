@@ -19,8 +19,7 @@ from tools.terminal import say
 Problem = Annotated[str, typer.Argument(help="A problem of `python -m reproduction list`.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders.")]
 Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given several times."),
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given several times.")
 ]
 Seed = Annotated[
     int, typer.Option("--seed", min=0, help="Seed of the data, the split, the sampling and the minibatches.")

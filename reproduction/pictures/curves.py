@@ -11,15 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reproduction.pictures.appearance import Appearance, appearances
-from reproduction.pictures.report import (
-    Series,
-    grid,
-    legend_below,
-    make_logarithmic,
-    new_figure,
-    open_panel,
-    set_title,
-)
+from reproduction.pictures.report import Series, grid, legend_below, make_logarithmic, new_figure, open_panel, set_title
 
 #: Colour and line styles of the curves that are shown only for comparison.
 _BACKGROUND, _STYLES = "#b0b0b0", ("solid", "dashed", "dashdot", "dotted")
@@ -107,24 +99,20 @@ def figure_of_curves(
     width = 3.6 * columns + 0.4 + (0.4 + 0.075 * max(map(len, named)) if direct else 0.0)
     figure = new_figure(width, 2.9 * rows + (1.0 if legend and not direct else 0.4))
     groups = [[label for label in shown if metric in homes[label]] for metric in panels] if apart else [named]
-    looks = {
-        label: look
-        for group in groups
-        for label, look in appearances({label: methods.get(label, label) for label in group}).items()
-    }
+    looks: dict[str, Appearance] = {}
+    for group in groups:
+        looks |= appearances({label: methods.get(label, label) for label in group})
     pen = _Pen(curves, shown, looks, grey, levels, cut)
     labelled: set[str] = set()
     for position, (place, metric) in enumerate(zip(grid(figure, rows, columns, len(panels)), panels, strict=True)):
         ends = pen.draw(place, metric)
         _finish(place, metric, metric in logarithmic, limits.get(metric), across.get(metric, "round"))
+        own = [(pen.handles[label], label) for label in (groups[position] if apart else ())]
         if metric in targets:
-            line = place.axhline(targets[metric], **_TARGET)
-            place.legend([line], [f"target {targets[metric]:g}"], loc="best", **_INSIDE)
-        if apart:
-            own = [(pen.handles[label], label) for label in groups[position]]
-            if metric in targets:
-                own.append((line, f"target {targets[metric]:g}"))
+            own.append((place.axhline(targets[metric], **_TARGET), f"target {targets[metric]:g}"))
+        if own:
             place.legend(*zip(*own, strict=True), **_INSIDE)
+        if apart:
             labelled.update(groups[position])
         if direct and position % columns == columns - 1:
             _label_ends(place, ends, looks)
@@ -293,7 +281,6 @@ def _label_ends(place: Any, ends: Mapping[str, tuple[float, float]], looks: Mapp
     for label, height in zip(ordered, positions, strict=True):
         color, line, marker = looks[label]
         sample: Any = {"color": color, "linestyle": line, "marker": marker or None, "markersize": 4, "linewidth": 1.6}
-        place.plot(
-            [1.02, 1.1], [height] * 2, transform=place.transAxes, clip_on=False, scalex=False, scaley=False, **sample
-        )
+        sample |= {"transform": place.transAxes, "clip_on": False, "scalex": False, "scaley": False}
+        place.plot([1.02, 1.1], [height] * 2, **sample)
         place.annotate(label, (1.12, height), color=color, **how)

@@ -9,7 +9,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -175,24 +174,18 @@ def _final(group: Group, record: RunRecord) -> dict[str, Any]:
 def _curves(groups: Sequence[Group], metrics: Sequence[str], salt: str) -> list[Markup]:
     curves = {group.label: {metric: group.series(metric) for metric in metrics} for group in groups}
     cut = {group.label: group.diverged for group in groups if group.diverged}
-    return _panels(groups, curves, metrics, logarithmic_metrics(groups, metrics), salt, cut)
+    return _panels(groups, curves, metrics, salt, logarithmic=logarithmic_metrics(groups, metrics), cut=cut)
 
 
 def _panels(
     groups: Sequence[Group],
     curves: Mapping[str, Mapping[str, Sequence[Series]]],
     metrics: Sequence[str],
-    logarithmic: set[str],
     salt: str,
-    cut: Mapping[str, float] = MappingProxyType({}),
+    **how: Any,
 ) -> list[Markup]:
-    how: dict[str, Any] = {
-        "methods": {group.label: group.method for group in groups},
-        "levels": [group.label for group in groups if group.method in BASELINES],
-        "logarithmic": logarithmic,
-        "cut": cut,
-        "legend": False,
-    }
+    how |= {"methods": {group.label: group.method for group in groups}, "legend": False}
+    how["levels"] = [group.label for group in groups if group.method in BASELINES]
     return [
         _without_names(svg_of(figure_of_curves(curves, [metric], "", **how), f"{salt}-{number}"))
         for number, metric in enumerate(metrics)
@@ -211,22 +204,19 @@ def _costs(groups: Sequence[Group]) -> dict[str, Any]:
     """Return the bytes and the replies of all runs that recorded them: a table and curves over the rounds."""
     megabytes, left_out = "megabytes sent so far", "replies left out so far"
     curves: dict[str, dict[str, list[Series]]] = {group.label: {megabytes: [], left_out: []} for group in groups}
-    rows, total = [], 0
+    rows, total, keys = [], 0, ("bytes-down", "bytes-up", "num-left-out", "skipped")
     for group, record in _records(groups):
         lines = record.exchanges
         if not lines:
             continue
         rounds = np.array([line["round"] for line in lines]) * int(record.config.get("stretch", 1))
-        down, up, lost, skipped = (
-            np.array([line.get(key, 0) for line in lines])
-            for key in ("bytes-down", "bytes-up", "num-left-out", "skipped")
-        )
+        down, up, lost, skipped = (np.array([line.get(key, 0) for line in lines]) for key in keys)
         curves[group.label][megabytes].append((rounds, np.cumsum(down + up) / 1e6))
         curves[group.label][left_out].append((rounds, np.cumsum(lost)))
         total += int(lost.sum())
         sent = [f"{part.sum() / 1e6:.3g}" for part in (down, up)]
         rows.append([group.label, record.config.get("seed", ""), *sent, int(lost.sum()), int(skipped.sum())])
-    drawn = _panels(groups, curves, [megabytes, left_out] if total else [megabytes], set(), "costs") if rows else []
+    drawn = _panels(groups, curves, [megabytes, left_out] if total else [megabytes], "costs") if rows else []
     return {"costs": rows, "lost": total, "cost_curves": drawn}
 
 
@@ -267,10 +257,12 @@ def _picture(support: SupportHistory, look: Appearance) -> str:
 
 def _settings(groups: Sequence[Group]) -> list[list[str]]:
     """Return a row for each setting: its name and the value of each group."""
-    rows = []
-    for key in {key: None for group in groups for key in group.config}:
-        cells = [group.config.get(key, "") for group in groups]
+
+    def cell(group: Group, key: str) -> str:
         if key == "seed":
-            cells = [", ".join(str(record.config.get("seed", "")) for record in group.records) for group in groups]
-        rows.append([key, *(cell if isinstance(cell, str) else json.dumps(cell) for cell in cells)])
-    return rows
+            return ", ".join(str(record.config.get("seed", "")) for record in group.records)
+        own = group.config.get(key, "")
+        return own if isinstance(own, str) else json.dumps(own)
+
+    keys = {key: None for group in groups for key in group.config}
+    return [[key, *(cell(group, key) for group in groups)] for key in keys]

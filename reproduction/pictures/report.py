@@ -181,11 +181,10 @@ def figure_of_bests(
     -------
     matplotlib.figure.Figure
     """
-    parts, metrics = (list(dict.fromkeys(key[i] for key in points)) for i in (0, 1))
+    parts, metrics = (list(dict.fromkeys(names)) for names in zip(*points, strict=True))
     panels = [(part, metric) for metric in metrics for part in parts]
-    alone = len(parts) == 1
-    two_rows = len(metrics) == 1 and len(parts) >= 6
-    columns = len(metrics) if alone else -(-len(parts) // 2) if two_rows else len(parts)
+    alone, two_rows = len(parts) == 1, len(metrics) == 1 and len(parts) >= 6
+    columns = len(metrics) if alone else -(-len(parts) // (1 + two_rows))
     rows = -(-len(panels) // columns)
     figure = new_figure(2.7 * columns + 0.9, 2.6 * rows + 1.0)
     axes = grid(figure, rows, columns, len(panels), sharey="row" if columns < 6 and not alone else False)
@@ -200,7 +199,7 @@ def figure_of_bests(
         numbers = all(isinstance(value, int | float) for value in values)
         handles |= _bars(place, panel, None if numbers else values, looks)
         # What is below the axis, such as rounding around 0, does not decide how it is scaled.
-        shown = np.maximum(reached[metric], limits[metric][0]) if metric in limits else reached[metric]
+        shown = np.maximum(reached[metric], limits.get(metric, (-math.inf,))[0])
         if metric in logarithmic and spans_decades(shown):
             place.set_yscale("log")
         else:
@@ -249,7 +248,7 @@ def _mark_values(place: Any, values: Sequence[Any], numbers: bool) -> None:
     if not numbers:
         place.set_xticks(range(len(values)), values)
         place.margins(x=0.25)
-    elif spans_decades([value for value in values if value > 0]) and min(values) > 0:
+    elif spans_decades(values):
         place.set_xscale("log")
         place.set_xticks(values, [f"{value:g}" for value in values], minor=False)
         place.minorticks_off()
@@ -300,12 +299,7 @@ def figure_of_images(images: Mapping[str, NDArray[Any]], title: str) -> Any:
 
 
 def heat_map(
-    cells: Mapping[tuple[float, float], float],
-    rows: str,
-    columns: str,
-    title: str,
-    *,
-    largest: bool = False,
+    cells: Mapping[tuple[float, float], float], rows: str, columns: str, title: str, *, largest: bool = False
 ) -> Any:
     """Return a figure of the scores of a grid of two settings; diverged trials are hatched.
 
@@ -346,10 +340,9 @@ def heat_map(
         best = np.unravel_index((np.nanargmax if largest else np.nanargmin)(shown), shown.shape)
         place.plot(best[1], best[0], marker="s", markersize=26, fillstyle="none", color="red")
         figure.colorbar(image)
-    place.set_xticks(range(len(from_columns)), [f"{value:g}" for value in from_columns])
-    place.set_yticks(range(len(from_rows)), [f"{value:g}" for value in from_rows])
-    place.set_xlabel(columns)
-    place.set_ylabel(rows)
+    for set_ticks, values in ((place.set_xticks, from_columns), (place.set_yticks, from_rows)):
+        set_ticks(range(len(values)), [f"{value:g}" for value in values])
+    place.set(xlabel=columns, ylabel=rows)
     place.set_title(title, fontsize=10)
     return figure
 

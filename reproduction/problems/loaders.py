@@ -280,13 +280,7 @@ def bilinear(
 
 
 def matrix_game(
-    seed: int,
-    *,
-    num_clients: int = 100,
-    rows: int = 300,
-    columns: int = 600,
-    noise: float = 0.1,
-    spread: float = 0.0,
+    seed: int, *, num_clients: int = 100, rows: int = 300, columns: int = 600, noise: float = 0.1, spread: float = 0.0
 ) -> Task:
     """Return a game on two simplices, where the entropies are the geometry."""
     data = saddle.matrix_games(num_clients, rows=rows, columns=columns, noise=noise, spread=spread, seed=seed)

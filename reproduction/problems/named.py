@@ -121,19 +121,12 @@ def _read_problems() -> dict[str, Problem]:
     file = resources.files(__package__ or "") / "named.toml"
     table = tomllib.loads(file.read_text(encoding="utf-8"))
     shared = table["settings"]
-    return {
-        name: Problem(
-            name,
-            own["description"],
-            getattr(loaders, own["load"]),
-            own.get("fixed", {}),
-            own.get("options", {}),
-            MappingProxyType({**shared[own.get("like", "default")], **own.get("settings", {})}),
-            own.get("tuned", _DUAL_AVERAGING),
-            own.get("files", ""),
-        )
-        for name, own in table["problems"].items()
-    }
+    found = {}
+    for name, own in table["problems"].items():
+        defaults = {**shared[own.pop("like", "default")], **own.pop("settings", {})}
+        names = {"function": getattr(loaders, own.pop("load")), "given": own.pop("options", {})}
+        found[name] = Problem(name, **names, defaults=MappingProxyType(defaults), **own)
+    return found
 
 
 #: All problems by name.

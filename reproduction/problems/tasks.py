@@ -356,10 +356,7 @@ class PatternRecovery(Task):
     def validation(self, w: Vector) -> dict[str, float]:
         """Return accuracy and regularized loss on two sessions that no client has."""
         metrics = self._test.metrics(w)
-        return {
-            "accuracy": metrics["accuracy"],
-            "validation-objective": metrics["loss"] + float(self._psi.value(w)),
-        }
+        return {"accuracy": metrics["accuracy"], "validation-objective": metrics["loss"] + float(self._psi.value(w))}
 
 
 class PooledMinimum(Task):

@@ -43,11 +43,7 @@ server = server_app
 
 
 def run_with_flower(
-    settings: RunSettings,
-    folder: Path,
-    *,
-    on_round: Callable[[int], None] = lambda number: None,
-    resume: bool = False,
+    settings: RunSettings, folder: Path, *, on_round: Callable[[int], None] = lambda number: None, resume: bool = False
 ) -> RunResult:
     """Run a problem with ``flwr run``, on a SuperLink that is started for it and stopped afterwards.
 

@@ -175,16 +175,11 @@ class Journal(Checkpoint):
         now = time.perf_counter()
         total = now - self._began
         self._seconds += total
-        line = {"round": server_round}
-        for key in ("bytes-down", "bytes-up", "num-replies", "num-left-out", "skipped"):
-            if f"train/{key}" in metrics:
-                line[key] = int(metrics[f"train/{key}"])
+        names = ("bytes-down", "bytes-up", "num-replies", "num-left-out", "skipped")
+        line = {key: int(metrics[f"train/{key}"]) for key in names if f"train/{key}" in metrics}
         clients, evaluation = self.clients.seconds, self._evaluation
-        times = {
-            "clients-seconds": clients,
-            "server-seconds": total - clients - evaluation,
-            "evaluation-seconds": evaluation,
-        }
-        self._exchanges.append({**line, **{key: round(value, 6) for key, value in times.items()}})
+        times = {"clients": clients, "server": total - clients - evaluation, "evaluation": evaluation}
+        seconds = {f"{part}-seconds": round(value, 6) for part, value in times.items()}
+        self._exchanges.append({"round": server_round, **line, **seconds})
         self.clients.seconds = self._evaluation = 0.0
         self._began = now

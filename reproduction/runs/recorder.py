@@ -94,23 +94,15 @@ class Recorder:
         return settings.plateau if settings.plateau_node < 0 else f"{settings.plateau}-node-{settings.plateau_node}"
 
     def _require_watched_node(self) -> None:
-        own = self.task.over_nodes and run_of(self.strategy).graph is not None
+        settings, own = self.settings, self.task.over_nodes and run_of(self.strategy).graph is not None
         nodes = self.task.dataset.num_clients if own else 0
-        if self.settings.plateau_node >= nodes > 0:
-            expected = f"a node from 0 to {nodes - 1}"
-        elif self.settings.plateau_node >= 0 == nodes:
-            expected = f"-1, because {self.settings.strategy} has no nodes' models on {self.settings.problem}"
-        else:
-            return
-        raise ConfigurationError(f"plateau-node={self.settings.plateau_node}; expected {expected}")
+        if settings.plateau_node >= nodes and (nodes or settings.plateau_node >= 0):
+            none = f"-1, because {settings.strategy} has no nodes' models on {settings.problem}"
+            expected = f"a node from 0 to {nodes - 1}" if nodes else none
+            raise ConfigurationError(f"plateau-node={settings.plateau_node}; expected {expected}")
 
     def start(
-        self,
-        grid: Grid,
-        folder: RunFolder,
-        *,
-        checkpoint: Path,
-        resume: bool = False,
+        self, grid: Grid, folder: RunFolder, *, checkpoint: Path, resume: bool = False
     ) -> dict[str, NDArray[Any]]:
         """Run the strategy on a Flower grid, write to a folder and return the model.
 
@@ -237,9 +229,8 @@ class Recorder:
         """Return what the plateau rule watches, from the last line."""
         line, metric = self.history[-1], self._watched
         if metric not in line:
-            raise ConfigurationError(
-                f"plateau={metric!r}, but a round of {self.settings.problem} reports {', '.join(line)}"
-            )
+            reported = ", ".join(line)
+            raise ConfigurationError(f"plateau={metric!r}, but a round of {self.settings.problem} reports {reported}")
         return line[metric]
 
     def _write(self) -> None:
@@ -262,11 +253,11 @@ class Recorder:
         if self.task.costs and metrics is not None:
             # Means over the clients; a method that takes gradient steps has one gradient a step.
             gradients = metrics.get("gradient-evaluations", metrics.get("local-steps", 0.0))
-            products = metrics.get("hessian-products", 0.0)
-            self._costs["gradient-evaluations"] += float(gradients)  # type: ignore[arg-type]
-            self._costs["hessian-products"] += float(products)  # type: ignore[arg-type]
+            spent = {"gradient-evaluations": gradients, "hessian-products": metrics.get("hessian-products", 0.0)}
+            for name, count in spent.items():
+                self._costs[name] += float(count)  # type: ignore[arg-type]
             # Either reads all of a client's examples twice.
-            self._costs["passes"] = self._costs["gradient-evaluations"] + self._costs["hessian-products"]
+            self._costs["passes"] = sum(self._costs[name] for name in spent)
         self._write()
         # Clients that lost their state when the run was stopped give no valid reply in the first round afterwards.
         forgotten = self._resumed > 0 and server_round == self._resumed + 1
@@ -319,17 +310,16 @@ def build_strategy(
         )
     layout, private = settings.load().layout, is_private(settings.strategy_options)
     batch_size = settings.batch_size * settings.stretch or None
+    steps, epochs = settings.local_steps, settings.local_epochs
+    rates = {name: getattr(settings, name) for name in ("client_lr", "server_lr")}
     decided: dict[str, Any] = {
         "regularizer": regularizer,
         "mirror_map": named_map(settings.mirror_map, layout.size),
         # A perturbation is a vector next to a matrix: by their shapes the server would regularize only the matrix.
         "arrays": Arrays(apply_to=layout.regularized_names),
-        "client_lr": settings.client_lr if plateau is None else plateau.rate(float(settings.client_lr)),
-        "server_lr": settings.server_lr if plateau is None else plateau.rate(float(settings.server_lr)),
+        **{name: rate if plateau is None else plateau.rate(float(rate)) for name, rate in rates.items()},
         "batch_size": batch_size,
-        "work": Steps(settings.local_steps, batch_size)
-        if settings.local_steps
-        else Epochs(settings.local_epochs, batch_size),
+        "work": Steps(steps, batch_size) if steps else Epochs(epochs, batch_size),
         # The sample is int(nodes * fraction); the half keeps rounding from losing a client. Privacy is accounted for
         # by the fraction itself.
         "fraction_train": min(1.0, (clients + 0.5 * (not private)) / num_clients),

@@ -102,13 +102,24 @@ def run(
     (0, True)
     """
     task = settings.load()
-    if settings.strategy in BASELINES:
-        return _run_baseline(settings, task) if folder is None else _baseline_in_folder(settings, folder, resume)
     # Before the folder is created, so that invalid settings leave no folder behind.
-    recorder = Recorder(task, settings)
+    recorder = None if settings.strategy in BASELINES else Recorder(task, settings)
+    place = None if folder is None else RunFolder(folder, settings.to_config(), resume=resume)
+    if place is not None:
+        status = place.status()
+        if status.finished:
+            known = place.read()
+            ended = status.diverged, status.seconds
+            return RunResult(settings, known.metrics, known.arrays, *ended, chosen=status.chosen)
+        place.begin()
+    if recorder is None:
+        result = _run_baseline(settings, task)
+        if place is not None:
+            _save(result, place)
+        return result
     recorder.on_round = on_round
-    if folder is not None:
-        return _run_in_folder(recorder, RunFolder(folder, settings.to_config(), resume=resume), stop, workers)
+    if place is not None:
+        return _run_in_folder(recorder, place, stop, workers)
     began = time.perf_counter()
     clients = clients_with(task.clients) if workers is None else clients_of(settings)
     _simulate(recorder, clients, recorder.evaluate, [recorder], workers=workers)
@@ -119,11 +130,7 @@ def _run_in_folder(
     recorder: Recorder, folder: RunFolder, stop: Callable[[], bool], workers: Processes | RayActors | None
 ) -> RunResult:
     """Run with a journal, from the folder's last checkpoint if it has one."""
-    settings, status = recorder.settings, folder.status()
-    if status.finished:
-        known = folder.read()
-        return RunResult(settings, known.metrics, known.arrays, status.diverged, status.seconds, chosen=status.chosen)
-    folder.begin()
+    settings = recorder.settings
     recorder.sink = folder.add
     clients = TimedClientApp(clients_with(recorder.task.clients))
     journal = Journal(folder, recorder, clients, stop)
@@ -141,13 +148,9 @@ def _run_in_folder(
 
 
 def _result(recorder: Recorder, seconds: float, stopped: int = 0) -> RunResult:
-    strategy = recorder.strategy
-    run = run_of(strategy)
-    model = {name: array.numpy() for name, array in run.primal_arrays().items()}
-    return RunResult(
-        *(recorder.settings, recorder.history, model, recorder.diverged, seconds, recorder.left_out, stopped),
-        recorder.chosen,
-    )
+    model = {name: array.numpy() for name, array in run_of(recorder.strategy).primal_arrays().items()}
+    ended = recorder.diverged, seconds, recorder.left_out, stopped, recorder.chosen
+    return RunResult(recorder.settings, recorder.history, model, *ended)
 
 
 def _simulate(
@@ -232,18 +235,6 @@ def save_run(result: RunResult, path: Path) -> None:
     ['config.json', 'metrics.jsonl', 'model.npz', 'status.json']
     """
     _save(result, RunFolder(path, result.settings.to_config()))
-
-
-def _baseline_in_folder(settings: RunSettings, path: Path, resume: bool) -> RunResult:
-    folder = RunFolder(path, settings.to_config(), resume=resume)
-    status = folder.status()
-    if status.finished:
-        known = folder.read()
-        return RunResult(settings, known.metrics, known.arrays, 0, status.seconds)
-    folder.begin()
-    result = _run_baseline(settings, settings.load())
-    _save(result, folder)
-    return result
 
 
 def _save(result: RunResult, folder: RunFolder) -> None:

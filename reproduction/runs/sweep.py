@@ -1,4 +1,4 @@
-"""Sweeps over settings: a grid or a random sample, on Ray, with each trial in process inside a Ray task.
+"""Sweeps over a grid of settings, in processes or on Ray, with each trial in process inside a task.
 
 Every finished trial is written to ``trials.jsonl`` at once; a sweep that was stopped resumes with the missing trials.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import math
 import multiprocessing
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -49,7 +49,6 @@ _KINDS: dict[str, Any] = {
 }
 #: Maximum number of bytes of that file.
 _LONGEST = 2**30
-_DOMAIN = re.compile(r"(uniform|loguniform|integers)\(\s*([^,]+),\s*([^,]+)\)")
 
 
 @dataclass(frozen=True)
@@ -102,123 +101,50 @@ CRITERIA: dict[str, Criterion] = {
 }
 
 
-class Axis(NamedTuple):
-    """The values of a key: a list for a grid, or a distribution for a random search.
+def parse_axis(key: str, text: str) -> tuple[Any, ...]:
+    """Return the comma-separated values of a key.
 
     Parameters
     ----------
-    key : str
-    values : tuple
-        Values of a grid; empty for a distribution.
-    distribution : str, default ""
-        ``uniform``, ``loguniform`` or ``integers``.
-    low, high : float
-        Range of the distribution.
-    """
-
-    key: str
-    values: tuple[Any, ...]
-    distribution: str = ""
-    low: float = 0.0
-    high: float = 0.0
-
-    def candidates(self) -> Any:
-        """Return what scikit-learn's ``ParameterSampler`` draws from: the values, or a distribution of SciPy's."""
-        # Here, not above: it takes longer to import than all the rest, and `reproduce` imports this file too.
-        from scipy import stats
-
-        make: dict[str, Callable[[float, float], Any]] = {
-            "uniform": lambda low, high: stats.uniform(low, high - low),
-            "loguniform": stats.loguniform,
-            "integers": lambda low, high: stats.randint(int(low), int(high) + 1),
-        }
-        return make[self.distribution](self.low, self.high) if self.distribution else list(self.values)
-
-
-def parse_axis(key: str, text: str) -> Axis:
-    """Return the axis described by a text.
-
-    Parameters
-    ----------
-    key : str
-    text : str
-        Comma-separated values, or ``uniform(low, high)``, ``loguniform(low, high)``, ``integers(low, high)``.
+    key, text : str
 
     Returns
     -------
-    Axis
+    tuple
 
     Raises
     ------
     ConfigurationError
-        If a distribution's range is empty.
+        If there is none.
 
     Examples
     --------
-    >>> parse_axis("client-lr", "0.001,0.003").values
+    >>> parse_axis("client-lr", "0.001,0.003")
     (0.001, 0.003)
-    >>> parse_axis("client-lr", "loguniform(1e-3, 1)").distribution
-    'loguniform'
     """
-    found = _DOMAIN.fullmatch(text.strip())
-    if found is None:
-        values = tuple(parse_value(part.strip()) for part in text.split(",") if part.strip())
-        if not values:
-            raise ConfigurationError(f"{key} has no values; expected some, such as {key}=0.001,0.003")
-        return Axis(key, values)
-    name, *ends = found.groups()
-    low, high = (parse_value(end.strip()) for end in ends)
-    numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high))
-    if not numbers or not low < high or (name == "loguniform" and low <= 0):
-        raise ConfigurationError(f"{key}={text}; expected {name}(low, high) with low < high, positive for loguniform")
-    return Axis(key, (), name, float(low), float(high))
+    values = tuple(parse_value(part.strip()) for part in text.split(",") if part.strip())
+    if not values:
+        raise ConfigurationError(f"{key} has no values; expected some, such as {key}=0.001,0.003")
+    return values
 
 
-def expand_axes(axes: Sequence[Axis], samples: int = 0, seed: int = 0) -> list[dict[str, Any]]:
-    """Return the settings of all trials: the grid of the axes, or a random sample.
+def expand_axes(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return the settings of all trials: the grid of the axes.
 
     Parameters
     ----------
-    axes : sequence of Axis
-    samples : int, default 0
-        Number of random trials, drawn without repetition if all axes are lists of values; 0: the whole grid.
-    seed : int, default 0
-        Seed of the random search.
+    axes : mapping of str to sequence of value
 
     Returns
     -------
     list of dict of str to value
 
-    Raises
-    ------
-    ConfigurationError
-        If an axis is a distribution and no number of samples is given.
-
     Examples
     --------
-    >>> expand_axes([parse_axis("a", "1,2"), parse_axis("b", "3")])
+    >>> expand_axes({"a": [1, 2], "b": [3]})
     [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
     """
-    from sklearn.model_selection import ParameterGrid, ParameterSampler
-
-    if samples < 0:
-        raise ConfigurationError(f"samples={samples}; expected 0 (the whole grid) or more")
-    if samples:
-        drawn = ParameterSampler({axis.key: axis.candidates() for axis in axes}, samples, random_state=seed)
-        return [{axis.key: _plain(point[axis.key]) for axis in axes} for point in drawn]
-    for axis in axes:
-        if axis.distribution:
-            raise ConfigurationError(
-                f"{axis.key} is {axis.distribution}({axis.low:g}, {axis.high:g}), which has no grid; "
-                "give the number of trials by --samples"
-            )
-    grid = ParameterGrid({axis.key: list(axis.values) for axis in axes})
-    return [{axis.key: point[axis.key] for axis in axes} for point in grid]
-
-
-def _plain(value: Any) -> Any:
-    """Return a NumPy number as a Python number."""
-    return value.item() if isinstance(value, np.generic) else value
+    return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
 
 
 def score_run(result: RunResult, criterion: Criterion) -> Trial:
@@ -247,17 +173,16 @@ def score_run(result: RunResult, criterion: Criterion) -> Trial:
     (0, 3)
     """
     history = result.history
-    names = [name for name in {name: None for line in history for name in line} if name != "round"]
-    if criterion.metric not in names and not result.diverged:
+    last = {name: value for line in history for name, value in line.items() if name != "round"}
+    if criterion.metric not in last and not result.diverged:
         raise ConfigurationError(
-            f"{result.settings.problem} does not report {criterion.metric}; it reports {', '.join(names)}. "
+            f"{result.settings.problem} does not report {criterion.metric}; it reports {', '.join(last)}. "
             "Give another criterion."
         )
-    series = {name: [line[name] for line in history if name in line] for name in names}
     # The other metrics are averaged over the same rounds, however often they were evaluated.
     judged = [line["round"] for line in history if criterion.metric in line][-criterion.window :]
     first = judged[0] if judged else history[-1]["round"]
-    late = {name: [line[name] for line in history if name in line and line["round"] >= first] for name in names}
+    late = {name: [line[name] for line in history if name in line and line["round"] >= first] for name in last}
     mean = {name: float(np.mean(values)) for name, values in late.items() if values}
     score = mean.get(criterion.metric, math.nan)
     if result.diverged or not math.isfinite(score):
@@ -269,7 +194,7 @@ def score_run(result: RunResult, criterion: Criterion) -> Trial:
         "rounds": int(history[-1]["round"]),
         "seconds": round(result.seconds, 3),
         "mean": mean,
-        "last": {name: values[-1] for name, values in series.items()},
+        "last": last,
     }
 
 
@@ -571,10 +496,7 @@ def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[
         options["resources"] = {"tasks": 1}
     try:
         ray.init(
-            address=address or "local",
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            **({} if address else here),
+            address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else here)
         )
     except (ConnectionError, ValueError) as error:
         if not address:

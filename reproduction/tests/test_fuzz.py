@@ -64,9 +64,9 @@ TEXTS = st.one_of(
 
 
 @fuzzed(0.02)
-@given(st.lists(st.text(max_size=20), max_size=4), WORDS, TEXTS, st.integers(0, 3))
-def test_assignments_and_axes(texts, key, text, samples):
-    for function in (lambda: parse_assignments(texts), lambda: expand_axes([parse_axis(key, text)], samples)):
+@given(st.lists(st.text(max_size=20), max_size=4), WORDS, TEXTS)
+def test_assignments_and_axes(texts, key, text):
+    for function in (lambda: parse_assignments(texts), lambda: expand_axes({key: parse_axis(key, text)})):
         try:
             function()
         except ConfigurationError:

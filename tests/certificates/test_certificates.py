@@ -1,10 +1,13 @@
 """A certificate bounds the distance to the optimum, whatever the loss, psi and the split over clients are."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from together import together
 
 from flwr_fco import certificates
+from flwr_fco.certificates.certificate import _balance
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.classification import Hinge
@@ -22,6 +25,7 @@ from flwr_fco.regularizers import (
     Nuclear,
     TotalVariation,
 )
+from flwr_fco.wire.questions import Answer
 
 PSI = (
     L1(0.05),
@@ -180,3 +184,31 @@ def test_nobody_answers():
     asked = certificates.certificate(L1(0.1).bind(Cubic().layout), np.zeros(3))
     with pytest.raises(ValueError, match="no client answered"):
         certificates.settle(asked, lambda request: [])
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_chances_are_moved_until_their_means_are_the_shares_of_the_classes(missing):
+    """Otherwise a free intercept would leave the dual point infeasible, and the bound would bound nothing."""
+    rng, weights = np.random.default_rng(4), [0.25, 0.75]
+    chances = rng.dirichlet(np.ones(3), size=2)
+    present = rng.dirichlet(np.ones(2), size=2) @ np.eye(2, 3) if missing else rng.dirichlet(np.ones(3), size=2)
+
+    def answers():
+        for own, shares, weight in zip(chances, present, weights, strict=True):
+            yield Answer({}, vectors={"predicted": own, "present": shares}, weight=weight)
+
+    asking = _balance(3, SimpleNamespace(chances=None))
+    next(asking)
+    if missing:
+        # A class that nobody has: its chances go to the others, and the clients are asked again.
+        asking.send([*answers()])
+        chances = chances * (present > 0.0) / (chances * (present > 0.0)).sum(axis=1, keepdims=True)
+    with pytest.raises(StopIteration) as end:
+        asking.send([*answers()])
+    said = end.value.value
+    common = np.array([said[f"common-{i}"] for i in range(3)])
+    assert (common == -1.0).tolist() == [False, False, missing]
+    predicted, shares = (np.average(rows, axis=0, weights=weights) for rows in (chances, present))
+    np.testing.assert_allclose(
+        (1.0 - said["mix"]) * predicted + said["mix"] * np.maximum(common, 0.0), shares, rtol=1e-13
+    )

@@ -9,8 +9,8 @@ from flwr.app import Array, ArrayRecord
 from newton import numbers, point, solved
 from problems import app_of
 
+from flwr_fco.algorithms.newton.exchange import check_corners, corner_answers, corners_of
 from flwr_fco.algorithms.newton.method import ProximalNewton
-from flwr_fco.algorithms.newton.mixing import check_corners, corner_answers, corners_of
 from flwr_fco.algorithms.newton.terms import evaluation_terms
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.certificates.dual import corners, mixed_bound, surround
@@ -238,9 +238,9 @@ def test_corners_surround_the_optimum_of_a_quadratic_and_bound_its_loss():
     rng = np.random.default_rng(0)
     root = rng.normal(size=(3, 3)) * [1.0, 30.0, 0.01]
     H, c, w = root.T @ root, np.array([1.0, -2.0, 50.0]), np.zeros(3)
-    found = corners(w, H @ (w - c), H, 5.0)
-    np.testing.assert_allclose(found.values.mean(axis=0), c, rtol=1e-9)
-    slopes = (found.values - c) @ H
+    about, _ = corners(w, H @ (w - c), H, 5.0)
+    np.testing.assert_allclose(about.mean(axis=0), c, rtol=1e-9)
+    slopes = (about - c) @ H
     assert surround(slopes)
     assert not surround(slopes[:-1])
     assert not surround(slopes + 10.0 * slopes[0])
@@ -251,7 +251,7 @@ def test_corners_surround_the_optimum_of_a_quadratic_and_bound_its_loss():
         return np.r_[gradient, 0.0, gradient @ at - loss, loss]
 
     psi = L1(1.0, weights=np.r_[np.zeros(3), 1.0]).bind(Layout.from_arrays({"w": np.zeros(4)}))
-    rows = np.array([row(at) for at in found.values])
+    rows = np.array([row(at) for at in about])
     for at in (c, c + 1e-7, w):
         lower, dual = mixed_bound(psi, row(at), rows, np.arange(3), -1.0, False)
         assert lower <= 1.0 + 1e-12

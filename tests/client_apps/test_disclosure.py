@@ -169,7 +169,7 @@ def test_questions_and_evaluations_are_refused_too(kind):
     with flower.identity(grid.run_id), flower.quiet(50):
         run_of(strategy).prepare(start_arrays())
         numbers = {"batch-size": 0.0} if kind == "smoothness" else {"stage": 2.0}
-        question = run_of(strategy).inquiry.question(kind, np.zeros(7), numbers)
+        question = Question(kind, run_of(strategy).plan.layout, {"primal": np.zeros(7)}, numbers)
         contents = [(node, question_records(question)) for node in (2, 4)]
         good, bad = grid.send_and_receive(addressed(grid, contents, QUESTION, "1"))
         assert good.has_content()

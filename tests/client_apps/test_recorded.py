@@ -20,6 +20,7 @@ from flwr_fco.wire import flower
 from flwr_fco.wire.downlink import PLAN
 from flwr_fco.wire.envelope import HANDSHAKE, NAMES, QUESTION, addressed
 from flwr_fco.wire.queries import question_records
+from flwr_fco.wire.questions import Question
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "disclosure.md"
 
@@ -55,7 +56,7 @@ def ask(grid, content, kind=QUESTION, stamp="1", node=2):
 def question(kind="gradient", numbers=None):
     strategy = FedDualAvg(client_lr=0.1)
     run_of(strategy).prepare(start_arrays())
-    return question_records(run_of(strategy).inquiry.question(kind, np.zeros(7), numbers))
+    return question_records(Question(kind, run_of(strategy).plan.layout, {"primal": np.zeros(7)}, numbers or {}))
 
 
 def test_without_a_disclosure_there_is_no_record_and_with_one_each_message_is_a_line(lines):

@@ -301,7 +301,7 @@ def test_a_run_anew_beside_the_file_of_one_that_has_released_something_is_refuse
         play(make(), callbacks=[Checkpoint(path)])
     with pytest.raises(ConfigurationError, match="other settings"):
         play(make(privacy=None), resume=path)
-    with pytest.raises(ConfigurationError, match="accounted for 6 rounds"):
+    with pytest.raises(ConfigurationError, match="accounted for 6 rounds, and this run is to have 7"):
         play(make(), 7, resume=path)
 
 

@@ -4,7 +4,6 @@ from flwr_fco.algorithms.contract.algorithm import Algorithm as Algorithm
 from flwr_fco.algorithms.contract.algorithm import Implied as Implied
 from flwr_fco.algorithms.contract.client import COLUMNS_LEFT as COLUMNS_LEFT
 from flwr_fco.algorithms.contract.client import HESSIAN_SHARE as HESSIAN_SHARE
-from flwr_fco.algorithms.contract.client import ORIGIN as ORIGIN
 from flwr_fco.algorithms.contract.client import Client as Client
 from flwr_fco.algorithms.contract.client import ClientHalf as ClientHalf
 from flwr_fco.algorithms.contract.client import Memory as Memory
@@ -27,7 +26,6 @@ from flwr_fco.core.layout import Vector as Vector
 from flwr_fco.objectives.base import Batch as Batch
 from flwr_fco.wire.protocol import Downlink as Downlink
 from flwr_fco.wire.protocol import Option as Option
-from flwr_fco.wire.protocol import Plan as Plan
 from flwr_fco.wire.protocol import Uplink as Uplink
 from flwr_fco.work import Evaluation as Evaluation
 from flwr_fco.work import FirstOrder as FirstOrder

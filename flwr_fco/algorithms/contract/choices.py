@@ -19,6 +19,9 @@ ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
 LARGEST_WEIGHT = 1e100
 
 
+_BYTES = {"range": (lambda size: 0 <= size < 2**63, "a whole number from 0 to 2**63 - 1")}
+_EXAMPLES = {"range": (lambda most: 0.0 < most <= LARGEST_WEIGHT, "a finite number > 0, at most 1e100")}
+_RATIO = {"range": (lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1")}
 _SECONDS = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0, of seconds")}
 
 
@@ -46,9 +49,7 @@ class Trimmed(Choice):
     0.1
     """
 
-    share: float = field(
-        default=0.2, metadata={"range": (lambda share: 0.0 <= share < 0.5, "a number from 0 to 0.5, exclusive")}
-    )
+    share: float = field(default=0.2, metadata={"range": (lambda x: 0 <= x < 0.5, "a number from 0 to 0.5, exclusive")})
 
 
 @dataclass(frozen=True)
@@ -201,13 +202,8 @@ class Bounds(Choice):
     1000000000000.0
     """
 
-    max_examples: float = field(
-        default=1e12,
-        metadata={"range": (lambda most: 0.0 < most <= LARGEST_WEIGHT, "a finite number > 0, at most 1e100")},
-    )
-    max_ratio: float | None = field(
-        default=1_000.0, metadata={"range": (lambda ratio: 1.0 <= ratio < math.inf, "a finite number >= 1")}
-    )
+    max_examples: float = field(default=1e12, metadata=_EXAMPLES)
+    max_ratio: float | None = field(default=1_000.0, metadata=_RATIO)
     max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
     own_loops: bool = False
 
@@ -312,10 +308,12 @@ class Everyone(Choice):
     node_timeout: float = field(default=600.0, metadata=_SECONDS)
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
 
-    @property
-    def choose_nodes(self) -> ChooseNodes | None:
-        """None: there is no choice."""
-        return None
+    #: A method that needs every client chooses none.
+    choose_nodes = None
+
+
+def _are_strengths(values: Sequence[float]) -> bool:
+    return len(values) > 0 and all(0.0 <= float(value) < math.inf for value in values)
 
 
 @dataclass(frozen=True)
@@ -351,13 +349,8 @@ class Strengths(Choice):
 
     num: int = field(default=30, metadata={"range": (lambda num: num >= 2, "a whole number >= 2")})
     ratio: float = field(default=0.01, metadata={"range": (lambda ratio: 0.0 < ratio < 1.0, "a number > 0 and < 1")})
-    values: Sequence[float] | None = field(
-        default=None,
-        metadata={"range": (lambda values: values is None or _are_strengths(values), "finite numbers >= 0")},
-    )
-    folds: int | None = field(
-        default=None, metadata={"range": (lambda folds: folds is None or 2 <= folds <= 1000, "2 to 1000 folds")}
-    )
+    values: Sequence[float] | None = field(default=None, metadata={"range": (_are_strengths, "finite numbers >= 0")})
+    folds: int | None = field(default=None, metadata={"range": (lambda folds: 2 <= folds <= 1000, "2 to 1000 folds")})
     rule: Literal["best", "one-standard-error"] = "best"
     max_bytes: int = field(default=32 * 2**20, metadata=AT_LEAST_ONE)
 
@@ -365,10 +358,6 @@ class Strengths(Choice):
     def count(self) -> int:
         """Number of strengths."""
         return self.num if self.values is None else len(self.values)
-
-
-def _are_strengths(values: Sequence[float]) -> bool:
-    return len(values) > 0 and all(0.0 <= float(value) < math.inf for value in values)
 
 
 @dataclass(frozen=True)
@@ -449,6 +438,4 @@ class Ledger(Choice):
     1073741824
     """
 
-    max_bytes: int = field(
-        default=256 * 2**20, metadata={"range": (lambda size: 0 <= size < 2**63, "a whole number from 0 to 2**63 - 1")}
-    )
+    max_bytes: int = field(default=256 * 2**20, metadata=_BYTES)

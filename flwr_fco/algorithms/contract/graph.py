@@ -77,9 +77,7 @@ class Graph:
 
     def nodes_needed(self, minimum: int) -> int:
         """Return the number of nodes that must be connected: before round 1, one for each row."""
-        if isinstance(self.mixing, Topology) and not self.rows:
-            return max(minimum, self.mixing.num_nodes)
-        return minimum
+        return minimum if isinstance(self.mixing, str) or self.rows else max(minimum, self.mixing.num_nodes)
 
     def notice(self, connected: Sequence[Node]) -> list[int]:
         """Assign rows to nodes before round 1; return the rows of nodes that have left since the last round.

@@ -114,11 +114,8 @@ def _require_gap(where: str, gap: float) -> None:
 
 def _require_shrinking(what: str, before: tuple[float, str], after: tuple[float, str], times: int) -> None:
     """Raise AssertionError unless what is measured, each with where, shrinks so many times."""
-    _require(
-        before[0] >= times * after[0],
-        f"{what} is {before[0]:.2e} {before[1]} and {after[0]:.2e} {after[1]}; expected it to shrink at least {times} "
-        "times",
-    )
+    pair = f"{before[0]:.2e} {before[1]} and {after[0]:.2e} {after[1]}"
+    _require(before[0] >= times * after[0], f"{what} is {pair}; expected it to shrink at least {times} times")
 
 
 def _require_bias(
@@ -206,8 +203,8 @@ class Vanishing(Limit):
         """Raise AssertionError unless the error shrinks with the rounds, for one and for three local steps."""
         for steps in (1, 3):
             early, late = (problem.error(run(rounds, work=Steps(steps, batch_size=None))) for rounds in (30, 300))
-            what = f"with {steps} local steps the error"
-            _require_shrinking(what, (early, "after 30 rounds"), (late, "after 300"), 3)
+            pair = (early, "after 30 rounds"), (late, "after 300")
+            _require_shrinking(f"with {steps} local steps the error", *pair, 3)
 
 
 @dataclass(frozen=True)

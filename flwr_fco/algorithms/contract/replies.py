@@ -35,26 +35,6 @@ _BLOCK = 4096
 _STEPS, _TOLERANCE = 100, 1e-10
 
 
-def robust_mean(rule: str, rows: Sequence[Vector], weights: Sequence[float], *, trim: float) -> Vector:
-    """Return a centre of the rows.
-
-    Parameters
-    ----------
-    rule : {"trimmed", "median", "geometric-median"}
-        Which centre.
-    rows : sequence of ndarray of float64, shape (d,)
-        One for each client.
-    weights : sequence of float
-        Sum to 1.
-    trim : float
-        For the trimmed mean.
-    """
-    matrix, shares = np.array(rows), np.array(weights)
-    if rule == "trimmed":
-        return trimmed_mean(matrix, shares, trim)
-    return median(matrix, shares) if rule == "median" else geometric_median(matrix, shares)
-
-
 def trimmed_mean(rows: Matrix, weights: Vector, trim: float) -> Vector:
     """Return the mean of each coordinate, without the fraction `trim` of the weight at each end.
 
@@ -199,10 +179,12 @@ class Mean(NamedTuple):
         >>> Mean(aggregation="median").of([np.array([1.0]), np.array([2.0]), np.array([-1e9])], [0.3, 0.4, 0.3])
         array([1.])
         """
-        if self.aggregation != "mean":
-            return robust_mean(self.aggregation, rows, weights, trim=self.trim)
-        mean: Vector = weighted_sum(zip(weights, rows, strict=True), rows[0].shape)
-        return mean
+        if self.aggregation == "mean":
+            return np.asarray(weighted_sum(zip(weights, rows, strict=True), rows[0].shape))
+        matrix, shares = np.array(rows), np.array(weights)
+        if self.aggregation == "trimmed":
+            return trimmed_mean(matrix, shares, self.trim)
+        return median(matrix, shares) if self.aggregation == "median" else geometric_median(matrix, shares)
 
     def factors(self, uplinks: Sequence[Uplink]) -> tuple[list[float], float]:
         """Return what the clients' increments are multiplied by, and the centre of the elapsed times.
@@ -237,9 +219,8 @@ class Mean(NamedTuple):
         if self.aggregation == "mean":
             parts = [(weight * factor, vector) for weight, (factor, vector) in zip(weights, pairs, strict=True)]
             return weighted_sum(parts, vectors[0].shape), elapsed
-        return self.of(
-            [np.multiply(dense(vector), factor, dtype=np.float64) for factor, vector in pairs], weights
-        ), elapsed
+        rows = [np.multiply(dense(vector), factor, dtype=np.float64) for factor, vector in pairs]
+        return self.of(rows, weights), elapsed
 
     def mean(self, uplinks: Sequence[Uplink], name: str = "increment", *, normalize: bool = False) -> Vector:
         """Return the plain weighted mean of a vector that clients send.
@@ -291,7 +272,8 @@ class Replies(Sequence[Uplink]):
         message: Callable[[], Downlink] | None = None,
     ) -> None:
         self._uplinks, self._centre, self._memories = uplinks, Mean() if centre is None else centre, memories
-        self._half, self._whole = half, message
+        self._half = half
+        self._whole: Any = message
 
     def __len__(self) -> int:
         """Return the number of replies."""
@@ -323,7 +305,7 @@ class Replies(Sequence[Uplink]):
             assert isinstance(self._centre, Mean)
             parts = zip(self._centre.factors(self._uplinks)[0], self._uplinks, apart, strict=True)
             times = sum(uplink.weight * factor * uplink.step_sizes for factor, uplink, without in parts if without)
-            mean -= times * self._message().vectors[self._half.common]
+            mean -= times * self._whole().vectors[self._half.common]
         return mean, elapsed
 
     def plain_mean(self, name: str, *, normalize: bool = False) -> Vector:
@@ -349,8 +331,7 @@ class Replies(Sequence[Uplink]):
             By what the weights are divided.
         """
         pairs = [(self._weight(uplink) / over, uplink.vectors[name]) for uplink in self._uplinks]
-        total: Vector = weighted_sum(pairs, pairs[0][1].shape)
-        return total
+        return np.asarray(weighted_sum(pairs, pairs[0][1].shape))
 
     def changes(self, onto: Vector) -> None:
         """Add, in the order of the clients, their weights times the method's ``change`` of what each of them remembers.
@@ -360,8 +341,8 @@ class Replies(Sequence[Uplink]):
         onto : ndarray of float64, shape (d,)
             Changed in place.
         """
-        half, message = self._half, self._message()
-        assert half is not None
+        assert self._half is not None
+        half, message = self._half, self._whole()
         for uplink in self._uplinks:
             sent = {name: vector.astype(np.float64, copy=False) for name, vector in uplink.vectors.items()}
             some = sent["increment"]
@@ -399,10 +380,6 @@ class Replies(Sequence[Uplink]):
 
     def _weight(self, uplink: Uplink) -> float:
         return uplink.weight if self._memories is None else self._memories.weight_of(uplink)
-
-    def _message(self) -> Downlink:
-        assert self._whole is not None
-        return self._whole()
 
 
 def _whole(uplink: Uplink) -> Uplink:

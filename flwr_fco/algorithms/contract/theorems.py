@@ -28,17 +28,19 @@ def _noise(b: float, r: float, k: float, m: float, sigma: float) -> float:
     return _over((b * m) ** 0.5, sigma * (k * r) ** 0.5)
 
 
+def _unequal(big_l: float, b: float, r: float, k: float, *, m: float, sigma: float, g: float, **_: float) -> float:
+    """Return the terms that theorems D.1 and E.1 of the first paper share."""
+    drift = _over((b / big_l) ** (1 / 3), k * r ** (1 / 3) * g ** (2 / 3))
+    return min(1 / (4 * big_l), _noise(b, r, k, m, sigma), drift)
+
+
 _Formula = Callable[..., float]
 #: The formula of each theorem; `big_l`, `b`, `r`, `k`, `m`, `sigma`, `g`, `tau`, `d`, `delta` are the papers' symbols.
 _THEOREMS: dict[str, _Formula] = {
-    "fco-D.1": lambda big_l, b, r, k, m, sigma, g, **_: min(
-        1 / (4 * big_l), _noise(b, r, k, m, sigma), _over((b / big_l) ** (1 / 3), k * r ** (1 / 3) * g ** (2 / 3))
-    ),
-    "fco-E.1": lambda big_l, b, r, k, m, sigma, g, **_: min(
-        1 / (4 * big_l),
-        _noise(b, r, k, m, sigma),
+    "fco-D.1": _unequal,
+    "fco-E.1": lambda big_l, b, r, k, sigma, **others: min(
+        _unequal(big_l, b, r, k, sigma=sigma, **others),
         _over((b / big_l) ** (1 / 3), k ** (2 / 3) * r ** (1 / 3) * sigma ** (2 / 3)),
-        _over((b / big_l) ** (1 / 3), k * r ** (1 / 3) * g ** (2 / 3)),
     ),
     "fco-F.1": lambda big_l, b, r, k, m, sigma, **_: min(1 / (4 * k * big_l), _noise(b, r, k, m, sigma)),
     "gt-B.1": lambda big_l, b, r, k, sigma, g, tau, d, **_: min(

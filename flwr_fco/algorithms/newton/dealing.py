@@ -69,9 +69,7 @@ def _dealt(objective: Objective, parts: int, rng: np.random.Generator) -> list[R
     return [np.sort(order[turn == part]) for part in range(parts)]
 
 
-def check_what_leaves(
-    disclosure: Disclosure, objective: Objective, left_out: Sequence[Rows], *, halves: bool = False
-) -> None:
+def check_what_leaves(limits: Disclosure, objective: Objective, folds: Sequence[Rows], *, halves: bool = False) -> None:
     """Refuse a path that a client's owner does not allow of each fold.
 
     Sums over all rows less those without a fold are those of the fold; the rows without it hold other folds. Sums over
@@ -79,11 +77,11 @@ def check_what_leaves(
 
     Parameters
     ----------
-    disclosure : Disclosure
+    limits : Disclosure
         What the owner allows.
     objective : Objective
         The loss on the client's rows.
-    left_out : sequence of ndarray of int64
+    folds : sequence of ndarray of int64
         The rows of each fold, or those that each half leaves out.
     halves : bool, default False
         Whether they are halves.
@@ -93,19 +91,19 @@ def check_what_leaves(
     ConfigurationError
         If there are second derivatives that are to be counted, or sums that are about too few rows.
     """
-    if disclosure.hessian_share is not None:
+    if limits.hessian_share is not None:
         raise ConfigurationError(
             f"the server asks for Hessian blocks of all strengths and folds of a path; this site's owner sets "
-            f"hessian_share={disclosure.hessian_share:.3g}, which counts them all. Run one strength after the other: "
+            f"hessian_share={limits.hessian_share:.3g}, which counts them all. Run one strength after the other: "
             "FedNewton without strengths=, or with hessian='none'"
         )
-    if not disclosure.limits_rows:
+    if not limits.limits_rows:
         return
-    for fold, rows in enumerate(left_out, start=1):
+    for fold, rows in enumerate(folds, start=1):
         if rows.size:
-            disclosure.check(objective.subset(rows)[0], f"sums over {'half' if halves else 'fold'} {fold}")
+            limits.check(objective.subset(rows)[0], f"sums over {'half' if halves else 'fold'} {fold}")
     if halves:
-        _check_differences(disclosure, objective, left_out[::2])
+        _check_differences(limits, objective, folds[::2])
 
 
 def _check_differences(disclosure: Disclosure, objective: Objective, firsts: Sequence[Rows]) -> None:
@@ -172,6 +170,4 @@ def chosen(held_out: Vector, difference_error: Vector, rule: str) -> int:
     [1, 0]
     """
     best = int(np.argmin(held_out))
-    if rule == "best":
-        return best
-    return int(np.argmax(held_out - held_out[best] <= difference_error))
+    return best if rule == "best" else int(np.argmax(held_out - held_out[best] <= difference_error))

@@ -48,7 +48,7 @@ from flwr_fco.algorithms.newton import exchange
 from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, progress
 from flwr_fco.algorithms.newton.terms import terms_at
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.objectives.base import Objective, probed_curvature
+from flwr_fco.objectives.base import probed_curvature
 
 #: By what L falls in an exchange, at most.
 _FALL = 0.9
@@ -144,7 +144,11 @@ class AcceleratedGradient(CertifiedMethod):
         first = bool(downlink.numbers["first"])
         sent = terms_at(objective, w, gradient, first)
         if first or downlink.numbers.get("smoothness"):
-            sent["smoothness"] = np.array([_smoothness(objective, w)])
+            try:
+                smoothness = objective.lipschitz()
+            except ConfigurationError:
+                smoothness = probed_curvature(objective, w)
+            sent["smoothness"] = np.array([smoothness])
         return sent, Moved(gradient, None, 1)
 
     def init(self, problem: Problem, primal: Vector) -> Any:
@@ -187,7 +191,11 @@ class AcceleratedGradient(CertifiedMethod):
         if better:
             residual = exchange.residual_of(psi, y, known.gradient)
             state = state._replace(point=y, objective=objective, residual=residual)
-        smoothness = state.smoothness if begins else _followed(state, y, known.gradient)
+        smoothness, move = state.smoothness, float(np.linalg.norm(y - state.asked))
+        if not begins:
+            # The curvature between the last two points, or a little less than before.
+            seen = float(np.linalg.norm(known.gradient - state.gradient)) / move if move > 0.0 else 0.0
+            smoothness = max(seen, _FALL * smoothness)
         state = state._replace(lower=lower, smoothness=smoothness, since=0.0 if better else state.since + 1.0)
         return _stepped(problem, state, y, known.gradient)
 
@@ -207,21 +215,6 @@ def mean_smoothness(replies: Replies) -> float:
     return math.fsum(weight * min(claim, most) for claim, weight in claims)
 
 
-def _smoothness(objective: Objective, w: Vector) -> float:
-    """Return the gradient's Lipschitz constant; of a loss without one its curvature at the point."""
-    try:
-        return objective.lipschitz()
-    except ConfigurationError:
-        return probed_curvature(objective, w)
-
-
-def _followed(state: Any, y: Vector, gradient: Vector) -> float:
-    """Return L after an exchange: the curvature between the last two points, or a little less than before."""
-    move = float(np.linalg.norm(y - state.asked))
-    seen = float(np.linalg.norm(gradient - state.gradient)) / move if move > 0.0 else 0.0
-    return max(seen, _FALL * float(state.smoothness))
-
-
 def _stepped(problem: Problem, state: Any, y: Vector, gradient: Vector) -> Any:
     """Return the state after a proximal step from y, with the next point ahead of it."""
     psi, step = problem.psi, 1.0 / state.smoothness if state.smoothness > 0.0 else 1.0
@@ -235,9 +228,8 @@ def _stepped(problem: Problem, state: Any, y: Vector, gradient: Vector) -> Any:
     following = 0.5 * (1.0 + math.sqrt(1.0 + 4.0 * t * t))
     ahead = x + (t - 1.0) / following * (x - state.previous)
     trial = exchange.handed_out(problem.layout, ahead if math.isfinite(psi.value(ahead)) else psi.prox(ahead, 0.0))
-    return state._replace(
-        trial=trial, previous=x, momentum=following, stalled=float(np.array_equal(trial, y) and t == 1.0)
-    )
+    stalled = float(np.array_equal(trial, y) and t == 1.0)
+    return state._replace(trial=trial, previous=x, momentum=following, stalled=stalled)
 
 
 class QuasiNewtonState(NamedTuple):
@@ -320,11 +312,9 @@ class QuasiNewton(AcceleratedGradient):
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
-        nothing, pairs = np.zeros(primal.size), np.zeros((_PAIRS, primal.size))
+        zero, pairs = np.zeros(primal.size), np.zeros((_PAIRS, primal.size))
         start, facts, references = exchange.beginning(problem, primal)
-        return QuasiNewtonState(
-            start, start, nothing, nothing, pairs, pairs, nothing, nothing, facts, references, np.zeros(0)
-        )
+        return QuasiNewtonState(start, start, zero, zero, pairs, pairs, zero, zero, facts, references, np.zeros(0))
 
     def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a step, or half of the last one."""

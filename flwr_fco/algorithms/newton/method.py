@@ -50,10 +50,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import COLUMNS_LEFT, Client, Memory, Moved, Problem, Replies, To, Vector
-from flwr_fco.algorithms.newton import exchange, mixing
+from flwr_fco.algorithms.newton import exchange
 from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, progress
 from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient
-from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty, minimise_model, whole_groups, working_set
+from flwr_fco.algorithms.newton.model import (
+    LEAST,
+    SMALL,
+    Indices,
+    Matrix,
+    Penalty,
+    minimise_model,
+    whole_groups,
+    working_set,
+)
 from flwr_fco.algorithms.newton.terms import Evaluated, largest_square, terms_at
 from flwr_fco.core.computing import check_time
 from flwr_fco.core.logs import log
@@ -210,11 +219,10 @@ class ProximalNewton(AcceleratedGradient):
         if not downlink.numbers.get("hessian", 1.0):
             return AcceleratedGradient.local(client, downlink, memory)
         size = client.objective.layout.size
-        (w, on), *others = mixing.parted(_places(vectors, "primal"), size)
+        (w, on), *others = exchange.parted(_places(vectors, "primal"), size)
         if "working-set" in vectors:
-            on = mixing.parted(_places(vectors, "working-set"), size)[0][1]
-        first = bool(downlink.numbers["first"])
-        sent = answer(client.objective, w, on, first, mixing.corner_points(w, others))
+            on = exchange.parted(_places(vectors, "working-set"), size)[0][1]
+        sent = answer(client.objective, w, on, bool(downlink.numbers["first"]), exchange.corner_points(w, others))
         return sent, Moved(dense(sent["gradient"]), None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
@@ -230,7 +238,7 @@ class ProximalNewton(AcceleratedGradient):
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
         on = whole_groups(mask, penalty).astype(np.float64)
         zeros = np.zeros(primal.size)
-        at, rows = map(np.zeros, mixing.mixing_sizes(problem.psi))
+        at, rows = map(np.zeros, exchange.mixing_sizes(problem.psi))
         return NewtonState(start, start, on, zeros, zeros, facts, zeros, zeros, zeros, zeros, references, at, rows)
 
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
@@ -245,7 +253,7 @@ class ProximalNewton(AcceleratedGradient):
             vectors = {"primal": NonZeros.of(state.trial), "working-set": NonZeros(on, np.ones(on.size), size)}
         numbers = {"first": float(state.population < 0.0)}
         if state.asking:
-            free = mixing.mixed(problem.psi)
+            free = exchange.mixed(problem.psi)
             count = state.corners.size // free.size
             places = np.add.outer(size * (1 + np.arange(count)), free).reshape(-1)
             for name, own in vectors.items():
@@ -259,12 +267,8 @@ class ProximalNewton(AcceleratedGradient):
         if not state.hessian:
             return super().shapes(problem, state)
         k, once = _set_of(state).size, {"square": (1,)} if state.population < 0.0 else {}
-        return (
-            CertifiedMethod.shapes(self, problem, state)
-            | {"block": (k * (k + 1) // 2,)}
-            | once
-            | mixing.corner_shapes(state)
-        )
+        shapes = CertifiedMethod.shapes(self, problem, state) | {"block": (k * (k + 1) // 2,)}
+        return shapes | once | exchange.corner_shapes(state)
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
@@ -273,7 +277,7 @@ class ProximalNewton(AcceleratedGradient):
             return
         vectors = exchange.checked(state, uplink, self.tolerance)
         if state.asking:
-            mixing.check_corners(state, problem.psi, vectors, self.tolerance)
+            exchange.check_corners(state, problem.psi, vectors, self.tolerance)
         kept_back = COLUMNS_LEFT in uplink.metrics and not vectors["block"].any()
         if not kept_back:
             square = float(vectors["square"][0]) if "square" in vectors else math.inf
@@ -291,7 +295,7 @@ class ProximalNewton(AcceleratedGradient):
         state, known = told
         if first:
             state = state._replace(square=float(replies.sum("square")[0]))
-        state = mixing.with_corners(state, problem.psi, replies)
+        state = exchange.with_corners(state, problem.psi, replies)
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
@@ -303,7 +307,7 @@ class ProximalNewton(AcceleratedGradient):
         lower, proved = state.lower, state.proved
         if not known.reason and state.facts[0] >= 0.0:
             found, slopes = known.dual(problem.psi, state)
-            zeros = known.zeros(problem.psi, objective, found, slopes, state.columns, state.square)
+            zeros = known.zeros(problem.psi, objective, found, slopes, state)
             lower, proved = max(lower, found), np.maximum(proved, zeros)
         if exchange.contradicts(objective, lower, self.tolerance):
             return _begun_anew(state)
@@ -338,9 +342,7 @@ class ProximalNewton(AcceleratedGradient):
         state = state._replace(trial=trial, mask=mask.astype(np.float64), step=factor * state.step)
         return self._continued(problem, state._replace(stalled=float(same), round=state.round + 1))
 
-    def _next_step(
-        self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix, first: bool
-    ) -> NewtonState:
+    def _next_step(self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix, first: bool) -> Any:
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
         psi, w, on = problem.psi, state.point, _set_of(state)
         penalty = Penalty.of(psi)
@@ -359,7 +361,7 @@ class ProximalNewton(AcceleratedGradient):
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
         state = state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
-        return self._continued(problem, mixing.asking(problem, state, known, gradient, block, on))
+        return self._continued(problem, exchange.asking(problem, state, known, gradient, block, on))
 
     def _continued(self, problem: Problem, state: NewtonState) -> NewtonState:
         """Return the state, or that of gradient steps where clients allow too few columns of a block."""
@@ -441,9 +443,7 @@ class ProximalNewton(AcceleratedGradient):
         return lines
 
 
-def answer(
-    objective: Objective, w: Vector, on: NDArray[np.int64], first: bool, corners: Sequence[Vector] = ()
-) -> dict[str, Any]:
+def answer(objective: Objective, w: Vector, on: Indices, first: bool, corners: Sequence[Vector] = ()) -> dict[str, Any]:
     """Return what a client says of its loss at a point: derivatives and terms, at first also what never changes.
 
     At further points it is loss and gradient.
@@ -451,7 +451,7 @@ def answer(
     _, gradient = objective.value_and_gradient(w)
     check_time(1, "of two passes over the data")
     sent = terms_at(objective, w, gradient, first) | {"block": objective.newton_block(w, on)}
-    sent |= {"corners": mixing.corner_answers(objective, corners)} if corners else {}
+    sent |= {"corners": exchange.corner_answers(objective, corners)} if corners else {}
     return sent | {"square": largest_square(objective)} if first else sent
 
 
@@ -490,12 +490,11 @@ def unpacked(triangle: Vector) -> Matrix:
     return upper + np.triu(upper, 1).T
 
 
-def _begun_anew(state: NewtonState) -> NewtonState:
+def _begun_anew(state: NewtonState) -> Any:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
     mask = np.zeros(state.mask.size) if state.columns_left < UNKNOWN else np.maximum(state.mask, state.point != 0.0)
     nothing = dict.fromkeys(("asking", "tries", "slope", "curvature"), 0.0)
-    anew: NewtonState = exchange.begun_anew(state, mask=mask, proved=np.zeros(mask.size), step=1.0, **nothing)
-    return anew
+    return exchange.begun_anew(state, mask=mask, proved=np.zeros(mask.size), step=1.0, **nothing)
 
 
 def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Vector, Vector, Matrix]:

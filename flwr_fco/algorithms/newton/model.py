@@ -220,9 +220,7 @@ class _Model:
         """Return a point with a smaller value: the minimiser on the support, or where its first zero stops it."""
         for _ in range(_SOLVES):
             better, whole = self._step(x)
-            if better is None:
-                return x
-            x = better
+            x = x if better is None else better
             if whole:
                 break
         return x
@@ -301,24 +299,17 @@ def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]
 
 
 def working_set(
-    x: Vector,
-    gradient: Vector,
-    penalty: Penalty,
-    small: int = SMALL,
-    least: int = LEAST,
-    *,
-    outputs: int = 1,
-    most: float = _MOST,
+    x: Vector, slopes: Vector, psi: Penalty, small: int = SMALL, low: int = LEAST, outputs: int = 1, most: float = _MOST
 ) -> NDArray[np.bool_]:
     """Return the mask of the next working set.
 
     Parameters
     ----------
-    x, gradient : ndarray of float64, shape (d,)
+    x, slopes : ndarray of float64, shape (d,)
         The next point, and the gradient as far as it is known.
-    penalty : Penalty
+    psi : Penalty
         psi's terms.
-    small, least : int
+    small, low : int
         The size of a model that is its own working set, and the smallest size of one.
     outputs : int, default 1
         Number of the loss's outputs: classes.
@@ -335,27 +326,27 @@ def working_set(
     (100, True, True)
     """
     limited, most = most < _MOST, int(min(most, _MOST))
-    least = max(least, _LEAST_OF_A_CLASS * outputs)
+    least = max(low, _LEAST_OF_A_CLASS * outputs)
     if limited:
         # What clients allow is for the whole run.
         least = min(least, max(1, most // _ROUNDS))
     if x.size <= min(small, least):
         return np.ones(x.size, dtype=np.bool_)
-    needed = whole_groups((x != 0.0) | penalty.free, penalty)
-    score = _violations(gradient, penalty)
+    needed = whole_groups((x != 0.0) | psi.free, psi)
+    score = _violations(slopes, psi)
     count = int(needed.sum())
     if count < most:
         score[needed] = np.inf
     else:
         # More than fits into one block: those that are farthest from optimal, in turn. Those of the last block are not.
-        score = np.abs(x - penalty.prox(x - gradient))
+        score = np.abs(x - psi.prox(x - slopes))
     size = max(min(max(least, _TIMES * count), most), min(count, most))
     order = np.argsort(-score, kind="stable")
-    if limited and penalty.strengths.size:
-        return _groups_that_fit(order, penalty.groups, min(max(size, count + penalty.widest), most))
+    if limited and psi.strengths.size:
+        return _groups_that_fit(order, psi.groups, min(max(size, count + psi.widest), most))
     mask = np.zeros(x.size, dtype=np.bool_)
     mask[order[:size]] = True
-    return whole_groups(mask, penalty)
+    return whole_groups(mask, psi)
 
 
 def _groups_that_fit(order: Indices, groups: Indices, most: int) -> NDArray[np.bool_]:

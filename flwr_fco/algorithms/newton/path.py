@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import COLUMNS_LEFT, Algorithm, Client, Memory, Moved, Problem, Replies, To, Vector
 from flwr_fco.algorithms.contract.choices import Strengths
+from flwr_fco.algorithms.newton import exchange
 from flwr_fco.algorithms.newton.dealing import check_what_leaves, chosen, errors_of, folds_of, halves_of
-from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, finished, population_of, progress
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, corner_points, distance, finished, progress
 from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, QuasiNewton
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
-from flwr_fco.algorithms.newton.mixing import corner_points, mixed, parted
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty
 from flwr_fco.algorithms.newton.terms import TERMS
 from flwr_fco.core.computing import check_time
@@ -151,7 +151,7 @@ class NewtonPath(CertifiedMethod):
             raise ProtocolError(f"the server tells {told.size // size} points, of folds with {counts} of them")
         deal = halves_of if HALVES in numbers else folds_of
         left_out = deal(objective, len(counts) - 1, client.plan.seed)
-        points, first = parted(told, size), bool(numbers["first"])
+        points, first = exchange.parted(told, size), bool(numbers["first"])
         check_what_leaves(client.disclosure, objective, left_out, halves=HALVES in numbers)
         shares, losses = np.ones(len(counts)), list[float]()
         answers, after, begins = list[dict[str, Any]](), int(numbers.get("corners", 0.0)), np.cumsum([0, *counts])
@@ -190,7 +190,7 @@ class NewtonPath(CertifiedMethod):
         """Return the points of all open problems, each at the coordinates of its working set."""
         d, folds, asked = state.points.shape[1], len(state.populations), _asked(state)
         validates = state.stage == VALIDATING
-        free, told = mixed(problem.psi) if _asks(state) else np.zeros(0, dtype=np.int64), []
+        free, told = exchange.mixed(problem.psi) if _asks(state) else np.zeros(0, dtype=np.int64), []
         for row in asked:
             point = state.points[row] if validates else state.trials[row]
             on = np.flatnonzero(point) if validates else np.flatnonzero(state.masks[row])
@@ -252,7 +252,7 @@ class NewtonPath(CertifiedMethod):
         """Return the state after a step of each problem; solved ones close, and others open."""
         uplinks = list(replies)
         if state.stage == VALIDATING:
-            who = [population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
+            who = [exchange.population_of(_weighted(uplinks, uplinks, fold)) for fold in range(len(state.populations))]
             # Of models of all clients only all of them can say how good they are.
             same = who == state.populations.tolist()
             return self._validated(state, uplinks) if same else self._begun_anew(problem, state)
@@ -261,8 +261,8 @@ class NewtonPath(CertifiedMethod):
         exchanges = {row: _weighted(uplinks, [own[k] for own in parts], row % folds) for k, row in enumerate(asked)}
         before, changed = state, state._replace(**{name: getattr(state, name).copy() for name in _WRITTEN})
         problems = self._problems(problem, state)
-        for row, exchange in exchanges.items():
-            own = self._stepped(problems[row // folds], state.stage, row % folds, _row(state, row), exchange)
+        for row, about in exchanges.items():
+            own = self._stepped(problems[row // folds], state.stage, row % folds, _row(state, row), about)
             if own.population < 0.0:
                 # Others answer now, or answers contradict each other: of all problems, for they share the clients.
                 return self._begun_anew(problem, state)
@@ -321,10 +321,10 @@ class NewtonPath(CertifiedMethod):
         """Return the method of one problem; null models are few, and have larger working sets."""
         return ProximalNewton(tolerance=self.tolerance, sizes=(SMALL, LEAST) if stage == NULL else _SIZES)
 
-    def _stepped(self, problem: Problem, stage: float, fold: int, own: NewtonState, exchange: Replies) -> NewtonState:
+    def _stepped(self, problem: Problem, stage: float, fold: int, own: NewtonState, replies: Replies) -> NewtonState:
         """Return a problem's state after an exchange; an error says in which fold it is."""
         try:
-            after: NewtonState = self._rule(stage).aggregate(problem, own, exchange)
+            after: NewtonState = self._rule(stage).aggregate(problem, own, replies)
             # What all strengths share is asked for with the null models.
             return after if stage == NULL else after._replace(asking=0.0)
         except ConfigurationError as error:
@@ -353,9 +353,7 @@ class NewtonPath(CertifiedMethod):
             )
         return largest * self.strengths.ratio ** (np.arange(self.strengths.num) / (self.strengths.num - 1))
 
-    def _opened(
-        self, problem: Problem, before: PathState, state: PathState, exchanges: Mapping[int, Replies]
-    ) -> PathState:
+    def _opened(self, problem: Problem, old: PathState, state: PathState, exchanges: dict[int, Replies]) -> PathState:
         """Return the state with as many further strengths open as a message may carry."""
         folds, problems = len(state.populations), self._problems(problem, state)
         used = sum(_bytes_of(state, row) for row in _rows(state, OPEN))
@@ -369,8 +367,8 @@ class NewtonPath(CertifiedMethod):
             for row in rows:
                 fold = row % folds
                 near = max((other for other in exchanges if other % folds == fold and other < row), default=None)
-                start = before.trials[near] if near is not None else state.points[row - folds]
-                mask = before.masks[near] if near is not None else state.masks[row - folds]
+                start = old.trials[near] if near is not None else state.points[row - folds]
+                mask = old.masks[near] if near is not None else state.masks[row - folds]
                 own = _row(state, row)._replace(point=start, trial=start, mask=mask, objective=UNKNOWN, lower=-UNKNOWN)
                 own = own._replace(residual=UNKNOWN, step=1.0)
                 if near is not None:

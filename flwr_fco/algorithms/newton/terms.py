@@ -128,9 +128,8 @@ def largest_square(objective: Objective) -> Vector:
                 "derivative in one coefficient is above"
             )
         return np.array([square])
-    if not isinstance(data, LinearData):
-        return np.zeros(1)
-    return np.array([data.design.mean_squares(data.weights).max(initial=0.0)])
+    squares = data.design.mean_squares(data.weights) if isinstance(data, LinearData) else np.zeros(1)
+    return np.array([squares.max(initial=0.0)])
 
 
 def short(objective: Objective, vectors: dict[str, Vector]) -> dict[str, Any]:
@@ -192,9 +191,7 @@ class Evaluated(NamedTuple):
     reason: str
 
     @classmethod
-    def of(
-        cls, psi: BoundRegularizer, w: Vector, gradient: Vector, terms: Sequence[Vector], weights: Sequence[float]
-    ) -> Evaluated:
+    def of(cls, psi: BoundRegularizer, w: Vector, gradient: Vector, each: Sequence[tuple[Vector, float]]) -> Evaluated:
         """Return the means of the clients' terms.
 
         Parameters
@@ -203,15 +200,12 @@ class Evaluated(NamedTuple):
             The regularizer.
         w, gradient : ndarray of float64, shape (d,)
             The point, and the gradient of the pooled loss.
-        terms : sequence of ndarray, shape (8,)
-            Of each client.
-        weights : sequence of float
-            Of each client; they sum to 1.
+        each : sequence of (ndarray, float)
+            Terms and weight of each client; the weights sum to 1.
         """
-        told = [dict(zip(TERMS, own.tolist(), strict=True)) for own in terms]
-        loss, linear, quadratic = (
-            math.fsum(weight * own[name] for weight, own in zip(weights, told, strict=True)) for name in TERMS[:3]
-        )
+        told = [dict(zip(TERMS, own.tolist(), strict=True)) for own, _ in each]
+        pairs = [(weight, own) for (_, weight), own in zip(each, told, strict=True)]
+        loss, linear, quadratic = (math.fsum(weight * own[name] for weight, own in pairs) for name in TERMS[:3])
         facts = {name: told[0][name] for name in FACTS_OF_LOSS}
         return cls(w, gradient, loss, linear, quadratic, facts, dual.why_none(told, psi, w))
 
@@ -236,9 +230,7 @@ class Evaluated(NamedTuple):
             return np.asarray(-self.gradient / self.facts["factor"])
         if self.link in ("logistic", "softmax"):
             return np.asarray(columns / max(2, self.outputs) - self.gradient)
-        if self.link == "poisson":
-            return np.asarray(columns - self.gradient)
-        return np.zeros(columns.size)
+        return np.asarray(columns - self.gradient) if self.link == "poisson" else np.zeros(columns.size)
 
     def has_free_intercept(self, psi: BoundRegularizer) -> bool:
         """Whether there is an intercept on which psi does not act."""
@@ -307,9 +299,7 @@ class Evaluated(NamedTuple):
             slopes[count:] = 0.0
         return dual.scaled_bound(psi, slopes, (linear, quadratic, 0.0), l2, count, total=total, squares=squares)
 
-    def zeros(
-        self, psi: BoundRegularizer, objective: float, lower: float, slopes: Vector, columns: Vector, square: float
-    ) -> Vector:
+    def zeros(self, psi: BoundRegularizer, objective: float, lower: float, slopes: Vector, once: Any) -> Vector:
         """Return 1.0 for each coefficient that is 0 in every optimum of the pooled problem, 0.0 for all others.
 
         Parameters
@@ -320,10 +310,8 @@ class Evaluated(NamedTuple):
             Phi at any point.
         lower, slopes : float and ndarray of float64, shape (d,)
             Of :meth:`dual`.
-        columns : ndarray of float64, shape (d,)
-            Weighted mean of :func:`constant_terms`.
-        square : float
-            Weighted mean of :func:`largest_square`.
+        once
+            As for :meth:`dual`, with `square`, the weighted mean of :func:`largest_square`.
         """
         terms = psi.separable_terms(self.w.shape)
         # The squares of clients with intercepts of their own have the curvature in them.
@@ -332,8 +320,8 @@ class Evaluated(NamedTuple):
         if terms is None or curvature is None or lower == -math.inf:
             return np.zeros(self.w.size)
         gap = max(objective - lower, 0.0) + _GAP * (abs(objective) + abs(lower))
-        centred = columns**2 if self.has_free_intercept(psi) else 0.0
-        reach = np.sqrt(2.0 * curvature * gap * np.maximum((1.0 + _SQUARE) * square - centred, 0.0))
+        centred = once.columns**2 if self.has_free_intercept(psi) else 0.0
+        reach = np.sqrt(2.0 * curvature * gap * np.maximum((1.0 + _SQUARE) * once.square - centred, 0.0))
         proved = (np.abs(slopes) + reach < terms.threshold) & (terms.lower <= 0.0) & (terms.upper >= 0.0)
         if self.facts["intercept"]:
             proved[self.w.size - self.outputs :] = False
@@ -347,9 +335,7 @@ def _mixture(mean: Vector, shares: Vector) -> tuple[float, Vector]:
         top = 1.0
     else:
         ratio, top = float((mean / shares).max()), np.inf
-    if ratio <= 0.0:
-        return 0.0, shares
-    return ratio, np.clip(shares - mean / ratio, 0.0, top)
+    return (0.0, shares) if ratio <= 0.0 else (ratio, np.clip(shares - mean / ratio, 0.0, top))
 
 
 def _entropy(constant: Vector) -> float:

@@ -114,10 +114,8 @@ def minimise(
     name = fastest_engine(problem) if work.engine == "auto" else work.engine
     engine = ENGINES[name]
     if not objective.smooth and name != "dual-ascent":
-        raise ConfigurationError(
-            f"engine={name!r} needs gradients, which {type(objective).__name__} lacks: it is not smooth. For the hinge "
-            "loss use 'dual-ascent'"
-        )
+        what = f"engine={name!r} needs gradients, which {type(objective).__name__} lacks"
+        raise ConfigurationError(f"{what}: it is not smooth. For the hinge loss use 'dual-ascent'")
     if start is None:
         start = np.zeros(problem.size) if center is None else center
     start = np.asarray(start, dtype=np.float64)

@@ -106,16 +106,12 @@ def _checked(problem: LocalProblem) -> Hinge:
         instead = "Use engine='auto'"
         if not objective.smooth:
             instead = "No engine minimises it; take a method whose clients take (sub)gradient steps, such as LocalSGD"
-        raise ConfigurationError(
-            f"engine='dual-ascent' is for the hinge loss, not for {type(objective).__name__}. {instead}"
-        )
+        what = f"engine='dual-ascent' is for the hinge loss, not for {type(objective).__name__}"
+        raise ConfigurationError(f"{what}. {instead}")
     if objective._weights is not None or objective._offset is not None:
-        raise ConfigurationError(
-            "engine='dual-ascent' knows neither sample_weight nor offset of Hinge; leave them out, or take a method "
-            "whose clients take (sub)gradient steps, such as LocalSGD"
-        )
+        what = "engine='dual-ascent' knows neither sample_weight nor offset of Hinge; leave them out"
+        raise ConfigurationError(f"{what}, or take a method whose clients take (sub)gradient steps, such as LocalSGD")
     if not objective.l2 + problem.penalty > 0.0:
-        raise ConfigurationError(
-            f"l2={objective.l2:g} and penalty={problem.penalty:g} leave no strong convexity; give Hinge an l2 > 0"
-        )
+        what = f"l2={objective.l2:g} and penalty={problem.penalty:g} leave no strong convexity"
+        raise ConfigurationError(f"{what}; give Hinge an l2 > 0")
     return objective

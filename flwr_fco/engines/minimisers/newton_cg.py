@@ -40,10 +40,8 @@ def newton_cg(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minim
     limited memory quasi-Newton updating (2000).
     """
     if not problem.has_hessian:
-        raise ConfigurationError(
-            f"engine='newton-cg' needs hessian_product, which {type(problem.objective).__name__} does not have. "
-            "Use engine='auto'"
-        )
+        what = f"engine='newton-cg' needs hessian_product, which {type(problem.objective).__name__} does not have"
+        raise ConfigurationError(f"{what}. Use engine='auto'")
     first, learnt = math.nan, Products(maxlen=MEMORY)
 
     def step(at: Iterate, iteration: int) -> Iterate | None:
@@ -128,10 +126,8 @@ def _conjugate_gradients(
 
 
 def _no_minimiser(reason: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"the client's problem has no unique minimiser, it is flat in some direction: {reason}. Add an l2 term to the "
-        "objective, or a penalty; for DualFL alpha > 0"
-    )
+    what = f"the client's problem has no unique minimiser, it is flat in some direction: {reason}"
+    return ConfigurationError(f"{what}. Add an l2 term to the objective, or a penalty; for DualFL alpha > 0")
 
 
 def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
@@ -148,9 +144,8 @@ def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
     if not problem.quadratic:
-        raise ConfigurationError(
-            f"engine='exact' is for quadratics; {type(problem.objective).__name__} is none. Use engine='auto'"
-        )
+        what = f"engine='exact' is for quadratics; {type(problem.objective).__name__} is none"
+        raise ConfigurationError(f"{what}. Use engine='auto'")
     if problem.size > LARGEST_GRAM:
         return newton_cg(problem, start, rule)
 
@@ -160,9 +155,8 @@ def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
         try:
             return cho_factor((hessian + hessian.T) / 2.0)
         except LinAlgError as error:
-            raise ConfigurationError(
-                f"the client's problem has no unique minimiser: {error}. Add an l2 term to the objective, or a penalty"
-            ) from error
+            what = f"the client's problem has no unique minimiser: {error}"
+            raise ConfigurationError(f"{what}. Add an l2 term to the objective, or a penalty") from error
 
     factor = once(problem.objective, ("factor", problem.penalty), factorised)
 

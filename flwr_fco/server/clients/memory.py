@@ -320,9 +320,8 @@ class ClientMemories:
             Whether the client has lost its memory and gets it again, if there is a ledger.
         """
         member = self.member(node)
-        if not restore or member.accepted < 0 or not self.ledger:
-            return ClientStamp(self.epoch, member.accepted, digest=member.digest)
-        return ClientStamp(self.epoch, member.accepted, self.memory(node.key), member.digest)
+        memory = self.memory(node.key) if restore and member.accepted >= 0 and self.ledger else None
+        return ClientStamp(self.epoch, member.accepted, memory, member.digest)
 
     def altered(self, node: Node) -> None:
         """Record that the accepted reply is not what a client has sent: its answers are altered in transit.
@@ -348,8 +347,7 @@ class ClientMemories:
 
     def lost(self, node: Node) -> bool:
         """Whether a node's lost memory can be restored; if not, a new epoch begins after the round."""
-        if not self.ledger:
-            self._lost = True
+        self._lost = self._lost or not self.ledger
         return self.ledger
 
     def notice(self, nodes: Sequence[Node]) -> Change | None:

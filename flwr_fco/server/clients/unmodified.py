@@ -61,9 +61,8 @@ def check_unmodified(options: ClientOptions) -> None:
     ways = {"threshold_per_round": threshold, "density": strategy.density, "work=Steps(...)": steps}
     names = [name for name, value in ways.items() if value is not None]
     if len(names) > 1:
-        raise ConfigurationError(
-            f"{', '.join(names)}: each of them says how fast the weight of psi grows; give one of them"
-        )
+        what = f"{', '.join(names)}: each of them says how fast the weight of psi grows"
+        raise ConfigurationError(f"{what}; give one of them")
     if threshold is not None:
         if isinstance(strategy.regularizer, Zero):
             strategy.regularizer = L1(1.0)
@@ -98,10 +97,8 @@ def _check_density(options: Any) -> None:
     density = density_of(options)
     assert density is not None
     if scope_of(options) == "joint" and isinstance(options.regularizer, PerParameter):
-        raise ConfigurationError(
-            "a density of all arrays together has no place for a regularizer of single arrays; take "
-            'density=Density(..., scope="layers"), or leave PerParameter out'
-        )
+        what = "a density of all arrays together has no place for a regularizer of single arrays"
+        raise ConfigurationError(f'{what}; take density=Density(..., scope="layers"), or leave PerParameter out')
     if options.mirror_map.never_supports(HardSparsity(density=density.share)):
         options.mirror_map.require(HardSparsity(density=density.share))
 
@@ -114,15 +111,11 @@ def _check_choices(options: Any) -> None:
             f"mirror_map={options.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
         )
     if options.certificate_every is not None:
-        raise ConfigurationError(
-            f"certificate_every={options.certificate_every}: client='unmodified' does not answer questions; evaluate "
-            "on the server, or take our ClientApp"
-        )
+        what = f"certificate_every={options.certificate_every}: client='unmodified' does not answer questions"
+        raise ConfigurationError(f"{what}; evaluate on the server, or take our ClientApp")
     if AUTO in (getattr(options, "client_lr", None), getattr(options, "server_lr", None)):
-        raise ConfigurationError(
-            "client='unmodified': such clients take steps of a size of their own, and do not answer questions; "
-            "give client_lr and server_lr as numbers"
-        )
+        what = "client='unmodified': such clients take steps of a size of their own, and do not answer questions"
+        raise ConfigurationError(f"{what}; give client_lr and server_lr as numbers")
 
 
 class UnmodifiedClients(Part):
@@ -136,6 +129,7 @@ class UnmodifiedClients(Part):
 
     def __init__(self, options: ClientOptions) -> None:
         self._options: Any = options
+        self._threshold: float | None = getattr(options.client, "threshold_per_round", None)
         self.forget()
 
     def forget(self) -> None:
@@ -183,11 +177,6 @@ class UnmodifiedClients(Part):
         claims = uplink.step_sizes != mail.step_size() * uplink.steps
         if claims and self._threshold is None and options.density is None:
             check_elapsed(uplink.step_sizes, steps, mail.step_size(), exact=False)
-
-    @property
-    def _threshold(self) -> float | None:
-        client = self._options.client
-        return client.threshold_per_round if isinstance(client, Unmodified) else None
 
     def sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
         """Return the current model as records, and as a vector rounded to the user's dtypes.

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Problem
-from flwr_fco.algorithms.contract.replies import robust_mean
+from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log, printable
 from flwr_fco.errors import ConfigurationError, ProtocolError
@@ -424,7 +424,7 @@ def averaged_pass_through(
                 mean = sum((value.astype(np.float64) * weight for (value, _), weight in pairs), np.zeros(old.shape))
             else:
                 rows = [value.astype(np.float64).ravel() for value, _ in values]
-                mean = robust_mean(aggregation, rows, weights, trim=trim).reshape(old.shape)
+                mean = Mean(aggregation=aggregation, trim=trim).of(rows, weights).reshape(old.shape)
             result[name] = np.asarray(mean).astype(old.dtype)
         else:
             result[name] = np.sort(np.array([value for value, _ in values]), axis=0)[(len(values) - 1) // 2]

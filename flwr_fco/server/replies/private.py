@@ -181,9 +181,8 @@ class PrivateMean(Part):
             Those of the round, with weights.
         """
         if self._open is None:
-            raise ConfigurationError(
-                "the replies of a private round are aggregated once; call configure_train before aggregate_train"
-            )
+            what = "the replies of a private round are aggregated once"
+            raise ConfigurationError(f"{what}; call configure_train before aggregate_train")
         total, heard = np.zeros(self._open.size), set()
         for uplink in uplinks:
             key = None if uplink.node is None else uplink.node.key
@@ -239,9 +238,8 @@ class PrivateMean(Part):
         if "run" in arrays:
             rounds, noise_multiplier, denominator = arrays["run"].tolist()
             if expected is not None and int(rounds) != expected:
-                raise ConfigurationError(
-                    f"its privacy is accounted for {int(rounds)} rounds, and this run is to have {expected}"
-                )
+                what = f"its privacy is accounted for {int(rounds)} rounds"
+                raise ConfigurationError(f"{what}, and this run is to have {expected}")
             order = tuple((a, b) for a, b in arrays["order"].tolist())
             self._run = _Run(int(rounds), noise_multiplier, denominator, order)
         self._stream.from_arrays(under("noise/", arrays))
@@ -266,22 +264,18 @@ class PrivateMean(Part):
         return lines
 
 
-def _check(options: CommonOptions) -> None:
+def _check(options: Any) -> None:
     """Reject, in one error, all options that a private run does not allow."""
-
-    def option(name: str) -> Any:
-        return getattr(options, name, None)
-
-    rates = [name for name in ("client_lr", "server_lr") if not isinstance(option(name), float)]
+    rates = [name for name in ("client_lr", "server_lr") if not isinstance(getattr(options, name, None), float)]
     asks = "asks clients for numbers to which no noise is added"
-    weighs, normalizes = options.weighting != "uniform", option("normalize_local_work")
+    weighs, normalizes = options.weighting != "uniform", getattr(options, "normalize_local_work", None)
     evaluates, rolls_back = options.fraction_evaluate != 0.0, options.on_divergence == "rollback"
     compares = options.bounds.max_ratio not in (None, Bounds().max_ratio)
     averages, unmodified = options.train_metrics_aggr_fn is not average_metrics, serves_unmodified(options)
     wrong = {
         'weighting="uniform" (numbers of examples would be weights of the clients\' own choice)': weighs,
         "normalize_local_work=False (what one client says of its work would change what others count)": normalizes,
-        "work=Steps(...) (psi's weight grows by what the server knows)": option("work").steps is None,
+        "work=Steps(...) (psi's weight grows by what the server knows)": options.work.steps is None,
         f"fraction_evaluate=0.0 (federated evaluation {asks}; evaluate_fn is the server's own)": evaluates,
         f'{" and ".join(rates)} as numbers ("auto" {asks}; functions of the round, such as a plateau\'s, may depend '
         "on them)": bool(rates),
@@ -298,7 +292,7 @@ def _check(options: CommonOptions) -> None:
     }
     needed = [text for text, is_so in wrong.items() if is_so]
     if needed:
-        raise ConfigurationError(f"privacy={option('privacy')!r} needs {'; '.join(needed)}")
+        raise ConfigurationError(f"privacy={options.privacy!r} needs {'; '.join(needed)}")
 
 
 def refuse_privacy_wrappers(caller: str, *, unmodified: bool) -> None:

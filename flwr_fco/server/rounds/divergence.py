@@ -196,20 +196,17 @@ def _advice(run: Run, locally: bool) -> str:
     if math.isnan(client_lr):
         return "Its steps are too large for these data: lower its rates, or scale the features and targets."
     if getattr(run.strategy, "client_lr", None) == AUTO:
-        return (
-            f"client_lr={client_lr:g} is what theory says of the clients' losses: scale the features and targets, or "
-            "give a smaller one."
-        )
+        text = "is what theory says of the clients' losses: scale the features and targets, or give a smaller one."
+        return f"client_lr={client_lr:g} {text}"
+    too = "is too large for these data; try"
     if locally:
-        return f"client_lr={client_lr:g} is too large for these data; try {client_lr / 10:g}, or fewer local steps."
+        return f"client_lr={client_lr:g} {too} {client_lr / 10:g}, or fewer local steps."
     if server_lr > 1.0:
-        return (
-            f"server_lr={server_lr:g} with client_lr={client_lr:g} is too large for these data; try server_lr=1 first, "
-            f"then client_lr={client_lr / 10:g}."
-        )
+        first = f"server_lr={server_lr:g} with client_lr={client_lr:g} {too} server_lr=1 first"
+        return f"{first}, then client_lr={client_lr / 10:g}."
     # Scaffnew's server has no learning rate.
     rates = f"client_lr={client_lr:g}" + ("" if math.isnan(server_lr) else f" with server_lr={server_lr:g}")
-    return f"{rates} is too large for these data; try client_lr={client_lr / 10:g}."
+    return f"{rates} {too} client_lr={client_lr / 10:g}."
 
 
 def _norm(w: Vector) -> float:

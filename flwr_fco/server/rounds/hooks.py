@@ -42,10 +42,8 @@ def _read(callback: Any, answer: Any, *, adds: bool) -> tuple[bool, Mapping[str,
     says = wants is None or isinstance(wants, bool)
     if not says or not isinstance(more, Mapping):
         expected = "True, False or None" + (", or that and a mapping of numbers" if adds else "")
-        raise ConfigurationError(
-            f"callback {callback!r} returned a {type(answer if says else wants).__name__}; expected {expected}: where "
-            "it says True, the run ends"
-        )
+        what = f"callback {callback!r} returned a {type(answer if says else wants).__name__}"
+        raise ConfigurationError(f"{what}; expected {expected}: where it says True, the run ends")
     return bool(wants), more
 
 
@@ -94,9 +92,8 @@ class Hooks:
                     "on_round_end(round, arrays, metrics) such as those of flwr_fco.callbacks"
                 )
             if not self._is_object(callback) and not takes(callback, 3):
-                raise ConfigurationError(
-                    f"callback {callback!r} does not take three arguments; expected a function (round, arrays, metrics)"
-                )
+                what = f"callback {callback!r} does not take three arguments"
+                raise ConfigurationError(f"{what}; expected a function (round, arrays, metrics)")
 
     def _begin_round(self) -> None:
         #: Number of callbacks that have seen the end of the current round, whether one wants to stop, and added

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 
-from flwr_fco.core.files import shown
+from flwr_fco.core.files import FilePath, shown
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, NothingTrainedError, RunInterrupted, TakenOverError
 from flwr_fco.results import Number, Result, numbers_of
@@ -40,15 +39,14 @@ def run_rounds(
     evaluate_config: ConfigRecord | None,
     evaluate_fn: EvaluateFunction | None,
     callbacks: Sequence[Callback | RoundHooks],
-    resume: str | os.PathLike[str] | None = None,
+    resume: FilePath | None = None,
 ) -> Result:
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
     began = time.monotonic()
     training, evaluation = (ConfigRecord() if each is None else each for each in (train_config, evaluate_config))
     hooks = Hooks(callbacks, watches_of(run.strategy))
-    progress = run.progress = _prepare(run, grid, initial_arrays, num_rounds, hooks, resume)
+    progress = _prepare(run, grid, initial_arrays, num_rounds, hooks, resume)
     result, watch = progress.result, progress.watch
-    _introduce(run, grid, progress.round, num_rounds, resume)
     number = -1
     try:
         progress.begin(run.strategy, num_rounds)
@@ -93,9 +91,9 @@ def run_rounds(
 
 
 def _prepare(
-    run: Run, grid: Grid, arrays: ArrayRecord, num_rounds: int, hooks: Hooks, resume: str | os.PathLike[str] | None
+    run: Run, grid: Grid, arrays: ArrayRecord, num_rounds: int, hooks: Hooks, resume: FilePath | None
 ) -> Progress:
-    """Begin a run, or go on with a saved one, if the total of rounds is not less than what it has done."""
+    """Begin a run, or go on with a saved one, if the total of rounds is not less than what it has done; log it."""
     run.prepare(arrays)
     # Callbacks may ask the clients before round 1.
     run.mail.grid = grid
@@ -107,21 +105,17 @@ def _prepare(
         run.resume(resume, progress)
         result.arrays = run.primal_arrays()
         if progress.round > num_rounds:
-            raise ConfigurationError(
-                f"num_rounds={num_rounds}, but {shown(resume)} is of round {progress.round}; num_rounds is the total, "
-                "with the rounds before the run was stopped"
-            )
-    return progress
-
-
-def _introduce(run: Run, grid: Grid, done: int, num_rounds: int, resume: str | os.PathLike[str] | None) -> None:
-    """Log what begins after `done` rounds: the strategy's summary needs the rates, which clients may be asked about."""
+            what = f"num_rounds={num_rounds}, but {shown(resume)} is of round {progress.round}"
+            raise ConfigurationError(f"{what}; num_rounds is the total, with the rounds before the run was stopped")
+    run.progress = progress
     log(INFO, "Starting %s strategy:", type(run.strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
     if resume is not None:
-        log(INFO, "\t├── Resumed after round %d: %s", done, shown(resume))
+        log(INFO, "\t├── Resumed after round %d: %s", progress.round, shown(resume))
+    # The strategy's summary needs the rates, which clients may be asked about.
     run.choose_rates(grid)
     run.strategy.summary()
+    return progress
 
 
 def _train(run: Run, progress: Progress, grid: Grid, number: int, config: ConfigRecord) -> None:
@@ -198,10 +192,9 @@ def _end_round(progress: Progress, number: int) -> bool:
 
 def _score(result: Result, number: int, evaluate_fn: EvaluateFunction | None, title: str) -> None:
     """Evaluate a round's model on the server."""
-    if evaluate_fn is None:
-        return
-    scores = as_metrics(evaluate_fn(number, result.arrays), "evaluate_fn", f" after round {number}")
-    _keep(result.evaluate_metrics_serverapp, number, scores, title)
+    if evaluate_fn is not None:
+        scores = as_metrics(evaluate_fn(number, result.arrays), "evaluate_fn", f" after round {number}")
+        _keep(result.evaluate_metrics_serverapp, number, scores, title)
 
 
 def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None, title: str) -> None:

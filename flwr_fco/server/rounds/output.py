@@ -72,9 +72,7 @@ class Output(NamedTuple):
 
     def finite(self) -> bool:
         """Whether the model is finite: a map's exponential, or a conversion to the user's dtype, may overflow."""
-        if not all_finite(self.point):
-            return False
-        return all(all_finite(array) for array in self.passed.values() if array.dtype.kind == "f")
+        return all(map(all_finite, (self.point, *(a for a in self.passed.values() if a.dtype.kind == "f"))))
 
 
 def check_state(algorithm: Algorithm, before: Any, after: Any) -> None:
@@ -89,10 +87,8 @@ def check_state(algorithm: Algorithm, before: Any, after: Any) -> None:
     if type(after) is not type(before):
         raise ConfigurationError(f"{who} {_kind_of(after)}; expected a {type(before).__name__}, as `init` returns")
     if after.round != before.round + 1:
-        raise ConfigurationError(
-            f"{who} a state with round={after.round!r} after round={before.round!r}; expected "
-            f"{before.round + 1}, the number of rounds that have counted"
-        )
+        what = f"{who} a state with round={after.round!r} after round={before.round!r}"
+        raise ConfigurationError(f"{what}; expected {before.round + 1}, the number of rounds that have counted")
 
 
 def check_point(algorithm: Algorithm, point: Any, size: int) -> None:
@@ -104,10 +100,8 @@ def check_point(algorithm: Algorithm, point: Any, size: int) -> None:
         If it has another shape.
     """
     if np.shape(point) != (size,):
-        raise ConfigurationError(
-            f"{type(algorithm).__name__}.retrieve returned {_kind_of(point)}; expected an array of shape "
-            f"({size},), the flat model"
-        )
+        what = f"{type(algorithm).__name__}.retrieve returned {_kind_of(point)}"
+        raise ConfigurationError(f"{what}; expected an array of shape ({size},), the flat model")
 
 
 def _kind_of(value: object) -> str:

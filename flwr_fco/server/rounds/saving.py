@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields, is_dataclass
@@ -20,7 +19,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
-from flwr_fco.core.files import parse_json, read_npz, shown, write_npz
+from flwr_fco.core.files import FilePath, parse_json, read_npz, shown, write_npz
 from flwr_fco.core.logs import printable
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError, TakenOverError
@@ -33,8 +32,8 @@ _SETTINGS, _CHECKSUM, _FORMAT, _OPTIONS = "digest", "checksum", "format", "optio
 _OWNER, _DAMAGED = "owner", "damaged"
 #: Key of the current run in a saved state, next to the parts.
 _RUN = "run"
-#: Version of the file format, in which what clients' answers imply is recorded too.
-_VERSION = 4
+#: Version of the file format, in which who was asked is recorded by what waits for everyone.
+_VERSION = 5
 #: Options that may change before a state is loaded; the plan's options are in its own digest.
 MAY_CHANGE = {
     *("fraction_evaluate", "min_train_nodes", "min_evaluate_nodes", "min_available_nodes", "train_metrics_aggr_fn"),
@@ -71,7 +70,7 @@ class Saved(NamedTuple):
         return self._replace(parts=parts)
 
 
-def owner_of(path: str | os.PathLike[str]) -> str | None:
+def owner_of(path: FilePath) -> str | None:
     """Return the token of the run that wrote a file; a file without one has "", None stands for no file.
 
     Parameters
@@ -96,7 +95,7 @@ def owner_of(path: str | os.PathLike[str]) -> str | None:
         return _DAMAGED
 
 
-def give(path: str | os.PathLike[str], owner: str) -> None:
+def give(path: FilePath, owner: str) -> None:
     """Write a file again, with the token of another run.
 
     Parameters
@@ -111,7 +110,7 @@ def give(path: str | os.PathLike[str], owner: str) -> None:
     _write(path, arrays, owner)
 
 
-def _write(path: str | os.PathLike[str], arrays: Arrays, owner: str, *, secret: bool = False) -> None:
+def _write(path: FilePath, arrays: Arrays, owner: str, *, secret: bool = False) -> None:
     """Write a file whole, with the token of a run; with `secret` only its owner may read it, from its creation on."""
     arrays = {**arrays, _OWNER: np.array(owner)}
     write_npz(path, {_CHECKSUM: np.array(_checksum(arrays)), **arrays}, secret=secret)
@@ -181,16 +180,13 @@ def _check_origin(where: str, arrays: dict[str, NDArray[Any]], digest: str, opti
     """Reject what is no state, a damaged one, and one of another release, strategy or model, or of other options."""
     checksum = arrays.pop(_CHECKSUM, None)
     if checksum is None or _SETTINGS not in arrays:
-        raise ConfigurationError(
-            f"{where} is no saved state: it holds {', '.join(map(printable, sorted(arrays)[:8])) or 'nothing'}"
-        )
+        what = f"{where} is no saved state"
+        raise ConfigurationError(f"{what}: it holds {', '.join(map(printable, sorted(arrays)[:8])) or 'nothing'}")
     if str(checksum) != _checksum(arrays):
         raise ConfigurationError(f"{where} is damaged: its contents do not match its checksum. Take an earlier copy")
     if _FORMAT not in arrays or arrays[_FORMAT].shape or str(arrays[_FORMAT]) != str(_VERSION):
-        raise ConfigurationError(
-            f"{where} was saved by another release of flwr-fco, whose states this one does not read. Resume with the "
-            "release that wrote it, or start anew from the model"
-        )
+        what = f"{where} was saved by another release of flwr-fco, whose states this one does not read."
+        raise ConfigurationError(f"{what} Resume with the release that wrote it, or start anew from the model")
     try:
         theirs, ours = parse_json(str(arrays.get(_OPTIONS, "{}"))), parse_json(options)
     except ValueError:
@@ -199,15 +195,11 @@ def _check_origin(where: str, arrays: dict[str, NDArray[Any]], digest: str, opti
         names = sorted(name for name in theirs.keys() | ours.keys() if theirs.get(name) != ours.get(name))
         pairs = [(name, theirs.get(name, "not there"), ours.get(name, "not there")) for name in names]
         differences = "; ".join(f"{name} was {before}, is {now}" for name, before, now in pairs)
-        raise ConfigurationError(
-            f"{where} was saved with other settings than this strategy's: {printable(differences)[:500]}. Resume with "
-            "the strategy that wrote it, or start anew from the model"
-        )
+        what = f"{where} was saved with other settings than this strategy's: {printable(differences)[:500]}."
+        raise ConfigurationError(f"{what} Resume with the strategy that wrote it, or start anew from the model")
     if str(arrays[_SETTINGS]) != digest:
-        raise ConfigurationError(
-            f"{where} was saved with other settings or for another model than this strategy's; "
-            "resume with the strategy that wrote it"
-        )
+        what = f"{where} was saved with other settings or for another model than this strategy's"
+        raise ConfigurationError(f"{what}; resume with the strategy that wrote it")
 
 
 try:
@@ -237,7 +229,7 @@ class Claims:
         self._token = secrets.token_hex(16)
         self._seen: dict[str, _Seen] = {}
         #: Files to take when the run begins, after everything has been checked.
-        self.wanted: list[str | os.PathLike[str]] = []
+        self.wanted: list[FilePath] = []
 
     def of_a_copy(self) -> Claims:
         """Return what a copy of the run knows: it has seen the same, and has none of it."""
@@ -245,7 +237,7 @@ class Claims:
         other._seen = dict(self._seen)
         return other
 
-    def see(self, path: str | os.PathLike[str]) -> None:
+    def see(self, path: FilePath) -> None:
         """Note whose a file is, before it is read or written.
 
         Parameters
@@ -280,7 +272,7 @@ class Claims:
                     "it does; make the file and its folder writable, or move it to where they are"
                 ) from error
 
-    def write(self, path: str | os.PathLike[str], write: Callable[[str], None]) -> None:
+    def write(self, path: FilePath, write: Callable[[str], None]) -> None:
         """Write a file, alone and only if it is what was seen.
 
         Parameters
@@ -320,21 +312,18 @@ class Claims:
     def _require(self, place: str, owner: str | None) -> None:
         """Require an owner; a file that was removed is written again."""
         if owner == _DAMAGED != self._seen[place].owner:
-            raise TakenOverError(
-                f"{shown(place)} holds no saved run any more: something else has written there, or the disk is "
-                "damaged; this run ends, because nobody can say which rounds were done from it. Resume from an earlier "
-                "copy"
-            )
+            what = f"{shown(place)} holds no saved run any more: something else has written there"
+            advice = "or the disk is damaged; this run ends, because nobody can say which rounds were done from it."
+            raise TakenOverError(f"{what}, {advice} Resume from an earlier copy")
         if owner is not None and owner != self._seen[place].owner:
             raise TakenOverError(
                 f"{shown(place)} is another run's now, which was resumed from it or begun there after this run had "
-                "saved it; "
-                "this run ends, so that no round is done, or released, by both. Go on with the other one, or end it "
-                "and resume from the file"
+                "saved it; this run ends, so that no round is done, or released, by both. Go on with the other one, or "
+                "end it and resume from the file"
             )
 
 
-def _known_owner_of(path: str | os.PathLike[str]) -> str | None:
+def _known_owner_of(path: FilePath) -> str | None:
     """Return the token of the run that wrote a file, without which no run may go on."""
     try:
         return owner_of(path)
@@ -345,7 +334,7 @@ def _known_owner_of(path: str | os.PathLike[str]) -> str | None:
         ) from error
 
 
-def _stamp(path: str | os.PathLike[str]) -> tuple[int, int, int] | None:
+def _stamp(path: FilePath) -> tuple[int, int, int] | None:
     # Of a name that no file can have, the reader says so.
     with suppress(OSError, ValueError):
         about = os.stat(path)
@@ -378,34 +367,27 @@ def _alone_in(folder: Path) -> Iterator[None]:
             os.close(handle)
 
 
-class Keeping(ABC):
+class Keeping:
     """The half of a :class:`~flwr_fco.server.run.Run` that reads and writes files."""
 
     strategy: Any
     state: Any
     private_mean: Any
+    #: Returns the model.
+    primal_arrays: Callable[[], ArrayRecord]
+    #: Returns the state, the arrays that pass through, and all parts; goes on from them.
+    _saved: Callable[[], Saved]
+    _take: Callable[[Saved], None]
 
     def _forget_files(self) -> None:
         self.progress: Progress | None = None
         self.claims = Claims()
         #: The file from which the state was restored, if it was.
-        self.came_from: str | os.PathLike[str] | None = None
+        self.came_from: FilePath | None = None
         self._kept: Saved | None = None
         self._settings_digest, self._loaded = "", False
 
-    @abstractmethod
-    def primal_arrays(self) -> ArrayRecord:
-        """Return the model."""
-
-    @abstractmethod
-    def _saved(self) -> Saved:
-        """Return the state, the arrays that pass through, and all parts."""
-
-    @abstractmethod
-    def _take(self, saved: Saved) -> None:
-        """Go on from a state."""
-
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: FilePath) -> None:
         """Save the state and the current run to an ``.npz`` file; see this module.
 
         Raises
@@ -437,7 +419,7 @@ class Keeping(ABC):
         if self.private_mean is not None and self.came_from is not None:
             self.save(self.came_from)
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    def load(self, path: FilePath) -> None:
         """Restore a state that :meth:`save` wrote; call :meth:`prepare` with the same model first.
 
         Use it for evaluation, and for rounds run by hand; to continue a run, use ``start(..., resume=path)``.
@@ -452,7 +434,7 @@ class Keeping(ABC):
         self._restore(path, self.read_state(path))
         self._loaded, self.came_from = True, path
 
-    def resume(self, path: str | os.PathLike[str], progress: Progress) -> None:
+    def resume(self, path: FilePath, progress: Progress) -> None:
         """Restore an unfinished run that :meth:`save` wrote.
 
         Parameters
@@ -465,17 +447,15 @@ class Keeping(ABC):
         self.claims.see(path)
         saved = self.read_state(path)
         if not saved.parts[_RUN]:
-            raise ConfigurationError(
-                f"{shown(path)} holds a state without the run that it is of, so there is nothing to go on with; "
-                "expected a file of flwr_fco.callbacks.Checkpoint"
-            )
+            what = f"{shown(path)} holds a state without the run that it is of, so there is nothing to go on with"
+            raise ConfigurationError(f"{what}; expected a file of flwr_fco.callbacks.Checkpoint")
         self._restore(path, saved, progress)
         self.came_from = path
         if self.private_mean is not None:
             # Whoever goes on from a private run has its file, so that its rounds are released once.
             self.claims.wanted.append(path)
 
-    def read_state(self, path: str | os.PathLike[str]) -> Saved:
+    def read_state(self, path: FilePath) -> Saved:
         """Read a file that :meth:`save` wrote for this strategy and model; nothing changes.
 
         Parameters
@@ -503,9 +483,8 @@ class Keeping(ABC):
         try:
             return _content(arrays, like)
         except (KeyError, ValueError) as error:
-            raise ConfigurationError(
-                f"{where} does not hold a state of this strategy: {error}. Resume with the strategy that wrote it"
-            ) from error
+            what = f"{where} does not hold a state of this strategy"
+            raise ConfigurationError(f"{what}: {error}. Resume with the strategy that wrote it") from error
 
     def keep_state(self) -> None:
         """Keep a copy of the state, for :meth:`roll_back`."""
@@ -517,7 +496,7 @@ class Keeping(ABC):
         self._take(self._kept.copy())
         return self.primal_arrays()
 
-    def _restore(self, path: str | os.PathLike[str], saved: Saved, progress: Progress | None = None) -> None:
+    def _restore(self, path: FilePath, saved: Saved, progress: Progress | None = None) -> None:
         before = self._saved()
         try:
             self._take(saved)

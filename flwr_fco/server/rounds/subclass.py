@@ -99,9 +99,8 @@ def hooked_round(
     returned, metrics = answer[0], as_metrics(answer[1], f"{name}.aggregate_train")
     closed = run.outcome is not None or not messages
     if returned is not None and not isinstance(returned, ArrayRecord):
-        raise ConfigurationError(
-            f"{name}.aggregate_train returned a {type(returned).__name__} as model; expected an ArrayRecord or None"
-        )
+        text = f"{name}.aggregate_train returned a {type(returned).__name__} as model"
+        raise ConfigurationError(f"{text}; expected an ArrayRecord or None")
     if not closed:
         if returned is not None and returned != run.primal_arrays():
             raise ConfigurationError(
@@ -166,15 +165,11 @@ def check_configured(run: Run, server_round: int) -> None:
         The round.
     """
     if run.current.number != server_round:
-        raise ConfigurationError(
-            f"aggregate_train was called for round {server_round}, but configure_train for {run.current.number}; call "
-            f"them in turn, as `start` does: {_WHOM}"
-        )
+        what = f"aggregate_train was called for round {server_round}, but configure_train for {run.current.number}"
+        raise ConfigurationError(f"{what}; call them in turn, as `start` does: {_WHOM}")
     if run.outcome is not None:
-        raise ConfigurationError(
-            f"aggregate_train was called twice for round {server_round}: each call is a step of the server. Call it "
-            "once, with the replies that count"
-        )
+        what = f"aggregate_train was called twice for round {server_round}: each call is a step of the server."
+        raise ConfigurationError(f"{what} Call it once, with the replies that count")
 
 
 def take(run: Run, arrays: ArrayRecord, who: str) -> None:

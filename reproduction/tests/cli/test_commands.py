@@ -183,7 +183,7 @@ def test_a_diverged_run_says_so(tmp_path):
         (("run", "lasso-small", "--engine", "mpi"), "expected 'in-process', 'processes', 'ray' or 'flower'"),
         (("run", "mnist-l1-ball", "--set", "path=/nowhere"), "/nowhere does not exist"),
         (("sweep", "lasso-small", "--strategy", "FedMid", "--rule", "luck"), "expected one of recovery-error"),
-        (("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=uniform(0,1)"), "--samples"),
+        (("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=uniform(0,1)"), "expected a number"),
         (("reproduce", "fco-fig99"), "fco-fig1, "),
         (("reproduce", "fig*"), "fco-fig1, "),
         (("run", "lasso-small", "--set", "num-rounds=0"), "num-rounds=0; expected a whole number >= 1"),
@@ -433,12 +433,6 @@ def test_sweep_writes_table_best_and_heat_maps(tmp_path):
     smallest = min((row for row in rows if row["strategy"] == "FedMid"), key=lambda row: float(row["score"]))
     assert best["FedMid"]["settings"]["server-lr"] == float(smallest["server-lr"])
     assert (tmp_path / "heat-map-FedMid.png").stat().st_size > 5_000
-    random = call(
-        *("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=loguniform(1e-3,1e-2)"),
-        *("--set", "num-rounds=3", "--samples", 3, "--engine", "in-process", "--out", tmp_path / "random"),
-    )
-    assert random.exit_code == 0, random.output
-    assert len((tmp_path / "random" / "trials.jsonl").read_text().splitlines()) == 3
 
 
 def test_reproduce_quick_fails_when_its_claim_does(tmp_path, monkeypatch):

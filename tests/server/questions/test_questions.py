@@ -69,8 +69,8 @@ def prepared(objectives, strategy=None, app=None, **options):
 
 def asked(objectives, kind="gradient", numbers=None, wanted=("loss",), vectors=("gradient",), **options):
     strategy, grid = prepared(objectives, **options)
-    about = {"numbers": numbers or {}, "wanted": wanted, "shapes": dict.fromkeys(vectors, (4,))}
-    return strategy, run_of(strategy).inquiry.ask(grid, kind, np.full(4, 0.5), **about)
+    question = run_of(strategy).inquiry.question(kind, np.full(4, 0.5), numbers)
+    return strategy, run_of(strategy).inquiry.ask(grid, question, wanted=wanted, shapes=dict.fromkeys(vectors, (4,)))
 
 
 def test_the_weighted_gradients_are_the_pooled_gradient():
@@ -99,7 +99,9 @@ def test_a_question_changes_nothing_at_the_client():
     grid = InProcessGrid(app, 6)
     strategy, _ = prepared(objectives)
     before = {i: context.state.copy() for i, context in grid.contexts.items()}
-    run_of(strategy).inquiry.ask(grid, "gradient", np.zeros(4), wanted=("loss",), shapes={"gradient": (4,)})
+    run_of(strategy).inquiry.ask(
+        grid, run_of(strategy).inquiry.question("gradient", np.zeros(4)), wanted=("loss",), shapes={"gradient": (4,)}
+    )
     assert {i: dict(context.state) for i, context in grid.contexts.items()} == {i: dict(s) for i, s in before.items()}
 
 

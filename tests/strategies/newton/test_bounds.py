@@ -14,7 +14,7 @@ from flwr_fco.regularizers import L1, ElasticNet
 
 
 def _known(objective, psi, w):
-    return Evaluated.of(psi, w, objective.gradient(w), [evaluation_terms(objective, w)], [1.0])
+    return Evaluated.of(psi, w, objective.gradient(w), [(evaluation_terms(objective, w), 1.0)])
 
 
 def _bound(objective, psi, w):

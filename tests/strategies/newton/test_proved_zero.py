@@ -127,7 +127,7 @@ def test_the_slopes_are_those_of_the_feasible_dual_point(kind):
         objective = problem(kind, 3 * seed)[1]
         psi = L1(0.1).bind(objective.layout)
         point = 0.5 * np.random.default_rng(seed).normal(size=objective.layout.size)
-        known = Evaluated.of(psi, point, objective.gradient(point), [evaluation_terms(objective, point)], [1.0])
+        known = Evaluated.of(psi, point, objective.gradient(point), [(evaluation_terms(objective, point), 1.0)])
         constants = constant_terms(objective, point)
         _, slopes = known.dual(psi, SimpleNamespace(**constants, references=np.zeros(0)))
         count = slopes.size - known.outputs
@@ -142,11 +142,12 @@ def _reach(objective, point, at_zero):
         middle = 0.5 * (lower + upper)
         # An elastic net of a large threshold leaves the dual point as it is, and 0 is its optimum.
         psi = ElasticNet(100.0, 0.5).bind(objective.layout)
-        known = Evaluated.of(psi, point, objective.gradient(point), [evaluation_terms(objective, point)], [1.0])
-        constants = constant_terms(objective, point)
-        bound, slopes = known.dual(psi, SimpleNamespace(**constants, references=np.zeros(0)))
+        known = Evaluated.of(psi, point, objective.gradient(point), [(evaluation_terms(objective, point), 1.0)])
+        square = float(largest_square(objective)[0])
+        once = SimpleNamespace(**constant_terms(objective, point), references=np.zeros(0), square=square)
+        bound, slopes = known.dual(psi, once)
         narrow = ElasticNet(2.0 * middle, 0.5).bind(objective.layout)
-        proved = known.zeros(narrow, at_zero, bound, slopes, constants["columns"], float(largest_square(objective)[0]))
+        proved = known.zeros(narrow, at_zero, bound, slopes, once)
         lower, upper = (lower, middle) if proved[0] else (middle, upper)
     return middle - abs(slopes[0]), abs(slopes[0] - objective.gradient(np.zeros(point.size))[0])
 
