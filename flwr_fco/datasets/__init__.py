@@ -7,7 +7,24 @@ from flwr_fco.datasets.shards import memmap
 from flwr_fco.datasets.synthetic import EqualRegression, SyntheticRegression, Variant, ZipfDocuments, lasso, low_rank
 
 __all__ = [
-    "EqualRegression", "FederatedDataset", "PartitionedClassification", "PartitionedImages", "Samples",
-    "SyntheticRegression", "Variant", "ZipfDocuments", "breast_cancer", "cifar10", "digits", "dirichlet_partition",
-    "femnist", "iid_partition", "label_partition", "lasso", "low_rank", "memmap", "mnist", "read_idx",
-]  # fmt: skip
+    "EqualRegression",
+    "FederatedDataset",
+    "PartitionedClassification",
+    "PartitionedImages",
+    "Samples",
+    "SyntheticRegression",
+    "Variant",
+    "ZipfDocuments",
+    "breast_cancer",
+    "cifar10",
+    "digits",
+    "dirichlet_partition",
+    "femnist",
+    "iid_partition",
+    "label_partition",
+    "lasso",
+    "low_rank",
+    "memmap",
+    "mnist",
+    "read_idx",
+]

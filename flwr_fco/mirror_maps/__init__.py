@@ -12,6 +12,14 @@ from flwr_fco.mirror_maps.termwise import DiagonalMetric, OrthantEntropy, PNorm,
 from flwr_fco.regularizers.base import Terms
 
 __all__ = [
-    "DiagonalMetric", "Euclidean", "MirrorMap", "OrthantEntropy", "PNorm", "Product", "RetrievalMethod",
-    "SimplexEntropy", "Terms", "TermwiseMap",
-]  # fmt: skip
+    "DiagonalMetric",
+    "Euclidean",
+    "MirrorMap",
+    "OrthantEntropy",
+    "PNorm",
+    "Product",
+    "RetrievalMethod",
+    "SimplexEntropy",
+    "Terms",
+    "TermwiseMap",
+]

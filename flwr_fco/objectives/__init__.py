@@ -17,8 +17,27 @@ from flwr_fco.objectives.site_intercept import SiteIntercept
 from flwr_fco.objectives.survival import CoxRegression
 
 __all__ = [
-    "Batch", "BilinearSaddle", "CoxRegression", "Design", "DualTerms", "FunctionSaddle", "Hinge", "Huber", "Layout",
-    "LeastSquares", "Line", "LinearData", "Logistic", "MatrixGame", "MultinomialLogistic", "Objective", "Poisson",
-    "QuadraticSaddle", "SaddleObjective", "SiteIntercept", "TraceRegression", "UniversalAdversarialLogistic",
+    "Batch",
+    "BilinearSaddle",
+    "CoxRegression",
+    "Design",
+    "DualTerms",
+    "FunctionSaddle",
+    "Hinge",
+    "Huber",
+    "Layout",
+    "LeastSquares",
+    "Line",
+    "LinearData",
+    "Logistic",
+    "MatrixGame",
+    "MultinomialLogistic",
+    "Objective",
+    "Poisson",
+    "QuadraticSaddle",
+    "SaddleObjective",
+    "SiteIntercept",
+    "TraceRegression",
+    "UniversalAdversarialLogistic",
     "Vector",
-]  # fmt: skip
+]

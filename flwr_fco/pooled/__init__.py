@@ -24,8 +24,25 @@ from flwr_fco.pooled.saddle import (
 from flwr_fco.pooled.scores import SupportScores, density, numerical_rank, recovery_error, support, support_scores
 
 __all__ = [
-    "SupportScores", "centralized_solution", "certify", "client_weights", "composite_objective", "density",
-    "duality_gap", "game_solution", "lasso_duality_gap", "logistic_duality_gap", "natural_residual",
-    "numerical_rank", "pooled_gradient", "recovery_error", "saddle_metrics", "saddle_point", "sklearn_solution",
-    "stationarity", "strongest_perturbation", "support", "support_scores",
-]  # fmt: skip
+    "SupportScores",
+    "centralized_solution",
+    "certify",
+    "client_weights",
+    "composite_objective",
+    "density",
+    "duality_gap",
+    "game_solution",
+    "lasso_duality_gap",
+    "logistic_duality_gap",
+    "natural_residual",
+    "numerical_rank",
+    "pooled_gradient",
+    "recovery_error",
+    "saddle_metrics",
+    "saddle_point",
+    "sklearn_solution",
+    "stationarity",
+    "strongest_perturbation",
+    "support",
+    "support_scores",
+]
