@@ -366,13 +366,12 @@ class LinearModel(Objective):
             return full
         spectral, entrywise = self._curvature
         # The weight of a row is a factor of its loss.
-        heaviest = 1.0 if self._weights is None else float(self._weights.max())
+        weights = np.ones(1) if self._weights is None else self._weights
         if norm == "l2":
-            squares = self.design.row_squares() + self.intercept
-            largest = float((squares if self._weights is None else self._weights * squares).max())
-            single = spectral * largest + self.l2
+            single = spectral * float((weights * (self.design.row_squares() + self.intercept)).max()) + self.l2
         else:
-            single = entrywise * heaviest * max(self.design.largest_square(), float(self.intercept)) + self.l2
+            largest = max(self.design.largest_square(), float(self.intercept))
+            single = entrywise * float(weights.max()) * largest + self.l2
         return (n * (b - 1) * full + (n - b) * max(single, full)) / (b * (n - 1))
 
     def strong_convexity(self) -> float:
