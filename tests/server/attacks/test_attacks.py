@@ -368,6 +368,12 @@ def test_a_robust_centre_acts_on_buffers_too(rule):
     assert np.abs(found - 1.0).max() <= 0.11
 
 
+def test_an_array_that_no_reply_has_keeps_its_values():
+    old = {"mean": np.array([1.5, -2.0]), "count": np.array([3, 4])}
+    found = averaged_pass_through(old, with_buffers({}, {"another": np.ones(2)}))
+    assert {name: array.tolist() for name, array in found.items()} == {"mean": [1.5, -2.0], "count": [3, 4]}
+
+
 # --- F: bytes that repeat honestly ---------------------------------------------------------------------------------
 
 
