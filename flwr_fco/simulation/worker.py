@@ -326,6 +326,8 @@ def main(arguments: Sequence[str]) -> None:
     end_with(lifeline)
     # Ctrl-C goes to all processes of a terminal; the one that was started by the user ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A program that a client starts, and that outlives the worker, would keep the pipe open.
+    os.set_inheritable(descriptor, False)
     # What a client prints is seen beside the log.
     os.dup2(2, 1)
     pipe, (asked, answered) = Connection(descriptor), map(SharedMemory, memories)
