@@ -33,7 +33,8 @@ def dual_steps(client: LocalClient, start: Start) -> Moved:
     if "gradient" in downlink.numbers:
         work = FirstOrder(steps=1, batch_size=downlink.first_order.batch_size)
         batch = next(client.objective.batches(client.rng, work))
-        return Moved(client.objective.gradient(client.point(start.point, downlink.elapsed), batch), rate, 1)
+        # A copy: an objective may use its array again.
+        return Moved(np.array(client.objective.gradient(client.point(start.point, downlink.elapsed), batch)), rate, 1)
     dual, trajectory = start.point.copy(), None
     shift = None if start.shift is None else rate * start.shift
     if client.shard is not None:

@@ -191,21 +191,19 @@ class Joined(NamedTuple):
     ----------
     vectors : dict of str to ndarray, shape (answers, d)
         A row for each answer.
-    contents : list of (dict or RecordDict, str)
-        Each answer's content and digest.
+    others : list of Sent
+        The answers without their vectors.
     """
 
     vectors: dict[str, NDArray[np.float64]]
-    contents: list[tuple[Any, str]]
+    others: list[Sent]
 
     def apart(self) -> list[Sent | None]:
         """Return the answers."""
         for rows in self.vectors.values():
             rows.flags.writeable = False
-        return [
-            Sent({name: rows[i] for name, rows in self.vectors.items()}, content, digest)
-            for i, (content, digest) in enumerate(self.contents)
-        ]
+        parts = ({name: rows[i] for name, rows in self.vectors.items()} for i in range(len(self.others)))
+        return [Sent(vectors, *other[1:]) for other, vectors in zip(self.others, parts, strict=True)]
 
 
 def joined(answers: Sequence[Sent | None]) -> Joined | list[Sent | None]:
@@ -223,7 +221,7 @@ def joined(answers: Sequence[Sent | None]) -> Joined | list[Sent | None]:
         shapes = {name: getattr(vector, "shape", ()) for name, vector in present[0].vectors.items()}
         if all(_fits(answer.vectors, shapes) for answer in present):
             vectors = {name: np.array([answer.vectors[name] for answer in present]) for name in shapes}
-            return Joined(vectors, [(answer.content, answer.digest) for answer in present])
+            return Joined(vectors, [answer._replace(vectors={}) for answer in present])
     return results
 
 
@@ -326,6 +324,8 @@ def main(arguments: Sequence[str]) -> None:
     end_with(lifeline)
     # Ctrl-C goes to all processes of a terminal; the one that was started by the user ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A program that a client starts, and that outlives the worker, would keep the pipe open.
+    os.set_inheritable(descriptor, False)
     # What a client prints is seen beside the log.
     os.dup2(2, 1)
     pipe, (asked, answered) = Connection(descriptor), map(SharedMemory, memories)

@@ -142,12 +142,15 @@ def read_vectors(
     return vectors, norms
 
 
-def arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arrays that represent vectors in a message; for a sparse vector, its values and coordinates."""
+def arrays_of(vectors: Mapping[str, Any], *, downlink: bool = False) -> dict[str, Any]:
+    """Return the arrays that represent vectors in a message; for a sparse vector, its values and coordinates.
+
+    Only the vectors of a downlink may come by their non-zeros; elsewhere these are coordinates like any others.
+    """
     arrays = dict(vectors)
     for name, vector in vectors.items():
         if isinstance(vector, SparseVector):
-            kind = NONZEROS if isinstance(vector, NonZeros) else INDICES
+            kind = NONZEROS if downlink and isinstance(vector, NonZeros) else INDICES
             arrays[name], arrays[kind + name] = vector.parts
     return arrays
 

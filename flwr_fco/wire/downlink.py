@@ -64,7 +64,7 @@ def downlink_records(
     dtype = None if wire_dtype == "float64" else wire_dtype
     arrays = {
         name: serialised.array(array, None if name.startswith((INDICES, NONZEROS)) else dtype)
-        for name, array in arrays_of(downlink.vectors).items()
+        for name, array in arrays_of(downlink.vectors, downlink=True).items()
     }
     if downlink.pass_through:
         arrays.update({PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})

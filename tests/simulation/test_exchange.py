@@ -12,13 +12,25 @@ from flwr_fco.algorithms import ShiftedSteps
 from flwr_fco.client_apps import client_app, find_solver
 from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.errors import ClientError
+from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.server.run import Run
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, Everyone, FedAvgSubgradient, FedDualAvg, FedMid, Scaffnew, Steps, Wire, run_of
+from flwr_fco.strategies import (
+    Epochs,
+    Everyone,
+    FedAvgSubgradient,
+    FedDAGT,
+    FedDualAvg,
+    FedMid,
+    Scaffnew,
+    Steps,
+    Wire,
+    run_of,
+)
 from flwr_fco.wire import flower
 from tests.fault_bars import make, problem_of
-from tests.problems import app_of, clients, solved_by, start_arrays
+from tests.problems import FEATURES, app_of, clients, solved_by, start_arrays
 
 
 class Counting(InProcessGrid):
@@ -109,6 +121,30 @@ def test_a_float32_model_needs_no_messages_and_gives_the_bits_of_messages(delive
     direct, by_messages = both_ways(lambda: strategy(wire=Wire(dtype="auto")), clients(), start_arrays(np.float32))
     assert direct == by_messages
     assert delivered == [16]  # by messages, of the second run
+
+
+class OneArray(LeastSquares):
+    """Its gradients come in one array that it uses again."""
+
+    def gradient(self, w, batch=None):
+        found = super().gradient(w, batch)
+        self.kept = getattr(self, "kept", np.empty_like(found))
+        self.kept[:] = found
+        return self.kept
+
+
+class NewArrays(LeastSquares):
+    def gradient(self, w, batch=None):
+        return super().gradient(w, batch)
+
+
+def test_an_objective_may_use_the_array_of_its_gradients_again():
+    def tracking():
+        return FedDAGT(regularizer=L1(0.1), client_lr=0.02, fraction_evaluate=0.0)
+
+    rows = np.random.default_rng(0).standard_normal((3, 12, FEATURES))
+    one, new = ([kind(each, each[:, 0]) for each in rows] for kind in (OneArray, NewArrays))
+    assert both_ways(tracking, one, start_arrays()) == both_ways(tracking, new, start_arrays())
 
 
 def test_a_mod_sees_every_message(delivered):

@@ -14,9 +14,9 @@ from flwr_fco.wire.uplink import Sent
 from tests.problems import SIZES, app_of, clients, start_arrays
 
 
-def sent(seed=0, size=5, names=("increment", "control"), digest=""):
+def sent(seed=0, size=5, names=("increment", "control"), digest="", units=()):
     rng = np.random.default_rng(seed)
-    return Sent({name: rng.normal(size=size) for name in names}, {"num-examples": 3 + seed // 2}, digest)
+    return Sent({name: rng.normal(size=size) for name in names}, {"num-examples": 3 + seed // 2}, digest, units)
 
 
 def sparse(place):
@@ -29,7 +29,7 @@ def plain(vector):
 
 def seen(answers):
     return [
-        answer and ({name: plain(vector) for name, vector in answer.vectors.items()}, answer.content, answer.digest)
+        answer and ({name: plain(vector) for name, vector in answer.vectors.items()}, *answer[1:3], list(answer.units))
         for answer in answers
     ]
 
@@ -46,6 +46,7 @@ def through(answers):
         [None],
         [sent()],
         [sent(i, digest=f"{i}") for i in range(7)],
+        [sent(i, units=np.arange(i)) for i in range(3)],
         [sent(0), None, sent(1), sent(1)],
         [sent(0), sent(1, size=6)],
         [sent(0), sent(1, names=("increment",))],

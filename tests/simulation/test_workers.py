@@ -122,6 +122,31 @@ def test_a_worker_that_dies_while_it_computes_is_replaced(tmp_path, mortal):
     assert mark.exists()
 
 
+def test_a_worker_that_dies_is_missed_though_a_program_of_its_client_lives_on(tmp_path):
+    objectives = clients()
+
+    def load(context):
+        if context.node_config["partition-id"] == 1 and not (tmp_path / "died").exists():
+            (tmp_path / "died").touch()
+            os.system("sleep 60 & echo $! > " + str(tmp_path / "program"))
+            os.kill(os.getpid(), signal.SIGKILL)
+        return objectives[context.node_config["partition-id"]]
+
+    began = time.monotonic()
+    simulate(
+        strategy(),
+        client_app(load),
+        num_nodes=4,
+        num_rounds=1,
+        initial_arrays=start_arrays(),
+        engine="processes",
+        workers=2,
+    )
+    seconds = time.monotonic() - began
+    os.kill(int((tmp_path / "program").read_text()), signal.SIGKILL)
+    assert seconds < 50
+
+
 def test_clients_that_always_kill_their_worker_end_in_an_error():
     app = client_app(lambda context: os._exit(3))
     with pytest.raises(FlwrFcoError, match="died 3 times in the same call: exit status 3"):

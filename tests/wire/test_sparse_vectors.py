@@ -11,15 +11,17 @@ from together import together
 from flwr_fco import FedDualAvg
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives import Logistic
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import Average, Bounds, Epochs, Participation, Steps, Trimmed, Wire
-from flwr_fco.wire.protocol import ReceivedVectors
-from flwr_fco.wire.uplink import read_uplink
+from flwr_fco.wire.client_state import read_state, store_pending
+from flwr_fco.wire.flower import new_context
+from flwr_fco.wire.protocol import ClientStamp, ReceivedVectors
+from flwr_fco.wire.uplink import Sent, as_records, read_uplink
 
 D = 400
 INDICES, VALUES = np.array([0, 3, 9], dtype=np.int32), np.array([1.0, -2.0, 0.5])
@@ -39,6 +41,21 @@ def test_a_sparse_vector_is_read(dtype):
     found = read(values=VALUES.astype(dtype))
     assert_array_equal(found.vectors["increment"].to_dense(), [1, 0, 0, -2, 0, 0, 0, 0, 0, 0.5])
     assert found.norms["increment"] == np.linalg.norm(VALUES)
+
+
+@pytest.mark.parametrize("kind", [SparseVector, NonZeros])
+def test_a_client_may_send_and_remember_any_kind(kind):
+    """A method of one's own makes a sparse vector as it likes: what everyone is told by non-zeros is one too."""
+    vector = kind(INDICES, VALUES, 10)
+    content = as_records(Sent({"increment": vector}, {"num-examples": 5, "local-steps": 2, "elapsed": 0.5}))
+    layout = Layout.from_arrays({"w": np.zeros(10)})
+    options = {"wire_dtype": "float64", "weighted_by_key": "num-examples"}
+    found = read_uplink(content, layout, shapes={"increment": (10,)}, **options)
+    assert_array_equal(found.vectors["increment"].to_dense(), vector.to_dense())
+    context, stamp = new_context(1, 2, {}, {}), ClientStamp(0, -1)
+    store_pending(context, stamp, 3, None, {"tracker": vector}, "")
+    remembered = read_state(context, stamp._replace(accepted=3), 10)
+    assert_array_equal(remembered["tracker"].to_dense(), vector.to_dense())
 
 
 def test_an_empty_one_too():
