@@ -528,9 +528,8 @@ def length_of(vector: Any) -> float:
 
 
 def _bytes_of(memory: ClientState) -> int:
-    return sum(
-        part.nbytes for row in memory.values() for part in (row.parts if isinstance(row, SparseVector) else [row])
-    )
+    rows = (row.parts if isinstance(row, SparseVector) else [row] for row in memory.values())
+    return sum(part.nbytes for parts in rows for part in parts)
 
 
 def _saved_rows(name: str, rows: Sequence[Any], size: int) -> dict[str, NDArray[Any]]:

@@ -200,11 +200,9 @@ class KeptBack(Part):
                 vector = uplink.vectors.get(name)
                 if not isinstance(vector, SparseVector) or vector.indices.size or not asked[name]:
                     continue
-                reason = (
-                    f"it keeps back a Hessian block of {asked[name]} columns, and allows {told[COLUMNS_LEFT]:.0f} now: "
-                    f"its owner's limit is hessian_share={told.get(HESSIAN_SHARE, 0.0):.3g}; its gradient counts"
-                )
-                _report(host.current, uplink, reason)
+                what = f"it keeps back a Hessian block of {asked[name]} columns"
+                why = f"its owner's limit is hessian_share={told.get(HESSIAN_SHARE, 0.0):.3g}; its gradient counts"
+                _report(host.current, uplink, f"{what}, and allows {told[COLUMNS_LEFT]:.0f} now: {why}")
 
 
 class OtherLosses(Part):

@@ -415,10 +415,9 @@ def variate_objections(algorithm: Algorithm, current: Round, good: Sequence[Repl
         if member is None or not member.first:
             continue
         if said.length > max(_USUAL * usual, _OWN * member.first, _NOW * now) and _turned(member, said):
-            reasons[i] = (
-                f"its control variate would be {said.length:.3g} long; expected at most {_USUAL:g} times {usual:.3g}, "
-                f"the median of the clients' first ones, or {_OWN:g} times {member.first:.3g}, its own first one"
-            )
+            what = f"its control variate would be {said.length:.3g} long; expected at most {_USUAL:g} times {usual:.3g}"
+            own = f"{_OWN:g} times {member.first:.3g}, its own first one"
+            reasons[i] = f"{what}, the median of the clients' first ones, or {own}"
     return reasons
 
 
