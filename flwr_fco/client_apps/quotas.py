@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any
 
-import numpy as np
-
-from flwr_fco.core.computing import deadline, single_threaded_blas
+from flwr_fco.core.computing import deadline
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
-from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.keys import POINTS
-from flwr_fco.wire.protocol import Downlink, Plan, Uplink
+from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.wire.questions import Question
 from flwr_fco.work import FirstOrder
-
-#: ``(downlink, objective, state, rng) -> answer, next state``: a client's work in a round.
-LocalSolver = Callable[..., tuple[Uplink, Any]]
 
 #: A limit may be infinite.
 _ABOVE_ZERO = {"range": (lambda value: value > 0.0, "a number > 0")}
@@ -165,29 +158,14 @@ class Limits:
         self._check("max_parameters", question.layout.size, "a model of", "parameters")
         self._check_numbers(question.numbers)
 
-    def run(
-        self, solver: LocalSolver, downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
-    ) -> tuple[Uplink, Any]:
-        """Check a downlink against the limits, then run its local solver with a time limit and one BLAS thread.
-
-        Parameters
-        ----------
-        solver, downlink, objective, state, rng
-            As for :func:`~flwr_fco.client_apps.find_solver`.
-        """
-        self.check_downlink(downlink, objective.num_examples)
-        # As `clock`, which would take longer than all checks.
-        before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
-        try:
-            with single_threaded_blas():
-                return solver(downlink, objective, state, rng)
-        finally:
-            deadline.at = before
+    def end(self) -> tuple[float, float]:
+        """Return when a local solver that begins now must have ended, and its seconds."""
+        return time.monotonic() + self.max_seconds, self.max_seconds
 
     @contextmanager
     def clock(self) -> Iterator[None]:
         """Start a local solver's time limit: within the block, :func:`timed` raises once the time is up."""
-        before, deadline.at = deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
+        before, deadline.at = deadline.at, self.end()
         try:
             yield
         finally:

@@ -9,19 +9,20 @@ from dataclasses import dataclass
 from functools import partial
 from logging import ERROR
 from typing import Any, NamedTuple
-from weakref import finalize
+from weakref import ref
 
 import numpy as np
 from flwr.app import Context, Message
 
 import flwr_fco.algorithms  # noqa: F401 (a message names one of its methods)
-from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves
+from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves, named
 from flwr_fco.client_apps.disclosed import as_may_leave, check_folds
-from flwr_fco.client_apps.quotas import Limits, LocalSolver, clear_errors
+from flwr_fco.client_apps.quotas import Limits, clear_errors
+from flwr_fco.core.computing import deadline, single_threaded_blas
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
 from flwr_fco.core.randomness import random_generator, random_generators
-from flwr_fco.core.schema import Names, grades_of, names_of, schema_number
+from flwr_fco.core.schema import Grades, Names, grades_of, names_of, schema_number
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.run import ENGINES, answer
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError, PublicError
@@ -35,6 +36,9 @@ from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_
 from flwr_fco.wire.keys import FOLDS, SCHEMA, UNITS
 from flwr_fco.wire.protocol import ClientState, Downlink, Plan, ReceivedState, Uplink
 from flwr_fco.wire.uplink import Sent, as_records, sent, uplink_answer
+
+#: ``(downlink, objective, state, rng) -> answer, next state``: a client's work in a round.
+LocalSolver = Callable[..., tuple[Uplink, Any]]
 
 
 def find_solver(name: str) -> LocalSolver:
@@ -99,9 +103,10 @@ class KeptObjectives:
 
     def find(self, key: Key) -> Objective | None:
         """Return the objective for a key, or None."""
-        if key in self._all:
+        kept = self._all.get(key)
+        if kept is not None:
             self._all.move_to_end(key)
-        return self._all.get(key)
+        return kept
 
     def keep(self, key: Key, objective: Objective, limit: int | None) -> None:
         """Store an objective and evict others until there are at most `limit`; None for no limit."""
@@ -124,7 +129,7 @@ _objectives = KeptObjectives()
 #: Plans already checked, with the limits they were checked against; keyed by identity, as every message has one.
 _allowed_plans: dict[int, tuple[Plan, Limits]] = {}
 #: What objectives say of their names, by identity, as a user's may have no hash. 100,000 names take longer than a step.
-_schemas: dict[int, float] = {}
+_schemas: dict[int, tuple[ref[Objective], float]] = {}
 
 
 class Task(NamedTuple):
@@ -277,10 +282,10 @@ class TrainingHandler:
         except (PlanMissingError, StateMissingError) as error:
             return missing_reply(message, error)
         downlink, partition = task.downlink, partition_of(context)
-        # Not kept with the plan: who defines an algorithm anew in a notebook has the same plan.
-        half = _half_of(downlink.plan.solver)
-        uplink, state, num_examples = self._solve(half, context, partition, downlink, task.state, task.rng)
-        return task.answer(uplink, state, num_examples)
+        solve = self._solver(downlink.plan)
+        with single_threaded_blas():
+            answer = solve(context, partition, downlink, task.state, task.rng)
+        return task.answer(*answer)
 
     def learn(self, contexts: Sequence[Context], plan: Spec, digest: str, header: str) -> None:
         """Store a run's plan from a server in this process for its clients, as a first message would.
@@ -292,20 +297,25 @@ class TrainingHandler:
             _check_plan(store_plan(contexts, plan, digest, header), self.limits)
 
     def exchange(
-        self, contexts: Sequence[Context], tasks: Sequence[tuple[Downlink, ClientState | None]], server_round: int
+        self,
+        contexts: Sequence[Context],
+        tasks: Sequence[tuple[Downlink, ClientState | None]],
+        server_round: int,
+        wire_dtype: str,
     ) -> Iterator[Sent]:
         """Yield the clients' replies to a server in this process, without messages, computing each when it is needed.
 
-        A client's task is its downlink, as read from a message, and its state.
+        A client's task is its downlink, as read from a message, and its state; `wire_dtype` is the precision in which
+        its vectors came, and of the reply's.
         """
         if not tasks:
             return
         plan, partitions = tasks[0][0].plan, [partition_of(context) for context in contexts]
-        half, generators = _half_of(plan.solver), random_generators(plan.seed, server_round, partitions)
+        solve, generators = self._solver(plan), random_generators(plan.seed, server_round, partitions)
         for context, partition, rng, (downlink, state) in zip(contexts, partitions, generators, tasks, strict=True):
             before = None if state is None else ReceivedState(state)
-            uplink, after, num_examples = self._solve(half, context, partition, downlink, before, rng)
-            answer = sent(uplink, num_examples)
+            uplink, after, num_examples = solve(context, partition, downlink, before, rng)
+            answer = sent(uplink, num_examples, wire_dtype)
             if downlink.stamp is not None:
                 vectors = answer.vectors
                 digest = vectors_digest(vectors, uplink.elapsed) if vectors else uplink_digest(as_records(answer))
@@ -313,42 +323,61 @@ class TrainingHandler:
                 answer = answer._replace(digest=digest)
             yield answer
 
-    def _solve(
-        self,
-        half: type[ClientHalf],
-        context: Context,
-        partition: int,
-        downlink: Downlink,
-        state: ClientState | None,
-        rng: np.random.Generator,
-    ) -> tuple[Uplink, Any, int]:
-        plan = downlink.plan
-        objective = self.data.objective(context, partition, f"a round of training ({plan.solver})")
-        check_layout(objective.layout, plan.layout)
-        passes_through = plan.layout.passed_through
-        if passes_through:
-            objective.load_buffers(downlink.pass_through)
-        if FOLDS in downlink.numbers:
-            check_folds(downlink, self.data.disclosure, context)
-        solver = partial(answer, half, disclosure=self.data.disclosure)
-        uplink, after = self.limits.run(solver, downlink, objective, state, rng)
-        # As in the compiled loops, a class that records no losses is not queried.
-        if type(objective).take_training_loss is not Objective.take_training_loss:
-            loss = objective.take_training_loss()
-            if loss is not None and math.isfinite(loss):
-                uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
-        if passes_through:
-            uplink = uplink._replace(pass_through=objective.buffers())
-        uplink = as_may_leave(uplink, self.data.disclosure, context, half, objective)
-        schema = schema_of(objective)
-        if schema:
-            uplink = uplink._replace(metrics={**uplink.metrics, SCHEMA: schema})
-        if UNITS in downlink.numbers and self.data.disclosure.hessian_share is None:
-            uplink = uplink._replace(units=_units_of(objective))
-        return uplink, after, objective.num_examples
+    def _solver(self, plan: Plan) -> Callable[..., tuple[Uplink, Any, int]]:
+        """Return ``(context, partition, downlink, state, rng) -> uplink, next state, number of examples`` for a plan.
+
+        What is the same for all clients of a round is looked up once. It is not kept with the plan: who defines an
+        algorithm anew in a notebook has the same plan.
+        """
+        half, data, limits, layout = _half_of(plan.solver), self.data, self.limits, plan.layout
+        signature = layout.signature
+        what, passes_through = f"a round of training ({plan.solver})", bool(layout.passed_through)
+        checked: tuple[Any, ...] = ()
+        # Otherwise nothing is counted.
+        limited = data.disclosure.hessian_share is not None
+        counted = limited or bool(named(half, "columns"))
+
+        def solve(
+            context: Context, partition: int, downlink: Downlink, state: ClientState | None, rng: np.random.Generator
+        ) -> tuple[Uplink, Any, int]:
+            nonlocal checked
+            objective, numbers = data.objective(context, partition, what), downlink.numbers
+            if objective.layout.signature != signature:
+                check_layout(objective.layout, layout)
+            task = downlink.client_lr, downlink.elapsed, downlink.work, numbers, objective.num_examples
+            if task != checked:
+                limits.check_downlink(downlink, task[-1])
+                checked = task
+            if passes_through:
+                objective.load_buffers(downlink.pass_through)
+            if numbers and FOLDS in numbers:
+                check_folds(downlink, data.disclosure, context)
+            # As `Limits.clock`, which takes longer.
+            before, deadline.at = deadline.at, limits.end()
+            try:
+                uplink, after = answer(half, downlink, objective, state, rng, data.disclosure)
+            finally:
+                deadline.at = before
+            # As in the compiled loops, a class that records no losses is not queried.
+            if type(objective).take_training_loss is not Objective.take_training_loss:
+                loss = objective.take_training_loss()
+                if loss is not None and math.isfinite(loss):
+                    uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
+            if passes_through:
+                uplink = uplink._replace(pass_through=objective.buffers())
+            if counted:
+                uplink = as_may_leave(uplink, data.disclosure, context, half, objective)
+            schema = schema_of(objective)
+            if schema:
+                uplink = uplink._replace(metrics={**uplink.metrics, SCHEMA: schema})
+            if numbers and UNITS in numbers and not limited:
+                uplink = uplink._replace(units=_units_of(objective))
+            return uplink, after, objective.num_examples
+
+        return solve
 
 
-def _units_of(objective: Objective) -> Sequence[int]:
+def _units_of(objective: Objective) -> Grades:
     """Return grades of the deviations of a linear model's dense columns, none of a column that is mostly zero.
 
     Where most rows are 0, as a pixel's at the edge, a deviation says how many are not, and little of the unit.
@@ -368,10 +397,12 @@ def names_of_objective(objective: Objective) -> tuple[Names, Names]:
 def schema_of(objective: Objective) -> float:
     """Return the number of an objective's names of columns and classes, which it keeps as long as it lives."""
     key = id(objective)
-    if key not in _schemas:
-        finalize(objective, _schemas.pop, key, None)
-        _schemas[key] = schema_number(*names_of_objective(objective))
-    return _schemas[key]
+    kept = _schemas.get(key)
+    if kept is None:
+        # Costs a tenth of `weakref.finalize`, for every new client.
+        alive = ref(objective, lambda _: _schemas.pop(key, None))
+        kept = _schemas[key] = alive, schema_number(*names_of_objective(objective))
+    return kept[1]
 
 
 def forget_objectives(run_id: int) -> None:

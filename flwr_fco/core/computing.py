@@ -54,6 +54,19 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
         yield item
 
 
+def stamped(items: Iterable[_Item]) -> Iterator[tuple[_Item, float]]:
+    """Return the items, each with the time at which it came, without Python code in between.
+
+    For a loop that compares the time with ``deadline.at[0]``, and calls :func:`check_time` when that has passed.
+
+    Parameters
+    ----------
+    items : iterable
+        Minibatches.
+    """
+    return zip(items, iter(time.monotonic, None), strict=False)
+
+
 def check_time(done: int, what: str = "steps") -> None:
     """Raise once the local solver's time is up; for loops that cannot use :func:`timed`.
 

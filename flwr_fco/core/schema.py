@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
+from flwr_fco.kernels.columns import grades
 
 Names = tuple[str, ...] | None
+#: What a site says of its columns' standard deviations: see :func:`grades_of`.
+Grades = Sequence[int] | NDArray[np.int64]
 
 #: The number that asks with a gradient for the standard deviations of the columns, and the vector that answers.
 DEVIATIONS = "deviations"
@@ -133,7 +136,7 @@ def listed(names: Sequence[str]) -> str:
     return ", ".join(shown) + (f", ... ({len(names)} in all)" if len(names) > _SHOWN else "")
 
 
-def grades_of(deviations: Vector) -> list[int]:
+def grades_of(deviations: Vector) -> Grades:
     """Return a whole number for each standard deviation: 16 times its logarithm to base 2, and 0 if it is 0.
 
     Grades from 0 on are one larger, so that 0 is free. Above 50,000 columns there are none.
@@ -145,26 +148,25 @@ def grades_of(deviations: Vector) -> list[int]:
 
     Examples
     --------
-    >>> grades_of(np.array([0.0, 1.0, 2.0, 0.5, np.inf]))
+    >>> list(map(int, grades_of(np.array([0.0, 1.0, 2.0, 0.5, np.inf]))))
     [0, 1, 17, -16, 16369]
     """
     if deviations.size > _MOST_COLUMNS or not deviations.any():
         return []
-    some = deviations > 0.0
-    # A deviation that has overflowed counts as a large one.
-    grades = np.rint(_GRADES * np.minimum(np.log2(np.where(some, deviations, 1.0)), 1023.0))
-    found: list[int] = np.where(some, grades + (grades >= 0.0), 0.0).astype(np.int64).tolist()
+    found: NDArray[np.int64] = grades(deviations, _GRADES)
     return found
 
 
-def grades_in(said: Any) -> Sequence[int]:
+def grades_in(said: Any) -> Grades:
     """Return a site's grades, of what it has sent; none if they are none.
 
     Parameters
     ----------
     said : Any
-        A list of whole numbers.
+        A list of whole numbers; an array is of a client in this process.
     """
+    if isinstance(said, np.ndarray):
+        return said
     known = isinstance(said, list) and {*map(type, said)} == {int} and -_LARGEST <= min(said) <= max(said) <= _LARGEST
     return said if known else ()
 
@@ -193,7 +195,7 @@ class Units:
         self._low, self._high = np.full(d, _LARGEST + 1), np.full(d, -_LARGEST - 1)
         self._low_at, self._high_at = np.zeros(d, np.intp), np.zeros(d, np.intp)
 
-    def add(self, said: Mapping[str, Sequence[int]]) -> None:
+    def add(self, said: Mapping[str, Grades]) -> None:
         """Take what sites say; grades of another number of columns are none.
 
         Parameters

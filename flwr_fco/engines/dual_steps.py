@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Moved, Start
-from flwr_fco.core.computing import check_time, timed
+from flwr_fco.core.computing import check_time, deadline, stamped
 from flwr_fco.core.layout import Vector
 from flwr_fco.engines.client import LocalClient, pairs
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
@@ -50,7 +49,8 @@ def dual_steps(client: LocalClient, start: Start) -> Moved:
     else:
         steps = sum(1 for _ in one_by_one(downlink, client.objective, dual, client.rng, shift))
     dual -= start.point
-    return Moved(dual, rate * steps, steps, trajectory=trajectory)
+    moved = Moved(dual, rate * steps, steps)
+    return moved if trajectory is None else moved._replace(trajectory=trajectory)
 
 
 def one_by_one(
@@ -69,10 +69,13 @@ def one_by_one(
         client_lr times a tracker.
     """
     plan, client_lr = downlink.plan, downlink.client_lr
-    psi, primal = plan.options.get("client-prox", True), np.empty_like(dual)
-    for k, batch in enumerate(timed(objective.batches(rng, downlink.first_order))):
+    psi, primal, end = plan.options.get("client-prox", True), np.empty_like(dual), deadline.at[0]
+    retrieve = plan.point_in_loops
+    for k, (batch, now) in enumerate(stamped(objective.batches(rng, downlink.first_order))):
+        if now > end:
+            check_time(k, "minibatches or epochs")
         if psi:
-            plan.point(dual, downlink.elapsed + client_lr * k, primal)
+            retrieve(dual, downlink.elapsed + client_lr * k, primal)
         else:
             plan.h.conjugate_gradient(dual, primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
@@ -101,7 +104,7 @@ def compiled_steps(
     if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
         return None
     data = objective.linear_data()
-    if data is None or data.link == "softmax" or isinstance(data.design, SparseDesign):
+    if data is None or data.link == "softmax" or type(data.design) is SparseDesign:
         return None
     # The loop itself cuts shuffled epochs into batches, so it cannot be used for an objective with its own batches.
     if type(objective).batches is not Objective.batches:
@@ -157,74 +160,33 @@ def compiled_epoch(
     return steps
 
 
-def extrapolations(
-    dual: Vector,
-    batches: Iterable[tuple[Any, Any]],
-    *,
-    elapsed: float,
-    step_size: float,
-    retrieve: Callable[[Vector, float, Vector], Vector],
-    add_operator: Callable[[Vector, Any, float, Vector], None],
-    watch: Callable[[Vector], None] | None = None,
-) -> Iterator[Vector]:
-    """Take the steps of dual extrapolation one by one, changing `dual` in place.
-
-    Parameters
-    ----------
-    dual : ndarray of float64, shape (d,)
-        omega_0; after each step omega_k.
-    batches : iterable of pairs
-        The batches on which the operator is evaluated at z_k and at z_{k+1/2}.
-    elapsed : float
-        t: the weight of psi at the first step.
-    retrieve : callable
-        ``retrieve(z, t, out)`` writes argmin_w -<z, w> + t psi(w) + h(w).
-    add_operator : callable
-        ``add_operator(point, batch, scale, out)`` adds scale times the operator at a point to `out`.
-    watch : callable, optional
-        Called in each step with omega_{k+1/2} = omega_k - step_size g(z_k), a vector that is overwritten afterwards.
-
-    Yields
-    ------
-    ndarray of float64, shape (d,)
-        z_{k+1/2} = retrieve(omega_{k+1/2}, elapsed + step_size (k + 1)); `dual` is omega_{k+1}. The next step
-        overwrites both.
-    """
-    primal, half = np.empty_like(dual), np.empty_like(dual)
-    for k, (first, second) in enumerate(batches):
-        retrieve(dual, elapsed + step_size * k, primal)
-        half[:] = dual
-        add_operator(primal, first, -step_size, half)
-        if watch is not None:
-            watch(half)
-        # In place, so that arrays without psi are not copied again.
-        retrieve(half, elapsed + step_size * (k + 1), half)
-        add_operator(half, second, -step_size, dual)
-        yield half
-
-
 def extragradient(client: LocalClient, start: Start) -> Moved:
     """Take steps of dual extrapolation, with two new batches each.
 
-    The plan's option ``trajectory`` asks for all omega_{k+1/2} - omega_0.
+    A step goes from the dual omega_k to omega_{k+1/2} = omega_k - client_lr g(z_k), and with the operator at z_{k+1/2}
+    from omega_k to omega_{k+1}. The plan's option ``trajectory`` asks for all omega_{k+1/2} - omega_0.
 
     Parameters
     ----------
     start : Start
         From the dual omega_0.
     """
-    plan, rate, objective = client.plan, client.rate, client.objective
-    dual, asked = start.point.copy(), plan.options.get("trajectory", False)
+    plan, rate, elapsed, add_operator = client.plan, client.rate, client.downlink.elapsed, client.objective.add_gradient
+    retrieve, dual, asked = plan.point_in_loops, start.point.copy(), plan.options.get("trajectory", False)
+    batches = stamped(client.objective.batches(client.rng, client.downlink.first_order, per_step=2))
     trajectory: list[Vector] = []
-    half_points = extrapolations(
-        dual,
-        timed(pairs(objective.batches(client.rng, client.downlink.first_order, per_step=2))),
-        elapsed=client.downlink.elapsed,
-        step_size=rate,
-        retrieve=plan.point,
-        add_operator=objective.add_gradient,
-        watch=(lambda half: trajectory.append(half - start.point)) if asked else None,
-    )
-    steps = sum(1 for _ in half_points)
+    primal, half, steps, end = np.empty_like(dual), np.empty_like(dual), 0, deadline.at[0]
+    for (first, _), (second, now) in pairs(batches):
+        if now > end:
+            check_time(steps)
+        retrieve(dual, elapsed + rate * steps, primal)
+        half[:] = dual
+        add_operator(primal, first, -rate, half)
+        if asked:
+            trajectory.append(half - start.point)
+        steps += 1
+        # In place, so that arrays without psi are not copied again.
+        retrieve(half, elapsed + rate * steps, half)
+        add_operator(half, second, -rate, dual)
     dual -= start.point
     return Moved(dual, rate * steps, steps, trajectory=np.array(trajectory) if asked else None)

@@ -16,6 +16,7 @@ from flwr_fco.engines.minimisers import minimise
 from flwr_fco.engines.sparse_steps import Shard, shard_of
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.wire.protocol import ClientState, Downlink, ReceivedState, Uplink
 from flwr_fco.work import Minimise
 
@@ -122,9 +123,10 @@ def answer(
     disclosure : Disclosure, optional
         What may leave, as the client's owner says.
     """
-    features = None
-    if half.engine in _ON_FEATURES and not downlink.plan.options.get("trajectory", False):
-        features = shard_of(downlink.plan, objective)
+    features, plan = None, downlink.plan
+    # Most clients' features are dense: asking `shard_of` would take longer.
+    if half.engine in _ON_FEATURES and type(getattr(objective, "design", None)) is SparseDesign:
+        features = None if plan.options.get("trajectory", False) else shard_of(plan, objective)
     shard = features if features is not None and _suffices(features, half, downlink, state) else None
     if shard is None:
         memory = state if state is None else _whole(state, downlink)
@@ -132,7 +134,6 @@ def answer(
     here = downlink._replace(vectors={name: shard.vector(downlink, name) for name in downlink.vectors})
     memory = None if state is None else ReceivedState({name: vector.values for name, vector in state.items()})
     uplink, after = _answer(LocalClient(half, here, shard.objective, rng, ENGINES, disclosure, shard, shard), memory)
-    plan = downlink.plan
     vectors = {name: shard.sparse(values, plan) for name, values in uplink.vectors.items()}
     if after is not None:
         after = {name: shard.sparse(values, plan) for name, values in after.items()}
@@ -159,6 +160,8 @@ def _answer(client: LocalClient, state: Memory | None) -> tuple[Uplink, Any]:
             assert moved.elapsed is not None
             moved = moved._replace(increment=moved.increment + moved.elapsed * downlink.vectors[half.common])
         sent = half.send(client, downlink, memory or {}, moved)
+        # An engine has made it for this answer: it need not be copied.
+        moved.increment.flags.writeable = False
     after = None
     if memory is not None:
         sent = {name: as_sent(vector, client.plan) for name, vector in sent.items()}

@@ -22,10 +22,12 @@ def deviations(matrix, rows, fewest, variance):  # type: ignore[no-untyped-def]
     counts, found = np.zeros(d, np.int64), np.empty((fewest, d))
     for row in rows:
         for j in range(d):
+            if counts[j] == fewest:
+                continue
             value, k = np.float64(matrix[row, j]), 0
             while k < counts[j] and found[k, j] != value:
                 k += 1
-            if k == counts[j] and k < fewest:
+            if k == counts[j]:
                 found[k, j] = value
                 counts[j] += 1
     means, squares, fourth = np.zeros(d), np.zeros(d), np.zeros(d)
@@ -45,6 +47,23 @@ def deviations(matrix, rows, fewest, variance):  # type: ignore[no-untyped-def]
         if counts[j] < fewest or fourth[j] / n - 1.0 > variance * n:
             spread[j] = 0.0
     return spread
+
+
+@njit(cache=True)
+def grades(deviations, per_octave):  # type: ignore[no-untyped-def]
+    """Return `per_octave` times the logarithm to base 2 of each deviation, rounded; one more from 0 on, and 0 for 0.
+
+    Parameters
+    ----------
+    deviations : ndarray of float64, shape (d,)
+        Numbers >= 0; one that has overflowed counts as a large one.
+    """
+    found = np.zeros(deviations.size, np.int64)
+    for j in range(deviations.size):
+        if deviations[j] > 0.0:
+            grade = np.int64(np.rint(per_octave * min(np.log2(deviations[j]), 1023.0)))
+            found[j] = grade + (grade >= 0)
+    return found
 
 
 @njit(cache=True)

@@ -49,6 +49,12 @@ class Retrieval(NamedTuple):
 
 
 @njit(cache=True)
+def soft_threshold(thresholds, dual, elapsed, primal):  # type: ignore[no-untyped-def]
+    """Write sign(z_i) max(|z_i| - elapsed * thresholds_i, 0), a zero as +0.0."""
+    soft(dual, elapsed, thresholds, 1.0, np.inf, primal)
+
+
+@njit(cache=True)
 def dual_averaging(  # type: ignore[no-untyped-def]
     logistic, features, targets, order, batch_size, retrieval, elapsed, client_lr, factor, l2, shift, dual
 ):
@@ -79,7 +85,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
     steps = 0
     for start in range(0, order.shape[0], batch_size):
         if thresholds.shape[0] > 0:
-            soft(dual, elapsed + client_lr * steps, thresholds, 1.0, np.inf, primal)
+            soft_threshold(thresholds, dual, elapsed + client_lr * steps, primal)
         else:
             primal[:] = dual
         if p > 0.0:

@@ -459,19 +459,16 @@ class TermwiseMap(MirrorMap):
             out = np.empty_like(z)
         if parts.balls and np.may_share_memory(z, out):
             z = z.copy()
-        if not parts.balls:
-            feasible = self.solve(z, terms, out)
-        elif self.separable:
-            feasible = self.solve(z, terms, out)
-            free = SeparableTerms().scaled(0.0)
-            for block in parts.balls:
-                part = np.empty(z[block.place].size)
-                whole = Block(slice(None), block.shape or part.shape, block.ball)
-                feasible &= self.restrict(block.place).constrain(z[block.place], whole, free, part)
-                out[block.place] = part
-        else:
+        if parts.balls and not self.separable:
             block = parts.balls[0]
             feasible = self.constrain(z, block._replace(shape=block.shape or z.shape), terms, out)
+        else:
+            feasible = self.solve(z, terms, out)
+            for block in parts.balls:
+                part = np.empty(z[block.place].size)
+                whole, free = Block(slice(None), block.shape or part.shape, block.ball), SeparableTerms().scaled(0.0)
+                feasible &= self.restrict(block.place).constrain(z[block.place], whole, free, part)
+                out[block.place] = part
         if not feasible:
             raise _without_point(self, regularizer, z, t)
         return out

@@ -198,11 +198,8 @@ class BoundProduct(MirrorMap):
             return "refused"
         if regularizer.scope == "joint":
             return "refused"
-        ways = {part.mirror_map.retrieval_method(bound) for part, bound in self._pairs(regularizer)}
-        for way in ("refused", "root find"):
-            if way in ways:
-                return way
-        return "closed form"
+        ways = (part.mirror_map.retrieval_method(bound) for part, bound in self._pairs(regularizer))
+        return min(ways, key=["refused", "root find", "closed form"].index, default="closed form")
 
     def supports(self, regularizer: Proximable) -> bool:
         return self.retrieval_method(regularizer) != "refused"

@@ -148,7 +148,7 @@ class LinearModel(Objective):
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
         plain = self._weights is None and self._offset is None
-        if self._compiled and plain and not isinstance(self.design, SparseDesign):
+        if self._compiled and plain and type(self.design) is not SparseDesign:
             self._add_compiled(w, self.design.rows if batch is None else batch, scale, out)
             return
         scores = self._shifted(self.design.predict(w, batch, self._num_outputs), batch)
@@ -216,8 +216,8 @@ class LinearModel(Objective):
     def _data(self) -> LinearData | None:
         if self._link is None:
             return None
-        parts = self.design, self._link, self._targets, self.intercept, self.l2, self._factor, self._num_outputs
-        return LinearData(*parts, weights=self._weights)
+        design, factor, outputs = self.design, self._factor, self._num_outputs
+        return LinearData(design, self._link, self._targets, self.intercept, self.l2, factor, outputs, self._weights)
 
     def value(self, w: Vector) -> float:
         """Return F_m(w), the mean over all examples plus the l2 term."""
@@ -366,13 +366,12 @@ class LinearModel(Objective):
             return full
         spectral, entrywise = self._curvature
         # The weight of a row is a factor of its loss.
-        heaviest = 1.0 if self._weights is None else float(self._weights.max())
+        weights = np.ones(1) if self._weights is None else self._weights
         if norm == "l2":
-            squares = self.design.row_squares() + self.intercept
-            largest = float((squares if self._weights is None else self._weights * squares).max())
-            single = spectral * largest + self.l2
+            single = spectral * float((weights * (self.design.row_squares() + self.intercept)).max()) + self.l2
         else:
-            single = entrywise * heaviest * max(self.design.largest_square(), float(self.intercept)) + self.l2
+            largest = max(self.design.largest_square(), float(self.intercept))
+            single = entrywise * float(weights.max()) * largest + self.l2
         return (n * (b - 1) * full + (n - b) * max(single, full)) / (b * (n - 1))
 
     def strong_convexity(self) -> float:

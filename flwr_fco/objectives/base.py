@@ -177,9 +177,8 @@ class Objective(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """Replace the inherited methods that would bypass this class's overrides."""
         super().__init_subclass__(**options)
-        place = {
-            name: _place(cls, name) for name in (*_DERIVED, "value", "gradient", "add_gradient", "batches", "metrics")
-        }
+        names = (*_DERIVED, "value", "gradient", "add_gradient", "batches", "metrics")
+        place = {name: _place(cls, name) for name in names}
         for name, sources in _DERIVED.items():
             if min(place[source] for source in sources) < place[name]:
                 setattr(cls, name, vars(Objective)[name])

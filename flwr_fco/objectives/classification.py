@@ -188,10 +188,8 @@ class MultinomialLogistic(LinearModel):
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return ``loss``, :meth:`value`, and ``accuracy``, the share of examples that :meth:`predict` gets right."""
         scores = self.margins(w)
-        return {
-            "loss": self._mean_loss(scores) + self._l2_value(w),
-            "accuracy": self._mean(scores.argmax(axis=1) == self.labels),
-        }
+        accuracy = self._mean(scores.argmax(axis=1) == self.labels)
+        return {"loss": self._mean_loss(scores) + self._l2_value(w), "accuracy": accuracy}
 
 
 def _count_classes(labels: NDArray[Any], num_classes: int | None) -> int:

@@ -141,8 +141,7 @@ class Design:
         """
         if num_outputs == 1:
             return np.asarray(margins(self.matrix, self.rows if rows is None else rows, w))
-        end = self.shape[1] * num_outputs
-        coefficients, intercept = w[:end].reshape(-1, num_outputs), w[end:]
+        coefficients, intercept = self._split(w, num_outputs)
         scores = np.empty((self.shape[0] if rows is None else rows.size, num_outputs))
         for part, block in self.blocks(rows, size):
             np.matmul(block, coefficients, out=scores[part])
@@ -165,12 +164,18 @@ class Design:
         if coefficients.ndim == 1:
             add_rows(self.matrix, self.rows if rows is None else rows, coefficients, out)
             return
-        size = self.shape[1] * coefficients.shape[1]
-        matrix = out[:size].reshape(self.shape[1], -1)
+        matrix, intercept = self._split(out, coefficients.shape[1])
         for part, block in self.blocks(rows):
             matrix += block.T @ coefficients[part]
-        if out.size > size:
-            out[size:] += coefficients.sum(axis=0)
+        if intercept.size:
+            intercept += coefficients.sum(axis=0)
+
+    def _split(self, w: Vector, num_outputs: int) -> tuple[NDArray[np.float64], Vector]:
+        """Return views of the coefficients, a column for each output, and of the intercepts."""
+        end = self.shape[1] * num_outputs
+        if w.size not in (end, end + num_outputs):
+            raise ValueError("the vector w has another length than the objective's layout")
+        return w[:end].reshape(-1, num_outputs), w[end:]
 
     def blocks(self, rows: Rows | None = None, size: int | None = None) -> Iterator[tuple[slice, Any]]:
         """Yield a few rows at a time as float64, without a copy if they are already float64; all at once if sparse.
@@ -378,12 +383,6 @@ class SparseDesign(Design):
         """The arrays for kernels: row starts, columns and values."""
         return self.starts, read_only(self.matrix.indices), read_only(self.matrix.data)
 
-    def _split(self, w: Vector, num_outputs: int) -> tuple[NDArray[np.float64], Vector]:
-        end = self.shape[1] * num_outputs
-        if w.size not in (end, end + num_outputs):
-            raise ValueError("the vector w has another length than the objective's layout")
-        return w[:end].reshape(-1, num_outputs), w[end:]
-
     def _widened(self, axis: int) -> Iterator[Any]:
         yield self.matrix.astype(np.float64, copy=False)
 
@@ -543,9 +542,8 @@ def is_sparse(features: Any) -> bool:
     """Whether `features` is a SciPy sparse matrix or array, or a pandas frame of sparse columns."""
     # A sparse matrix exists only if its module is loaded; this check saves clients without one the import.
     sparse = sys.modules.get("scipy.sparse")
-    return (sparse is not None and bool(sparse.issparse(features))) or hasattr(
-        getattr(features, "sparse", None), "to_coo"
-    )
+    is_frame = hasattr(getattr(features, "sparse", None), "to_coo")
+    return is_frame or (sparse is not None and bool(sparse.issparse(features)))
 
 
 def canonical_rows(name: str, features: Any) -> Any:

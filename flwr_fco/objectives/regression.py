@@ -295,9 +295,8 @@ class Huber(LinearModel):
 
     def _bend(self, scores: Scores, targets: NDArray[Any], change: Scores, weight: float) -> Scores:
         size = np.abs(scores - targets)
-        return np.where(size <= self.delta, 1.0, self._beyond * self.delta / np.maximum(size, self.delta)) * (
-            weight * change
-        )
+        bend = np.where(size <= self.delta, 1.0, self._beyond * self.delta / np.maximum(size, self.delta))
+        return bend * (weight * change)
 
     def newton_block(self, w: Vector, indices: NDArray[np.int64]) -> Vector:
         """Return the Hessian's block with a little of delta / |r| for rows beyond delta, where the Hessian is 0.

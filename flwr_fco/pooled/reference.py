@@ -216,12 +216,8 @@ def sklearn_solution(
     features = stacked([client.features.astype(np.float64, copy=False) for client in clients])
     n = features.shape[0]
     # Scale the sample weights to mean 1, as scikit-learn expects.
-    sample_weights = np.concatenate(
-        [
-            np.full(c.num_examples, n * p / c.num_examples) * (1.0 if c._weights is None else c._weights)
-            for p, c in zip(shares, clients, strict=True)
-        ]
-    )
+    rows = [np.ones(client.num_examples) if client._weights is None else client._weights for client in clients]
+    sample_weights = np.concatenate([(n * p / own.size) * own for p, own in zip(shares, rows, strict=True)])
     share, total = strength / (strength + ridge), strength + ridge
     options: dict[str, Any]
     if isinstance(first, LeastSquares | TraceRegression):

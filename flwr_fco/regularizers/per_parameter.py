@@ -55,11 +55,8 @@ class PerParameter(Regularizer):
                 'such as {"*.weight": L1(0.1)}'
             )
         for pattern, regularizer in self.regularizers.items():
-            if (
-                not isinstance(pattern, str)
-                or not isinstance(regularizer, Regularizer)
-                or isinstance(regularizer, PerParameter)
-            ):
+            is_one = isinstance(regularizer, Regularizer) and not isinstance(regularizer, PerParameter)
+            if not isinstance(pattern, str) or not is_one:
                 raise ConfigurationError(
                     f"PerParameter: {pattern!r}: {regularizer!r}; expected a shell pattern and one array's regularizer"
                 )

@@ -309,10 +309,8 @@ class ElasticNet(Weighted):
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
         """Return the thresholds and curvatures."""
         thresholds, shrinkages = self._scaled()
-        return SeparableTerms(
-            threshold=self.strength * self.l1_ratio * thresholds,
-            shrinkage=self.strength * (1.0 - self.l1_ratio) * shrinkages,
-        )
+        l1, l2 = self.strength * self.l1_ratio, self.strength * (1.0 - self.l1_ratio)
+        return SeparableTerms(threshold=l1 * thresholds, shrinkage=l2 * shrinkages)
 
     def _scaled(self) -> tuple[Any, Any]:
         """Return weights * scales, and weights * scales^2."""

@@ -17,10 +17,11 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.client_apps.training import TrainingHandler
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.downlink import received
+from flwr_fco.wire.downlink import precision_of, received
 from flwr_fco.wire.envelope import advice_on
 from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent
@@ -287,8 +288,9 @@ class InProcessGrid(Grid):
             return None
         answers: list[Sent] = []
         try:
-            for answer in handler.exchange(contexts, tasks, server_round):
-                answers.append(answer)
+            with single_threaded_blas():
+                for answer in handler.exchange(contexts, tasks, server_round, precision_of(letters[0][1])):
+                    answers.append(answer)
         except Exception as error:
             # The error is from the client that was to answer next.
             raise self._raised(error, contexts[len(answers)].node_id, f"{server_round}", "train") from error

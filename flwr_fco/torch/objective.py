@@ -188,6 +188,10 @@ class TorchObjective(Objective):
         self._losses.append(value)
         return value, out
 
+    def add_gradient(self, w: Vector, batch: TorchBatch | None, scale: float, out: Vector) -> None:
+        """Add scale times the gradient to `out` in place."""
+        out += scale * self.value_and_gradient(w, batch)[1]
+
     def take_training_loss(self) -> float | None:
         """Return the mean training-mode loss of the gradients computed since the last call; None if there were none."""
         losses, self._losses = self._losses, []
@@ -196,8 +200,11 @@ class TorchObjective(Objective):
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
         """Yield the row numbers that any other objective yields for this generator, with a seed from a child of it."""
         (child,) = rng.spawn(1)
-        for rows in super().batches(rng, work, per_step):
-            yield None if rows is None else TorchBatch(rows, int(child.integers(2**63)))
+        batches = super().batches(rng, work, per_step)
+        if work.batch_size is None:
+            return batches
+        # Iterating over batches runs no Python code here.
+        return map(TorchBatch, batches, map(int, iter(partial(child.integers, 2**63), None)))
 
     def buffers(self) -> dict[str, NDArray[Any]]:
         """Return copies of the arrays that are not optimised: running statistics, counters, frozen parameters."""

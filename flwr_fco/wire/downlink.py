@@ -21,7 +21,15 @@ from flwr_fco.wire.client_state import read_state, state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
 from flwr_fco.wire.keys import FCO, INDICES, NONZEROS, NUMBER, PASS, PLAN, POINTS, RESTORED
 from flwr_fco.wire.metrics import is_number
-from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors
+from flwr_fco.wire.protocol import (
+    ClientStamp,
+    ClientState,
+    DenseVectors,
+    Downlink,
+    Plan,
+    ReceivedNumbers,
+    ReceivedVectors,
+)
 from flwr_fco.work import work_from_header
 
 
@@ -274,13 +282,13 @@ def received(
     """
     plan, views, read, results = _plans.get(digest), dict[int, Any](), dict[int, Downlink](), []
     stored = _flower.held([context.state for context in contexts], FCO)
-    if plan is None or not all(isinstance(record, ConfigRecord) for record in stored):
+    if plan is None or {*map(type, stored)} != {ConfigRecord}:
         return None
     if _flower.held(stored, "plan").count(digest) < len(stored):
         return None
     for downlink, context in zip(downlinks, contexts, strict=True):
         # Most clients of a round get the same downlink.
-        copy = read.get(id(downlink))
+        copy: Any = read.get(id(downlink))
         if copy is None:
             copy = _as_read(downlink, plan, views)
             if copy is None:
@@ -291,9 +299,16 @@ def received(
             state = None if stamp is None else read_state(context, stamp, plan.layout.size)
         except StateMissingError:
             return None
-        vectors, numbers = ReceivedVectors(copy.vectors), ReceivedNumbers(copy.numbers)
+        vectors, numbers = type(copy.vectors)(copy.vectors), ReceivedNumbers(copy.numbers)
         results.append((Downlink(plan, vectors, copy.client_lr, copy.elapsed, numbers, stamp, copy.work), state))
     return results
+
+
+def precision_of(downlink: Downlink) -> str:
+    """Return the dtype of a downlink's vectors."""
+    vectors: list[Any] = list(downlink.vectors.values())[:1]
+    held = [vector.values if isinstance(vector, SparseVector) else vector for vector in vectors]
+    return f"{held[0].dtype}" if held else "float64"
 
 
 def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink | None:
@@ -302,7 +317,7 @@ def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink 
     sound = 0.0 <= elapsed < math.inf and (math.isnan(client_lr) or 0.0 < client_lr < math.inf)
     numbers = {name: float(number) for name, number in downlink.numbers.items()}
     restores = stamp is not None and stamp.restored is not None
-    if restores or not sound or downlink.pass_through or not all(map(is_number, numbers.values())):
+    if restores or not sound or downlink.pass_through or not all(map(math.isfinite, numbers.values())):
         return None
     vectors = {}
     for name, vector in downlink.vectors.items():
@@ -313,7 +328,9 @@ def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink 
                 return None
             views[id(vector)] = view
         vectors[name] = view
-    return Downlink(plan, vectors, client_lr, elapsed, numbers, stamp, downlink.work)
+    sparse = any(isinstance(view, SparseVector) for view in vectors.values())
+    held: Any = ReceivedVectors(vectors) if sparse else DenseVectors(vectors)
+    return Downlink(plan, held, client_lr, elapsed, numbers, stamp, downlink.work)
 
 
 def _view(vector: Any, size: int) -> Any:
@@ -321,6 +338,8 @@ def _view(vector: Any, size: int) -> Any:
     if isinstance(vector, SparseVector):
         values = _view(vector.values, vector.values.size)
         return None if values is None or vector.size != size else type(vector)(vector.indices, values, size)
+    if vector.dtype == np.float32:
+        vector = vector.astype(np.float64)
     if vector.dtype != np.float64 or vector.shape != (size,) or not vector.flags.c_contiguous:
         return None
     if not math.isfinite(np.vdot(vector, vector)):

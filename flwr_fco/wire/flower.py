@@ -176,7 +176,13 @@ def form_of(dtype: str | np.dtype[Any], shape: tuple[int, ...]) -> Form:
 def bytes_of(vectors: Iterable[Mapping[str, Any]]) -> int:
     """Return the number of bytes that these vectors would take in messages."""
     total, like, bytes_like = 0, None, 0
+    last, bytes_last = None, 0
     for named in vectors:
+        # Most clients of a round are sent the same.
+        if named is last:
+            total += bytes_last
+            continue
+        before, last = total, named
         for vector in named.values():
             for array in vector.parts if isinstance(vector, SparseVector) else (vector,):
                 # Most vectors of a round have the same form.
@@ -184,6 +190,7 @@ def bytes_of(vectors: Iterable[Mapping[str, Any]]) -> int:
                 if form != like:
                     like, bytes_like = form, form_of(*form).size
                 total += bytes_like
+        bytes_last = total - before
     return total
 
 

@@ -209,7 +209,7 @@ def with_metric(content: RecordDict, name: str, value: float) -> RecordDict:
 def without_metric(content: Any, name: str) -> Any:
     """Return a reply's content without a metric; a reply without a message is its metrics."""
     if type(content) is dict:
-        return {own: value for own, value in content.items() if own != name}
+        return {own: value for own, value in content.items() if own != name} if name in content else content
     changed = content.copy()
     for key, record in content.items():
         if isinstance(record, MetricRecord):

@@ -8,9 +8,9 @@ records and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector, euclidean_norm
+from flwr_fco.core.schema import Grades
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import check_fields, checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
-from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
+from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, soft_threshold
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
-from flwr_fco.regularizers import Zero
+from flwr_fco.regularizers import L1, Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.work import FirstOrder, Work, work_from_header
 
@@ -153,6 +154,12 @@ class ReceivedVectors(Received):
             raise ProtocolError(f"the server's vector {name!r} holds {bad} NaN or infinite values")
 
 
+class DenseVectors(Received):
+    """The vectors of a message in this process, which are dense and have been checked."""
+
+    what: ClassVar[str] = "vector"
+
+
 class ReceivedNumbers(Received):
     """The numbers of a message."""
 
@@ -171,7 +178,12 @@ class ReceivedState(Received):
     what: ClassVar[str] = "client's state"
 
 
-class Node(NamedTuple):
+class _Numbers(NamedTuple):
+    node_id: int
+    partition_id: int | None
+
+
+class Node(_Numbers):
     """A client as the server knows it.
 
     Parameters
@@ -182,9 +194,6 @@ class Node(NamedTuple):
         Number of its shard, the same in every run; None if unknown.
     """
 
-    node_id: int
-    partition_id: int | None
-
     @property
     def order(self) -> tuple[int, int, int]:
         """Sort key: by partition id, nodes without one last."""
@@ -192,7 +201,7 @@ class Node(NamedTuple):
             return (1, 0, self.node_id)
         return (0, self.partition_id, self.node_id)
 
-    @property
+    @cached_property
     def key(self) -> tuple[int, int]:
         """Identity of a client across node ids: its partition, or the node id itself without one."""
         return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)
@@ -292,6 +301,14 @@ class Plan:
 
     def _point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
         return self.h.conjugate_gradient(z, out) if self.smooth else self.h.retrieve(z, t, self.psi, out)
+
+    @cached_property
+    def point_in_loops(self) -> Callable[[Vector, float, Vector], Any]:
+        """``(z, t, out)``: writes ``point(z, t)`` to `out`; for an l1 norm and the Euclidean map compiled code does."""
+        psi, h = self.regularizer, self.h
+        if type(psi) is L1 and psi.weights is None and type(h) is Euclidean and (kernel := h.compiled(self.psi)):
+            return partial(soft_threshold, kernel.thresholds) if kernel.thresholds.size else self.point
+        return self.point
 
     def to_spec(self) -> Spec:
         """Return the plan as JSON and arrays."""
@@ -472,7 +489,7 @@ class Uplink(NamedTuple):
     pass_through: Mapping[str, NDArray[Any]] = MappingProxyType({})
     digest: str = ""
     norms: Mapping[str, float] = MappingProxyType({})
-    units: Sequence[int] = ()
+    units: Grades = ()
 
     @property
     def step_sizes(self) -> float:

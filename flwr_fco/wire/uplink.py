@@ -11,17 +11,20 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.core.schema import grades_in
+from flwr_fco.core.layout import Layout, Vector, euclidean_norm
+from flwr_fco.core.schema import Grades, grades_in
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import arrays_of, primal_increment, read_pass_through, read_vectors, vectors_of
 from flwr_fco.wire.envelope import OWN_METRICS, content_of, reply
-from flwr_fco.wire.keys import ARRAYS, INDICES, METRICS, OWN_ARRAYS, PASS, UNITS
+from flwr_fco.wire.keys import ARRAYS, INDICES, METRICS, NONZEROS, OWN_ARRAYS, PASS, SCHEMA, UNITS
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
 from flwr_fco.wire.protocol import Uplink
 
+_FLOAT64 = np.dtype(np.float64)
+#: Precisions of vectors that need no records.
+_PRECISIONS = (_FLOAT64, np.dtype(np.float32))
 _NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
@@ -30,17 +33,20 @@ class Sent(NamedTuple):
 
     Parameters
     ----------
-    vectors : dict of str to ndarray of float64 or SparseVector
+    vectors : dict of str to ndarray of float64 or float32, or SparseVector
         Read-only; empty if the vectors have other types, which are then in the records.
     content : RecordDict or dict
         All other data; only the metrics if the vectors are held above.
     digest : str, default ""
         Digest of the data that determines a client's memory, if it has one.
+    units : sequence of int
+        As of :class:`Uplink`: beside the metrics, which most clients of a round then share.
     """
 
     vectors: dict[str, Any]
     content: RecordDict | dict[str, Any]
     digest: str = ""
+    units: Grades = ()
 
 
 def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_dtype: str) -> Message:
@@ -61,23 +67,24 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
         if isinstance(record, ArrayRecord) and key not in OWN_ARRAYS
     )
     if wire_dtype == "auto":
-        wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(PASS)), "float64")
-    arrays = arrays_of(
-        {
-            name: vector if wire_dtype == "float64" else vector.astype(wire_dtype, copy=False)
-            for name, vector in uplink.vectors.items()
-        }
-    )
+        beside = (PASS, INDICES, NONZEROS)
+        wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(beside)), "float64")
+    arrays = arrays_of(_rounded(uplink.vectors, wire_dtype))
     if uplink.pass_through:
         arrays.update({PASS + name: array for name, array in uplink.pass_through.items()})
-    metrics = _reported(uplink, num_examples)
+    metrics = _with_units(_reported(uplink, num_examples), uplink.units)
     return reply(message, _flower.packed({key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)}))
+
+
+def _rounded(vectors: Mapping[str, Any], wire_dtype: str) -> Mapping[str, Any]:
+    """Return vectors in the wire's precision."""
+    if wire_dtype == "float64":
+        return vectors
+    return {name: vector.astype(wire_dtype, copy=False) for name, vector in vectors.items()}
 
 
 def _reported(uplink: Uplink, num_examples: int) -> dict[str, Any]:
     metrics: dict[str, Any] = {"num-examples": int(num_examples), "local-steps": int(uplink.steps)}
-    if uplink.units:
-        metrics[UNITS] = list(uplink.units)
     if uplink.elapsed is not None:
         metrics["elapsed"] = float(uplink.elapsed)
     for name, value in uplink.metrics.items() if uplink.metrics else ():
@@ -85,6 +92,10 @@ def _reported(uplink: Uplink, num_examples: int) -> dict[str, Any]:
             raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
         metrics[name] = float(value)
     return metrics
+
+
+def _with_units(metrics: dict[str, Any], units: Grades) -> dict[str, Any]:
+    return {**metrics, UNITS: np.asarray(units).tolist()} if len(units) else metrics
 
 
 def _positive(metrics: Mapping[str, Any], name: str) -> float:
@@ -185,27 +196,29 @@ def _uplink_of(
         metrics=others,
         pass_through=passed,
         norms=norms,
-        units=grades_in(metrics.get(UNITS)),
+        units=grades_in(metrics[UNITS]) if UNITS in metrics else (),
     )
 
 
-def sent(uplink: Uplink, num_examples: int) -> Sent:
-    """Return the answer of a client in this process, without a message."""
-    metrics = _reported(uplink, num_examples)
+def sent(uplink: Uplink, num_examples: int, wire_dtype: str) -> Sent:
+    """Return the answer of a client in this process, without a message; its vectors have the wire's precision."""
+    metrics, rounded = _reported(uplink, num_examples), _rounded(uplink.vectors, wire_dtype)
     vectors: dict[str, Any] = {}
-    for name, vector in uplink.vectors.items():
-        # A local solver may use its arrays again.
-        if isinstance(vector, np.ndarray) and vector.dtype == np.float64:
-            copied = vectors[name] = np.array(vector)
-            copied.flags.writeable = False
-        elif isinstance(vector, SparseVector) and vector.values.dtype == np.float64:
+    for name, vector in rounded.items():
+        if isinstance(vector, np.ndarray) and vector.dtype in _PRECISIONS:
+            flags = vector.flags
+            if flags.writeable or not flags.owndata:
+                # A local solver may use its arrays again.
+                vector = np.array(vector)
+                vector.flags.writeable = False
+            vectors[name] = vector
+        elif isinstance(vector, SparseVector) and vector.values.dtype in _PRECISIONS:
             values, indices = vector.values.copy(), vector.indices.copy()
             values.flags.writeable = indices.flags.writeable = False
             vectors[name] = SparseVector(indices, values, vector.size)
         else:
-            arrays = arrays_of(uplink.vectors)
-            return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)}))
-    return Sent(vectors, metrics)
+            return Sent({}, as_records(Sent(dict(rounded), metrics, "", uplink.units)))
+    return Sent(vectors, metrics, "", uplink.units)
 
 
 class SentReader:
@@ -226,12 +239,12 @@ class SentReader:
 
     def __call__(self, sent: Sent) -> tuple[Uplink, Any]:
         """Return the uplink of an answer and its content, one object for answers that say the same."""
-        vectors, content, digest = sent
+        vectors, content, digest, units = sent
         norms, shapes = {}, self._shapes
         plain = vectors.keys() == shapes.keys()
         for name, vector in vectors.items() if plain else ():
             held = vector.values if type(vector) is SparseVector else vector
-            norm = math.sqrt(np.vdot(held, held))
+            norm = math.sqrt(np.vdot(held, held)) if held.dtype is _FLOAT64 else euclidean_norm(held)
             norms[name] = norm
             plain = plain and vector.shape == shapes[name] and math.isfinite(norm)
         if not plain:
@@ -244,7 +257,7 @@ class SentReader:
             metrics = metrics_of(content, self._key)
             self._last = said, last = content, _uplink_of(vectors, norms, _NOTHING, metrics, self._key, self._timed)
         # `_replace` would take four times as long.
-        return Uplink(vectors, *last[1:8], digest, norms, last.units), said
+        return Uplink(vectors, *last[1:8], digest, norms, grades_in(units) if len(units) else ()), said
 
 
 def as_reply(message: Message, sent: Sent) -> Message:
@@ -256,8 +269,8 @@ def as_records(sent: Sent) -> RecordDict:
     """Return an answer as the records of a message."""
     if isinstance(sent.content, RecordDict):
         return sent.content
-    arrays = arrays_of(sent.vectors)
-    return _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, sent.content)})
+    arrays, metrics = arrays_of(sent.vectors), _with_units(sent.content, sent.units)
+    return _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
 
 
 def read_unmodified(
@@ -281,5 +294,7 @@ def read_unmodified(
     metrics, examples = metrics_of(content, weighted_by_key)
     steps = _count(metrics, "local-steps") if "local-steps" in metrics else local_steps
     elapsed = _positive(metrics, "elapsed") if "elapsed" in metrics else client_lr * steps
+    own = OWN_METRICS | {SCHEMA, weighted_by_key}
+    others: Any = {name: value for name, value in metrics.items() if name not in own}
     norms = {"increment": norm}
-    return Uplink({"increment": increment}, elapsed, steps, examples=examples, pass_through=passed, norms=norms)
+    return Uplink({"increment": increment}, elapsed, steps, float("nan"), None, examples, others, passed, "", norms)

@@ -105,6 +105,12 @@ def test_messages_are_made_where_they_can_be_told_from_none(chosen, expected, de
     assert delivered == [expected]
 
 
+def test_a_float32_model_needs_no_messages_and_gives_the_bits_of_messages(delivered):
+    direct, by_messages = both_ways(lambda: strategy(wire=Wire(dtype="auto")), clients(), start_arrays(np.float32))
+    assert direct == by_messages
+    assert delivered == [16]  # by messages, of the second run
+
+
 def test_a_mod_sees_every_message(delivered):
     seen = []
 

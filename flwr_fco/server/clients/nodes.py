@@ -39,6 +39,7 @@ class Numbered(Sequence[Node]):
 
     def __init__(self, ids: range) -> None:
         self.ids = ids
+        self._made: dict[int, Node] = {}
 
     def __len__(self) -> int:
         """Return the number of nodes."""
@@ -48,8 +49,11 @@ class Numbered(Sequence[Node]):
         """Return the i-th node."""
         if isinstance(i, slice):
             return [self[place] for place in range(len(self.ids))[i]]
-        place = range(len(self.ids))[i]
-        return Node(self.ids[place], place)
+        node = self._made.get(i)
+        if node is None:
+            place = range(len(self.ids))[i]
+            node = self._made[place] = Node(self.ids[place], place)
+        return node
 
     def __iter__(self) -> Iterator[Node]:
         """Return the nodes, one after the other."""

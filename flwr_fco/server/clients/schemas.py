@@ -11,7 +11,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fco.core.logs import printable
-from flwr_fco.core.schema import Names, Units, difference, digests_of, listed, schema_number
+from flwr_fco.core.schema import Grades, Names, Units, difference, digests_of, listed, schema_number
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError
 from flwr_fco.wire.envelope import NAMES, addressed, names_in, send_and_receive
 from flwr_fco.wire.keys import UNITS
@@ -128,7 +128,7 @@ class Schemas:
         told = {id(each): each._replace(numbers={**each.numbers, UNITS: 1.0}) for _, each in letters}
         return [(node, each if node in self.measured else told[id(each)]) for node, each in letters]
 
-    def compare_units(self, grid: Grid | None, d: int, said: Mapping[Node, Sequence[int]]) -> None:
+    def compare_units(self, grid: Grid | None, d: int, said: Mapping[Node, Grades]) -> None:
         """Warn of columns whose standard deviations differ as those of other units do, of each column once.
 
         Parameters
@@ -141,7 +141,7 @@ class Schemas:
             The grades that sites have sent (:func:`flwr_fco.core.schema.grades_of`).
         """
         self.measured.update(said)
-        if not any(said.values()):
+        if not any(map(len, said.values())):
             return
         self._units = units = self._units or Units(d)
         named = ((f"node {n.node_id}" if n.partition_id is None else f"partition {n.partition_id}", n) for n in said)

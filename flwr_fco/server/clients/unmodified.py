@@ -61,8 +61,9 @@ def check_unmodified(options: ClientOptions) -> None:
     ways = {"threshold_per_round": threshold, "density": strategy.density, "work=Steps(...)": steps}
     names = [name for name, value in ways.items() if value is not None]
     if len(names) > 1:
-        what = f"{', '.join(names)}: each of them says how fast the weight of psi grows"
-        raise ConfigurationError(f"{what}; give one of them")
+        raise ConfigurationError(
+            f"{', '.join(names)}: each of them says how fast the weight of psi grows; give one of them"
+        )
     if threshold is not None:
         if isinstance(strategy.regularizer, Zero):
             strategy.regularizer = L1(1.0)

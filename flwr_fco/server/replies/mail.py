@@ -261,14 +261,16 @@ class Mail(Part):
             Sorted by partition id: the node, and its uplink with its weight in ``examples``.
         """
         assert self.grid is not None
+        if self.current.wire_dtype != "float64":
+            letters = self._rounded(letters, self.current.wire_dtype)
+        strangers = {node.node_id for node, _ in letters} - self.nodes.informed
         with self.explained(self.grid, self.current):
-            sent = self._without_messages(letters)
+            sent = self._without_messages(letters, strangers)
             if sent is not None and all(sent):
                 replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
                 # If all clients must take part, a client whose answer cannot count is asked again, by message.
                 good = self._read_sent(replies, all_or_none=self._kind.reads == "everyone")
                 if good is not None:
-                    strangers = [node for node, _ in letters if node.node_id not in self.nodes.informed]
                     plans = [] if self.spec is None else [self.spec.arrays] * len(strangers)
                     self.current.bytes_down += bytes_of([*(downlink.vectors for _, downlink in letters), *plans])
                     return self._bounded(good)
@@ -278,6 +280,15 @@ class Mail(Part):
             answered = [as_reply(message, answer) for message, answer in asked if answer is not None]
             rest = [message for message, answer in asked if answer is None]
             return self.collect([*answered, *send_and_receive(self.grid, rest, self.timeout)])
+
+    @staticmethod
+    def _rounded(letters: Sequence[Letter], wire_dtype: str) -> list[Letter]:
+        """Return letters whose vectors have the wire's precision."""
+        told = {id(each): each for _, each in letters}
+        for key, each in told.items():
+            vectors: Any = {name: vector.astype(wire_dtype) for name, vector in each.vectors.items()}
+            told[key] = each._replace(vectors=vectors)
+        return [(node, told[id(each)]) for node, each in letters]
 
     @contextmanager
     def explained(self, grid: Grid | None, current: Round) -> Iterator[None]:
@@ -300,18 +311,20 @@ class Mail(Part):
             reasons = {Node(row.node_id, row.partition_id): row.reason for row in current.left_out[-current.rows :]}
             self.schemas.explain(grid, reasons, nodes)
 
-    def _without_messages(self, letters: Sequence[Letter]) -> Sequence[Sent | None] | None:
-        """Return the answers of clients that need no message, in their order; None if all clients need one."""
+    def _without_messages(self, letters: Sequence[Letter], strangers: set[int]) -> Sequence[Sent | None] | None:
+        """Return the answers of clients that need no message, in their order; None if all clients need one.
+
+        `strangers` are the ids of those that lack the plan.
+        """
         current, options, exchange = self.current, self.options, getattr(self.grid, "exchange", None)
         if (
             exchange is None
             or type(self.language) is not OwnClients
-            or self.plan.wire_dtype != "float64"
+            or self.plan.wire_dtype == "float32"
             or options.train_metrics_aggr_fn is not average_metrics
             or self.pass_through_arrays
         ):
             return None
-        strangers = {node.node_id for node, _ in letters if node.node_id not in self.nodes.informed}
         if strangers:
             grid: Any = self.grid
             grid.introduce(self.spec, self.digest, strangers)
@@ -324,7 +337,7 @@ class Mail(Part):
         With `all_or_none` it returns None, and records nothing, if one answer cannot count.
         """
         current, plan, key = self.current, self.plan, self.options.weighted_by_key
-        current.check_names(self._kind, plan.layout, (each.vectors.keys() for _, each in sent))
+        current.check_names(self._kind, plan.layout, [each.vectors.keys() for _, each in sent])
         timed = isinstance(plan.work, FirstOrder)
         read = SentReader(plan.layout, shapes=current.shapes, weighted_by_key=key, timed=timed)
         good: list[Reply[Uplink]] = []
@@ -530,13 +543,16 @@ class Mail(Part):
         """Return the replies that are within all bounds, with their weights."""
         current, options = self.current, self.options
         # Before a site with other columns is left out for the length of its increment.
-        reasons = self.schemas.compare(self.grid, {reply.node: reply.value.metrics.get(SCHEMA, 0.0) for reply in good})
-        if reasons:
+        said = {reply.node: number for reply in good if (number := reply.value.metrics.get(SCHEMA))}
+        if said and (reasons := self.schemas.compare(self.grid, said)):
             good = current.without(good, {i: reasons[r.node] for i, r in enumerate(good) if r.node in reasons})
         columns = self._columns
-        if columns and not self.schemas.measured.issuperset(reply.node for reply in good):
+        if columns and not self.schemas.measured.issuperset([reply.node for reply in good]):
             self.schemas.compare_units(self.grid, columns, {reply.node: reply.value.units for reply in good})
-            good = [reply._replace(content=without_metric(reply.content, UNITS)) for reply in good]
+            cut = [without_metric(reply.content, UNITS) for reply in good]
+            # In process it is no metric, and most replies stay as they are.
+            pairs = zip(good, cut, strict=True)
+            good = [reply if content is reply.content else reply._replace(content=content) for reply, content in pairs]
         uplinks = [reply.value for reply in good]
         if self._kind.holds:
             uplinks = [uplink._replace(vectors={}) for uplink in uplinks]
@@ -549,13 +565,14 @@ class Mail(Part):
             passed=self.pass_through_arrays,
             step_size=self.step_size() if self.own_loops else None,
         )
-        metrics = training_metrics(good, options.weighted_by_key, named(self._kind, "losses"))
+        metrics = training_metrics(good, named(self._kind, "losses"))
         objections = metric_objections(metrics, max_ratio_of(options), self.bounds, "metric ") | objections
         if objections:
             good = current.without(good, objections)
         if current.problem is not None and current.number:
-            good = current.without(good, variate_objections(self.algorithm, current, good))
-        self.nodes.informed.update(reply.node.node_id for reply in good)
+            implied = variate_objections(self.algorithm, current, good)
+            good = current.without(good, implied) if implied else good
+        self.nodes.informed.update([reply.node.node_id for reply in good])
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
             counted = [(node.node_id, self._examples(uplink, content)) for node, uplink, content in good]
@@ -613,12 +630,14 @@ class Mail(Part):
 
     def _possible(self, node: Node, uplink: Uplink, content: Any) -> Uplink:
         self.language.check(self, node, uplink, self._examples(uplink, content))
-        if self.current.problem is not None:
-            self.algorithm.check(self.current.problem, self.current.state, uplink)
+        problem = self.current.problem
+        memories: Any = None if problem is None else problem.memories
+        if type(self.algorithm).check is not Algorithm.check and problem is not None:
+            self.algorithm.check(problem, self.current.state, uplink)
         if self._client_weights is not None:
             self.given_weight(node)
-        elif self._memories is not None:
-            self._memories.check_weight(node, uplink.examples)
+        elif memories is not None:
+            memories.check_weight(node, uplink.examples)
         return uplink
 
     def _examples(self, uplink: Uplink, content: Any) -> float | None:

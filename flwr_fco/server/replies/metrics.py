@@ -25,7 +25,7 @@ from flwr_fco.server.replies.bounds import ENOUGH, LONGEST, IncrementBounds
 from flwr_fco.server.replies.checks import Reply
 from flwr_fco.wire.envelope import OWN_METRICS
 from flwr_fco.wire.keys import SCHEMA
-from flwr_fco.wire.metrics import as_metrics, average_metrics, exact_mean, is_number, metrics_of
+from flwr_fco.wire.metrics import as_metrics, average_metrics, exact_mean, is_number
 from flwr_fco.wire.protocol import Uplink
 
 #: Metrics that have checks of their own.
@@ -36,26 +36,20 @@ EVALUATION = 0.1
 _FEW = 1_000.0
 
 
-def training_metrics(
-    good: Sequence[Reply[Uplink]], weighted_by_key: str, decides: Sequence[str]
-) -> list[dict[str, Any]]:
+def training_metrics(good: Sequence[Reply[Uplink]], decides: Sequence[str]) -> list[dict[str, Any]]:
     """Return the numbers of training replies that decide: their metrics without those that have checks of their own.
 
     Parameters
     ----------
     good : sequence of Reply
         The replies that passed all checks.
-    weighted_by_key : str
-        The metric that is the weight.
     decides : sequence of str
         Names of vectors whose entries decide as metrics do.
     """
-    without, numbers = OTHERS | {weighted_by_key}, dict[int, dict[str, Any]]()
-    # Clients in this process that say the same share their numbers.
-    for key, content in {id(content): content for _, _, content in good}.items():
-        metrics, _ = metrics_of(content, weighted_by_key)
-        numbers[key] = {name: metrics[name] for name in metrics if name not in without}
-    found = [numbers[id(content)] for _, _, content in good]
+    found: list[dict[str, Any]] = [
+        {name: value for name, value in uplink.metrics.items() if name not in OTHERS} if uplink.metrics else {}
+        for _, uplink, _ in good
+    ]
     if not decides:
         return found
     return [
