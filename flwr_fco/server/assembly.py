@@ -59,15 +59,18 @@ class Assembly:
 
     def __init__(self, options: groups.CommonOptions, kind: type[Algorithm], host: Host) -> None:
         name, patience, every = type(options).__name__, options.participation.evict_after, options.certificate_every
-        privacy = getattr(options, "privacy", None)
+        # By class, not by name: a strategy of somebody's own may have an option that is called so.
+        strategy: object = options
+        privacy = strategy.privacy if isinstance(strategy, groups.PrivacyOptions) else None
+        beta = strategy.server_momentum if isinstance(strategy, groups.MomentumOptions) else 0.0
+        starts = isinstance(strategy, groups.TrackerOptions) and strategy.tracker_start == "gradient"
         self.privacy = None if privacy is None else PrivateMean(privacy, options, host)
         self.mail = mail = Mail(options, kind)
         self.inquiry, self.average = Inquiry(options, kind, mail), PointAverage(*_named(options.output))
-        self.mean, beta = _mean(options), getattr(options, "server_momentum", 0.0)
+        self.mean = _mean(options)
         momentum = Momentum(beta, self.mean) if beta else None
         self.direction = momentum or self.mean
         unmodified = self.untrained = self.graph = self.memories = remembering = None
-        strategy: object = options
         if isinstance(strategy, groups.ClientOptions):
             check_unmodified(strategy)
             if groups.serves_unmodified(strategy):
@@ -86,7 +89,6 @@ class Assembly:
         self.everyone = None if waits is None else Everyone(name, remembering, waits)
         self.certifier = None if every is None else Certifier(self.inquiry, every)
         certifies = issubclass(kind, CertifiedMethod) and not named(kind, "losses")
-        starts = getattr(options, "tracker_start", None) == "gradient"
         parts: dict[str, Part | None] = {
             "bounds": mail,
             "chosen": self.inquiry,

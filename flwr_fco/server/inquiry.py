@@ -267,10 +267,11 @@ class FirstGradients(Part):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the traffic of round 0, if there was one."""
-        return {} if self._bytes is None else {"bytes": np.array(self._bytes)}
+        return {} if self._bytes is None else {"bytes": np.array(self._bytes, dtype=np.int64)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        self._bytes = tuple(arrays["bytes"].tolist()) if "bytes" in arrays else None
+        known = "bytes" in arrays
+        self._bytes = tuple(saved_array(arrays, "bytes", np.int64, (2,), smallest=0).tolist()) if known else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:
         """Return the traffic of round 0, in the first round that counts."""

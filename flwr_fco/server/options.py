@@ -675,10 +675,15 @@ _INSTEAD = {
     "participation=Everyone({name}={value!r})": "node_timeout min_replies evict_after on_missing",
     "participation=Participation(choose_nodes=...), which chooses the nodes of a round": "client_manager",
     "it asks every node in every round; leave it out": "choose_nodes client_manager",
-    "participation=Participation(min_replies=...), the good replies that a round needs": "accept_failures",
-    "participation=Everyone(min_replies=...), the clients that a run needs": "accept_failures",
+    "participation=Participation(min_replies=...), the good replies that a round needs: the others are left out": (
+        "accept_failures"
+    ),
+    "participation=Everyone(min_replies=...), the clients that a run needs: one that keeps failing is given up": (
+        "accept_failures"
+    ),
     "penalty": "proximal_mu",
-    'client="unmodified" and give `start` train_config=ConfigRecord({{"proximal-mu": {value!r}}})': "proximal_mu",
+    'client="unmodified" and give `start` train_config=ConfigRecord({{"proximal-mu": {value!r}}}); FedProx has it as '
+    "penalty=": "proximal_mu",
     "FedProx has it as penalty=": "proximal_mu",
     "regularizer=L1({value!r})": "l1 alpha lambda_ lam l1_strength",
     "reference=Reference(sparsity={value!r})": "sparsity",

@@ -324,6 +324,9 @@ def test_what_a_method_refuses_is_told_with_its_reason():
         (FedDualAvg, {"sparsity": np.array([0.5, 0.5])}, r"write output=Last\(nonzeros=array"),
         (DualFL, {"client_manager": None}, "asks every node in every round"),
         (DualFL, {"proximal_mu": 0.1}, "FedProx has it as penalty="),
+        (FedDualAvg, {"proximal_mu": 0.1}, 'write client="unmodified" .*; FedProx has it as penalty='),
+        (FedDualAvg, {"accept_failures": 0.1}, r"Participation\(min_replies=.*: the others are left out"),
+        (DualFL, {"accept_failures": 0.1}, r"Everyone\(min_replies=.*: one that keeps failing is given up"),
         (FedDualAvg, {"on_evaluate_config_fn": None}, "evaluate_config=.* `configure_evaluate`"),
     ):
         with pytest.raises(UnknownOptionError, match=rf"{kind.__name__} has no such option[;.] .*{reason}"):

@@ -16,7 +16,7 @@ from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps.training import find_solver
 from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg, Scaffnew, Steps, method_of, run_of
+from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, Scaffnew, Steps, method_of, run_of
 from flwr_fco.testing import check_strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own-strategy.md"
@@ -41,6 +41,22 @@ def test_the_pages_own_loop_keeps_the_contract_and_its_option_the_range():
     strategy = clipped(longest=1e-3, client_lr=0.1, work=Steps(5))
     run(strategy, clients(), 1)
     assert 0.0 < np.linalg.norm(strategy.state.dual) <= 5 * 0.1 * 1e-3
+
+
+def test_an_option_of_one_s_own_has_no_part_behind_it():
+    """The names of momentum, privacy and trackers are taken only by those who take their groups of options."""
+
+    @dataclass(repr=False, eq=False, kw_only=True)
+    class Own(FedMid):
+        server_momentum: float = 0.5
+        tracker_start: str = "gradient"
+        privacy: str = "none of yours"
+
+    own, plain = (kind(client_lr=0.02, work=Steps(2)) for kind in (Own, FedMid))
+    assert set(run_of(own).parts) == set(run_of(plain).parts)
+    for strategy in (own, plain):
+        run(strategy, clients(), 3)
+    np.testing.assert_array_equal(own.state.primal, plain.state.primal)
 
 
 def test_a_method_whose_module_workers_lack_disturbs_no_run():

@@ -130,7 +130,6 @@ class UnmodifiedClients(Part):
 
     def __init__(self, options: ClientOptions) -> None:
         self._options: Any = options
-        self._threshold: float | None = getattr(options.client, "threshold_per_round", None)
         self.forget()
 
     def forget(self) -> None:
@@ -178,6 +177,12 @@ class UnmodifiedClients(Part):
         claims = uplink.step_sizes != mail.step_size() * uplink.steps
         if claims and self._threshold is None and options.density is None:
             check_elapsed(uplink.step_sizes, steps, mail.step_size(), exact=False)
+
+    @property
+    def _threshold(self) -> float | None:
+        # Looked up each time: a hook may set another one between rounds.
+        threshold: float | None = getattr(self._options.client, "threshold_per_round", None)
+        return threshold
 
     def sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
         """Return the current model as records, and as a vector rounded to the user's dtypes.

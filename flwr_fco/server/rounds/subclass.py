@@ -280,7 +280,8 @@ def _state_at(run: Run, point: Vector, shown: Vector) -> Any:
 
 def _field_of(state: Any, size: int) -> str | None:
     """Return the name of the field that holds the state's point; None if there is none."""
-    return next((name for name in _POINTS if np.shape(getattr(state, name, 0.0)) == (size,)), None)
+    fields: dict[str, Any] = state._asdict()
+    return next((name for name in _POINTS if name in fields and np.shape(fields[name]) == (size,)), None)
 
 
 def _restore(run: Run, before: Any, who: str) -> None:

@@ -71,6 +71,18 @@ def test_the_clients_metrics_win_over_what_the_user_said():
         assert strategy.state.elapsed == pytest.approx(expected, rel=1e-15)
 
 
+def test_a_hook_may_set_another_threshold_for_each_round():
+    class Growing(FedDualAvg):
+        def configure_train(self, server_round, *arguments):
+            self.client = Unmodified(threshold_per_round=0.01 * server_round)
+            return super().configure_train(server_round, *arguments)
+
+    strategy = Growing(client=Unmodified(threshold_per_round=9.0), regularizer=L1(0.5), fraction_evaluate=0.0)
+    app, options = ordinary_app(clients(), 3, 0.05), {"num_nodes": 4, "initial_arrays": start_arrays()}
+    simulate(strategy, app, num_rounds=3, progress=False, **options)
+    assert strategy.state.elapsed == pytest.approx((0.01 + 0.02 + 0.03) / 0.5, rel=1e-15)
+
+
 @pytest.mark.parametrize("regularizer", [L1(0.3), L2Squared(0.3), ElasticNet(0.3, 0.5)])
 def test_nobody_says_how_fast_the_weight_of_psi_grows(regularizer):
     with pytest.raises(ConfigurationError, match=r"it is not known how fast the weight of psi grows. Give density=0.1"):

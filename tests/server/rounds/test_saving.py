@@ -68,6 +68,21 @@ def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
     assert run_of(fresh).mail.bounds.largest == run_of(chosen).mail.bounds.largest
 
 
+@pytest.mark.parametrize("value", ["x", 3, [1, 2, 3], [1.0, 2.0], [-1, 2]])
+def test_what_is_counted_of_round_0_is_two_counts(tmp_path, value):
+    """They come to the metrics of the first round that counts, long after the file was read."""
+    path, chosen = tmp_path / "state.npz", FedDAGT(client_lr=0.02, work=Steps(2), fraction_evaluate=0.0)
+    start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen, 1)
+    run_of(chosen).save(path)
+    with np.load(path) as saved:
+        arrays = dict(saved)
+    arrays["part/first gradients/bytes"] = np.array(value)
+    del arrays["checksum"]
+    np.savez(path, **arrays, checksum=np.array(saving._checksum(arrays)))
+    with pytest.raises(ConfigurationError, match="its bytes"):
+        run_of(chosen).load(path)
+
+
 @pytest.fixture
 def disk(monkeypatch):
     """What is asked of the disk, in order: each fsync with what had been written by then, each renaming."""

@@ -7,6 +7,8 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
+from flwr_fco.algorithms import MirrorDescent
+from flwr_fco.algorithms.primal_averaging import PrimalState
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, NothingTrainedError
 from flwr_fco.regularizers import L1, Box
@@ -221,11 +223,27 @@ def test_methods_that_average_models_take_changes_too():
     def halved(number, arrays, metrics):
         return ArrayRecord({name: Array(0.5 * array.numpy()) for name, array in arrays.items()}), metrics
 
+    class Told(PrimalState):
+        """A state that also says something of itself, which is no field of it."""
+
+        @property
+        def dual(self):
+            return self.primal
+
+    class Telling(MirrorDescent):
+        def init(self, problem, primal):
+            return Told(*super().init(problem, primal))
+
+        def aggregate(self, problem, state, replies):
+            return Told(*super().aggregate(problem, state, replies))
+
     more = {"num_nodes": NODES, "num_rounds": 20, "initial_arrays": start, "progress": False}
+    own = type("Own", (FedMid,), {}, algorithm=Telling)
     ends = [
         simulate(kind(**options), app, **more).arrays["coefficients"].numpy()
-        for kind in (FedMid, answering(halved, FedMid))
+        for kind in (FedMid, answering(halved, FedMid), answering(halved, own))
     ]
+    np.testing.assert_array_equal(ends[1], ends[2])
     assert 0.0 < np.linalg.norm(ends[1]) < 0.6 * np.linalg.norm(ends[0])
     with pytest.raises(ConfigurationError, match="remember what they have sent"):
         simulate(answering(halved, FedDAGT)(**options), app, **more)
