@@ -272,10 +272,8 @@ class PathResult:
             best, simple = self.best, self.one_standard_error
             edge = best is self.points[-1] and len(self.points) > 1
             where = f"{best.strength:.4g}{', the smallest of the path' if edge else ''}"
-            shown += (
-                f"\n  smallest held-out loss {best.held_out:.4g} at {where} ({best.nonzero} not zero)"
-                f"\n  one standard error: {simple.strength:.4g} ({simple.nonzero} not zero)"
-            )
+            shown += f"\n  smallest held-out loss {best.held_out:.4g} at {where} ({best.nonzero} not zero)"
+            shown += f"\n  one standard error: {simple.strength:.4g} ({simple.nonzero} not zero)"
         return shown
 
 
