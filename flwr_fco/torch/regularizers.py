@@ -119,7 +119,7 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
 
         def solve(v: Tensor, step: float) -> Tensor:
             # Adding 0.0 makes the sign of zero definite: clamp may return either -0.0 or 0.0.
-            return solve_terms(v, step, terms) + 0.0
+            return solve_terms(v, step, terms).add_(0.0)
 
     return lambda v, step: solve(v, check_step(regularizer, step))
 
