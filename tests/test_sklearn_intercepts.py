@@ -120,6 +120,23 @@ def test_over_a_grid_no_message_holds_an_intercept():
     assert min(abs(number - b) for number in numbers for b in own) > 1e-9
 
 
+def test_over_a_grid_whose_sites_have_no_partition_ids_too():
+    features, targets = parts(classes=True)
+    model = FederatedLogisticRegression(0.3, l1_ratio=1.0, num_clients=3, site_intercepts="local")
+    here = FederatedLogisticRegression(0.3, l1_ratio=1.0, site_intercepts="local").fit(features, targets)
+
+    class Nameless(InProcessGrid):
+        def get_node_ids(self):
+            return list(super().get_node_ids())
+
+    app = model.client_app(lambda c: [own[c.node_config["partition-id"]] for own in (features, targets)], ["no", "yes"])
+    grid = Nameless(app, 3)
+    grid.partition_ids = {}
+    with flower.identity(grid.run_id), flower.quiet(50):
+        model.fit(grid, features=5, classes=["no", "yes"])
+    np.testing.assert_allclose(model.coef_, here.coef_, rtol=1e-9)
+
+
 def test_sites_with_few_rows_are_named_and_those_with_fewer_refused():
     model = FederatedLogisticRegression(site_intercepts="local")
     with pytest.warns(UserWarning, match=r"few rows .*: part 1 has fewer than 25, and logistic .* 17 %"):

@@ -373,10 +373,11 @@ class Federated(Judges, Solves):
         if names:
             self.feature_names_in_ = np.array(names, dtype=object)
         self._on_trust = any(digests_of(answer.schema)[0] == 0 for answer in answers)
-        named = {f"partition {answer.partition}": answer for answer in answers}
-        self._check_sites({site: int(answer.examples) for site, answer in named.items()})
-        self._name_idle([*named], told)
-        reading.warn_of_units({site: answer.vectors[DEVIATIONS] for site, answer in named.items()}, self._names(d))
+        sites = [f"partition {answer.partition}" for answer in answers]
+        self._check_sites({site: int(answer.examples) for site, answer in zip(sites, answers, strict=True)})
+        self._name_idle(sites, told)
+        deviations = {site: answer.vectors[DEVIATIONS] for site, answer in zip(sites, answers, strict=True)}
+        reading.warn_of_units(deviations, self._names(d))
 
         def run(runs: Any, *begin: Any) -> Any:
             return runs.start(grid, *begin, train_config=config)

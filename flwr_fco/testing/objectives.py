@@ -105,10 +105,16 @@ def check_objective(
     _check_dual_terms(objective, rng, tolerances)
 
 
-def require(condition: object, message: str) -> None:
-    """Raise :class:`AssertionError` unless a condition holds, also when Python disables ``assert``."""
+def require(condition: object, message: str, *shown: Vector) -> None:
+    """Raise :class:`AssertionError` unless a condition holds, also when Python disables ``assert``.
+
+    Parameters
+    ----------
+    *shown : ndarray
+        Points whose first entries end the message; only a failure formats them, which takes longer than most checks.
+    """
     if not condition:
-        raise AssertionError(message)
+        raise AssertionError(" ".join([message, *(f"{point[:8]}" for point in shown)]))
 
 
 def _close(values: Any, expected: Any, tolerance: float, what: str, size: float | None = None, end: str = "") -> None:
@@ -204,7 +210,8 @@ def _check_batch_gradients(objective: Objective, w: Vector, rng: np.random.Gener
     n = objective.num_examples
     full = objective.gradient(w)
     size = float(np.abs(full).max()) + 1.0
-    mean, values, total = np.zeros_like(w), list[float](), 0
+    mean, total = np.zeros_like(w), 0
+    value: float | None = 0.0
     for batch in objective.batches(rng, FirstOrder(epochs=1, batch_size=max(1, n // 3 + 1))):
         gradient = objective.gradient(w, batch)
         size = max(size, float(np.abs(gradient).max()))
@@ -216,15 +223,15 @@ def _check_batch_gradients(objective: Objective, w: Vector, rng: np.random.Gener
         if _is_rows(batch):
             total += batch.size
             mean += batch.size / n * gradient
-            values.append(np.nan if pair is None else batch.size / n * pair[0])
+            value = None if pair is None or value is None else value + batch.size / n * pair[0]
     if total == 0:
         return
     what = "the minibatch gradients of an epoch, weighted by batch size, differ from the full gradient"
     end = ": is something a sum instead of a mean, or a regularization term not the same in every batch?"
     _close(mean, full, tolerances.same, what, size, end)
-    if not np.isnan(sum(values)):
-        what = f"the values of an epoch's batches, weighted by batch size, average to {sum(values):.8g}, off value(w)"
-        _close(sum(values), objective.value(w), tolerances.same, what)
+    if value is not None:
+        what = f"the values of an epoch's batches, weighted by batch size, average to {value:.8g}, off value(w)"
+        _close(value, objective.value(w), tolerances.same, what)
 
 
 def _check_rows_count(objective: Objective, points: list[Vector], rng: np.random.Generator) -> None:
@@ -310,11 +317,9 @@ def _check_counts(objective: Objective, rng: np.random.Generator, works: Iterabl
             require(count == wanted, what)
         first, second = (list(objective.batches(np.random.default_rng(0), work)) for _ in range(2))
         # Use the first batches after drawing the second ones, because the objective must not hold a batch's state.
-        pairs = [
-            (objective.gradient(w, one), objective.gradient(w, two)) for one, two in zip(first, second, strict=True)
-        ]
+        twins = zip(first, second, strict=True)
+        same = all(np.array_equal(objective.gradient(w, one), objective.gradient(w, two)) for one, two in twins)
         what = "equal generators, of the same seed, give batches with different gradients"
-        same = all(np.array_equal(*pair) for pair in pairs)
         require(same, f"{what}: what is random must come from rng and be part of the batch")
     full = list(objective.batches(rng, FirstOrder(steps=2, batch_size=None), 2))
     what = "batches(rng, FirstOrder(steps=2, batch_size=None), per_step=2) should yield None for each full batch"

@@ -153,7 +153,7 @@ def _check_call(regularizer: Regularizer, v: Array, step: float, where: str) -> 
     p = check_map(lambda v, out: regularizer.prox(v, step, out), v, f"{where}: prox")
     what = f"{where}: the result holds -0.0; zeros have to be +0.0 (add 0.0)"
     require(not np.signbit(p[p == 0.0]).any(), what)
-    require(np.isfinite(p).all(), f"{where}: the result holds {p[~np.isfinite(p)][:1]} for finite v")
+    require(np.isfinite(p).all(), f"{where}: the result of finite v holds", p[~np.isfinite(p)][:1])
     value = regularizer.value(p)
     require(isinstance(value, float), f"{where}: value returned a {type(value).__name__}, expected a float")
     require(math.isfinite(value), f"{where}: value(prox(v)) is {value}; psi has to be finite where prox goes")

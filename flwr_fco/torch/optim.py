@@ -338,10 +338,12 @@ class CompositeOptimizer(torch.optim.Optimizer):
             One vector per parameter name; None removes them.
         """
         for group in self.param_groups:
-            for p in group["params"]:
-                self.state[p].pop("shift", None)
             if shifts is not None:
+                # Those that do not fit leave the earlier ones.
                 self._keep(group, "shift", self._start_values(group, shifts))
+            else:
+                for p in group["params"]:
+                    self.state[p].pop("shift", None)
 
     @property
     def elapsed(self) -> float:

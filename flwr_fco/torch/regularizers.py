@@ -119,7 +119,7 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
 
         def solve(v: Tensor, step: float) -> Tensor:
             # Adding 0.0 makes the sign of zero definite: clamp may return either -0.0 or 0.0.
-            return solve_terms(v, step, terms) + 0.0
+            return solve_terms(v, step, terms).add_(0.0)
 
     return lambda v, step: solve(v, check_step(regularizer, step))
 
@@ -172,13 +172,15 @@ def solve_terms(v: Tensor, step: float, terms: Sequence[Tensor | float], out: Te
     """Return clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper) in one new tensor, or in `out`."""
     threshold, shrinkage, lower, upper = terms
     result = _clip(v, _times(step, threshold))
-    result = torch.sub(v, result, out=result if out is None else out)
+    if out is None and not torch.is_grad_enabled():
+        out = result  # Saves a tensor; autograd refuses a given one.
+    result = torch.sub(v, result, out=out)
     if isinstance(shrinkage, Tensor) or shrinkage > 0.0:
         result.div_(1.0 + _times(step, shrinkage))
-    for side, bound in (("min", lower), ("max", upper)):
-        if isinstance(bound, Tensor) or math.isfinite(bound):
-            result.clamp_(**{side: bound})  # type: ignore[arg-type,unused-ignore]
-    return result
+    if isinstance(lower, Tensor) or isinstance(upper, Tensor):
+        # One after the other: `clamp` takes no tensor beside a number.
+        return result.clamp_(min=lower).clamp_(max=upper)  # type: ignore[arg-type,unused-ignore]
+    return result.clamp_(lower, upper) if lower > -math.inf or upper < math.inf else result
 
 
 def _times(step: float, term: Tensor | float) -> Tensor | float:

@@ -285,6 +285,7 @@ def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient
         ("value_and_gradient", _value_and_gradient(value=1.001), r"\[0\]=.* differs from value"),
         ("value_and_gradient", _value_and_gradient(gradient=1.001), "differs from gradient"),
         ("value_and_gradient", _value_and_gradient(batch_value=1.001), "batches, weighted by batch size, average"),
+        ("value_and_gradient", _value_and_gradient(batch_value=np.nan), "by batch size, average to nan"),
         ("value_and_gradient", _value_and_gradient(batch_gradient=1.001), r"differs from gradient\(w, batch\)"),
         ("hessian_product", lambda self, w, v: 1.001 * self.inner.hessian_product(w, v), "hessian_product"),
         ("hessian_block", lambda self, w, on: 1.001 * self.inner.hessian_block(w, on), "hessian_block"),

@@ -181,6 +181,16 @@ def test_a_shift_is_gradient_tracking(problem):
     np.testing.assert_allclose(run(optimizer, downlink), expected.vectors["increment"], rtol=0, atol=1e-12)
 
 
+def test_a_shift_that_does_not_fit_leaves_the_one_before():
+    parameters = [("one", nn.Parameter(torch.zeros(2))), ("two", nn.Parameter(torch.zeros(3)))]
+    optimizer = ProximalSGD(parameters, lr=1.0)
+    optimizer.set_shift({name: torch.ones_like(p) for name, p in parameters})
+    with pytest.raises(ConfigurationError, match=r"'two' has shape \[4\], expected \[3\]"):
+        optimizer.set_shift({"one": torch.zeros(2), "two": torch.zeros(4)})
+    optimizer.step()
+    assert all(torch.equal(p.detach(), -torch.ones_like(p)) for _, p in parameters)
+
+
 def test_an_l1_ball_of_all_parameters_together():
     objective, plan, model, run = _setting("logistic", L1Ball(0.5), "dual_averaging", scope="joint")
     layout = Layout.from_arrays({k: v.numpy() for k, v in _data(model).items()}, apply_to="*")

@@ -117,6 +117,20 @@ def test_a_float32_tensor_stays_float32_and_loses_only_its_rounding(psi):
 
 
 @together("psi", CASES)
+def test_a_parameter_has_the_map_of_its_values_also_where_gradients_are_recorded(psi):
+    values = torch.tensor(np.random.default_rng(7).normal(size=SHAPE))
+    parameter = torch.nn.Parameter(values.clone())
+    solve = tensor_prox(psi, parameter)
+    with torch.no_grad():
+        expected = solve(values, 0.5)
+    found = solve(parameter, 0.5)
+    assert torch.equal(found.detach(), expected)
+    assert torch.equal(parameter.detach(), values), "the parameter has been changed"
+    if isinstance(psi, L1 | L2Squared | ElasticNet | Box):
+        assert torch.autograd.gradcheck(lambda v: solve(v, 0.5), (parameter,))
+
+
+@together("psi", CASES)
 def test_nan_is_not_hidden(psi):
     point = torch.ones(SHAPE, dtype=torch.float64)
     point[1, 1] = np.nan
