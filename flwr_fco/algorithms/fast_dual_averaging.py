@@ -313,7 +313,7 @@ class LowerModel:
     Parameters
     ----------
     told : Downlink
-        A node's message, with the anchor x_0 (Liang's r); without one, which stands for zeros, no ball is around it.
+        A node's message, with the anchor x_0 (Liang's r), unless that is 0.
     options : mapping of str to value
         Of the plan: mu, Bao's gamma, and Liang's L, which Fast-FedDA does not use: it takes mu, and has no anchor.
     """
@@ -322,8 +322,10 @@ class LowerModel:
         self.told, self.h, self.constrained = told, told.plan.h, options["constrained"]
         self.convexity, self.anchor_weight = options["convexity"], options["anchor-weight"]
         self.smoothness: float | None = options["smoothness"] if self.constrained else None
-        self.anchor = told.vectors.get("anchor")
-        self.anchor_dual = None if self.anchor is None else self.h.gradient(self.anchor)
+        self.anchor = told.vectors.get("anchor", np.zeros_like(told.vectors["primal"]))
+        # Around a map's own center grad h(0) is not 0.
+        anchored = self.constrained or options["variant"] == "bao"
+        self.anchor_dual = self.h.gradient(self.anchor) if anchored else None
 
     def bao_steps(self, client: Client, gradients: Vector, points: Vector, batches: Sequence[Batch]) -> None:
         """Take a client's steps in Bao's variant, in place."""
@@ -395,8 +397,7 @@ class LowerModel:
         point = self.h.retrieve(dual, t * numbers["strength"], self.told.plan.psi)
         if numbers["radius"] <= 0.0:
             return point
-        center = 0.0 if self.anchor is None else self.anchor
-        return np.asarray(center + L1Ball(numbers["radius"]).prox(point - center, 1.0))
+        return np.asarray(self.anchor + L1Ball(numbers["radius"]).prox(point - self.anchor, 1.0))
 
 
 def liang_weights(step: int) -> tuple[float, float, float]:

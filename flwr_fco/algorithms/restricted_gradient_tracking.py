@@ -333,6 +333,8 @@ class RestrictedGradientTracking(Staged, GradientTracking):
     """
 
     tracker_start: str = "zero"
+    #: One, without an end.
+    stages: Sequence[Stage] = field(init=False, default=())
 
     def points(self, problem: Problem, before: Any, after: Any, replies: Replies) -> Iterable[Vector]:
         """Return the primal at the beginning of the round."""
@@ -358,6 +360,8 @@ class MultistepGradientTracking(RestrictedGradientTracking):
     """
 
     _emptied: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "control", "derivable")
+
+    stages: Sequence[Stage] = ()
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1: a first stage around the start point."""

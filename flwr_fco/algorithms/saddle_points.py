@@ -62,7 +62,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -136,6 +136,8 @@ class MirrorProx(MirrorDescent):
     name, engine, refuses = "mirror_prox", None, _NO_RULE
     theory = _theory
 
+    #: Both local steps are proximal ones.
+    client_prox: bool = field(init=False, default=True)
     output: str | Last | Average = "last"
 
     @staticmethod

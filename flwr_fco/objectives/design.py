@@ -203,9 +203,10 @@ class Design:
         if rows is not None and rows.size and (int(rows.min()) < 0 or int(rows.max()) >= n):
             raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
         count = n if rows is None else rows.size
-        step = max(SMALLEST_BLOCK, BLOCK // (8 * d)) if size is None else size
         if self._at_once:
-            step = max(count, 1)
+            size = max(count, 1)
+        # Of a sparse matrix without entries there may be no columns left.
+        step = max(SMALLEST_BLOCK, BLOCK // (8 * d)) if size is None else size
         for start in range(0, count, step):
             part = slice(start, min(start + step, count))
             # Of a sparse matrix a slice is a copy.

@@ -85,6 +85,14 @@ def test_blocks_of_float64_are_views():
     assert all(np.shares_memory(block, MATRIX) for _, block in parts)
 
 
+def test_rows_without_entries_have_no_columns_left():
+    design = Design.of(csr_array((3, 5)))
+    objective = LeastSquares(csr_array((3, 5)), np.full(3, 2.0), scale=1.0).with_features(design.compact)
+    assert design.compact.shape == (3, 0)
+    value, gradient = objective.value_and_gradient(np.ones(1))
+    assert (value, gradient.tolist()) == (1.0, [-2.0])
+
+
 @pytest.mark.parametrize(("size", "expected"), [(None, 74), (40, 40), (4096, 150)])
 def test_a_prediction_takes_as_many_rows_at_a_time_as_it_says(size, expected, monkeypatch):
     monkeypatch.setattr(module, "BLOCK", 74 * 8 * 7)

@@ -10,7 +10,7 @@ from flwr_fco.algorithms.contract.limits import Vanishing
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.pooled import centralized_solution
-from flwr_fco.regularizers import L1
+from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import CFedDA, Epochs, FastFedDA, MCFedDA, ModelStage, Steps, run_of
 from flwr_fco.testing import check_strategy
 
@@ -136,6 +136,16 @@ def test_stages_of_mc_fed_da(w0):
     strategy = MCFedDA(stages=[ModelStage(*stage) for stage in stages], anchor_weight=GAMMA, **options())
     np.testing.assert_allclose(trace(strategy, 12, w0), expected, rtol=1e-10, atol=1e-12)
     assert (strategy.state.stage, strategy.state.stage_round) == (2, 5)
+
+
+@pytest.mark.parametrize("w0", STARTS, ids=["from zero", "from elsewhere"])
+@pytest.mark.parametrize("radius", [None, 0.5])
+def test_a_distance_does_not_depend_on_the_maps_center(w0, radius):
+    """1/2 ||w - v||^2 is the divergence of 1/2 ||w - c||^2 whatever c is, around a start at 0 as well."""
+    more = {**options(regularizer=Zero()), "anchor_weight": GAMMA, "radius": radius}
+    expected = trace(CFedDA(**more), 6, w0)
+    moved = trace(CFedDA(mirror_map=PNorm(2.0, center=np.linspace(-0.5, 1.0, D)), **more), 6, w0)
+    np.testing.assert_allclose(moved, expected, rtol=1e-10, atol=1e-12)
 
 
 @together("w0", STARTS)

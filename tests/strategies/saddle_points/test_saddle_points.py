@@ -5,6 +5,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from saddles import PSI, SIDE, bilinear, one_client, run
 
+from flwr_fco.algorithms import MirrorProx
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle
@@ -21,6 +22,12 @@ from flwr_fco.strategies import (
     run_of,
 )
 from reproduction.problems.sequential import dual_extrapolation
+
+
+def test_both_local_steps_of_mirror_prox_are_proximal():
+    with pytest.raises(TypeError, match="client_prox"):
+        MirrorProx(client_prox=False)
+    assert MirrorProx(server_prox=False).describe(None) == [("Proximal steps", "client (True) | server (False)")]
 
 
 @pytest.mark.parametrize("output", ["last", "ergodic"])
