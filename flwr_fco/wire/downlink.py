@@ -323,7 +323,7 @@ def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink 
     for name, vector in downlink.vectors.items():
         view = views.get(id(vector))
         if view is None:
-            view = _view(vector, _size_of(plan, numbers.get(POINTS, 1.0)))
+            view = _view(vector, _size_of(plan, numbers.get(POINTS, 1.0)), plan.wire_dtype)
             if view is None or name.startswith(PASS):
                 return None
             views[id(vector)] = view
@@ -333,12 +333,12 @@ def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink 
     return Downlink(plan, held, client_lr, elapsed, numbers, stamp, downlink.work)
 
 
-def _view(vector: Any, size: int) -> Any:
+def _view(vector: Any, size: int, wire_dtype: str) -> Any:
     """Return a vector as read from a message; None if it would be rejected."""
     if isinstance(vector, SparseVector):
-        values = _view(vector.values, vector.values.size)
+        values = _view(vector.values, vector.values.size, wire_dtype)
         return None if values is None or vector.size != size else type(vector)(vector.indices, values, size)
-    if vector.dtype == np.float32:
+    if vector.dtype == np.float32 and wire_dtype == "auto":
         vector = vector.astype(np.float64)
     if vector.dtype != np.float64 or vector.shape != (size,) or not vector.flags.c_contiguous:
         return None
