@@ -88,6 +88,8 @@ class Assembly:
         waits = options.participation if isinstance(options.participation, choices.Everyone) else None
         self.everyone = None if waits is None else Everyone(name, remembering, waits)
         self.certifier = None if every is None else Certifier(self.inquiry, every)
+        # A metric of unmodified clients is what they call it, and no report about a minimisation.
+        minimises = isinstance(strategy, groups.MinimiseOptions) and unmodified is None
         certifies = issubclass(kind, CertifiedMethod) and not named(kind, "losses")
         parts: dict[str, Part | None] = {
             "bounds": mail,
@@ -97,7 +99,7 @@ class Assembly:
             "momentum": momentum,
             "unmodified": unmodified,
             "untrained": self.untrained,
-            "capped": CappedMinimisations() if isinstance(strategy, groups.MinimiseOptions) else None,
+            "capped": CappedMinimisations() if minimises else None,
             "kept back": KeptBack() if named(kind, "columns") else None,
             "other losses": OtherLosses() if certifies else None,
             "certificate": self.certifier,

@@ -306,6 +306,15 @@ def test_fed_prox_of_unmodified_clients_is_flowers():
     assert seen[0][0] == 0.7
 
 
+@pytest.mark.parametrize("said", [1.0, [1.0, 2.0]])
+def test_a_metric_of_unmodified_clients_is_no_report_about_a_minimisation(said):
+    strategy = FedProx(penalty=0.7, client="unmodified", fraction_evaluate=0.0)
+    app, options = ordinary_app(clients(), 3, 0.05, {"capped": said}), {"num_nodes": 4, "num_rounds": 2}
+    result = simulate(strategy, app, initial_arrays=start_arrays(), progress=False, **options)
+    assert result.train_metrics_clientapp[2]["capped"] == said
+    assert "num-capped" not in result.train_metrics_clientapp[2]
+
+
 def test_fed_prox_of_unmodified_clients_refuses_what_they_cannot():
     with pytest.raises(ConfigurationError, match="FedProx has no psi to threshold"):
         FedProx(client=Unmodified(threshold_per_round=0.1))
