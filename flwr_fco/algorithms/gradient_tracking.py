@@ -278,7 +278,8 @@ class GradientTracking(Algorithm):
         memories = problem.memories
         if memories is None or not (memories.ledger and problem.asked):
             return {}
-        squares, total = list[float](), float(state.control @ state.control)
+        squares: list[float] = []
+        total = float(state.control @ state.control)
         for node in problem.asked:
             memory: Any = memories.memory(node.key)["own"]
             control, rest = state.control, 0.0

@@ -163,7 +163,10 @@ def minimise_model(hessian: Matrix, gradient: Vector, start: Vector, penalty: Pe
     array([2., 0.])
     """
     scales = _scales(hessian, penalty)
-    penalty, start = penalty.scaled(scales), start * scales
+    start = start * scales
+    if (scales != 1.0).any():
+        # A copy lies otherwise in memory, so that its sums round otherwise.
+        penalty = penalty.scaled(scales)
     model = _Model(hessian / np.outer(scales, scales), gradient / scales, start, penalty)
     x = start.copy()
     if penalty.free.all() and np.isinf(penalty.terms[2:]).all():

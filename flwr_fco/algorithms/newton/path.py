@@ -153,12 +153,13 @@ class NewtonPath(CertifiedMethod):
         left_out = deal(objective, len(counts) - 1, client.plan.seed)
         points, first = exchange.parted(told, size), bool(numbers["first"])
         check_what_leaves(client.disclosure, objective, left_out, halves=HALVES in numbers)
-        shares, losses = np.ones(len(counts)), list[float]()
-        answers, after, begins = list[dict[str, Any]](), int(numbers.get("corners", 0.0)), np.cumsum([0, *counts])
+        shares, begins, corners = np.ones(len(counts)), np.cumsum([0, *counts]), int(numbers.get("corners", 0.0))
+        answers: list[dict[str, Any]] = []
+        losses: list[float] = []
         for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
             check_time(fold, "folds")
             about, validates = points[begins[fold] : begins[fold + 1]], bool(numbers["validate"])
-            own, shares[fold] = _outside(objective, rows, [] if validates else about, first, after)
+            own, shares[fold] = _outside(objective, rows, [] if validates else about, first, corners)
             answers += own
             losses += _held_out(objective, rows, about) if validates else []
         sent = {name: _joined([own[name] for own in answers]) for name in (answers or [{}])[0]}
@@ -424,7 +425,7 @@ def _outside(
     asked = [(*points[k], points[k + 1 : k + 1 + corners]) for k in range(0, len(points), 1 + corners)]
     answers = [answer(objective, w, on, first, corner_points(w, others)) for w, on, others in asked]
     # A client without a row says nothing.
-    return answers if share else [{n: np.zeros(dense(own[n]).size) for n in own} for own in answers], share
+    return answers if share else [{name: np.zeros(dense(own[name]).size) for name in own} for own in answers], share
 
 
 def _held_out(objective: Objective, rows: NDArray[np.int64], points: Sequence[tuple[Vector, Any]]) -> list[float]:
