@@ -150,6 +150,15 @@ class Part:
         return []
 
 
+def rounded(letters: Sequence[Letter], wire_dtype: str) -> list[Letter]:
+    """Return letters whose vectors have the wire's precision."""
+    told = {id(each): each for _, each in letters}
+    for key, each in told.items():
+        vectors: Any = {name: vector.astype(wire_dtype) for name, vector in each.vectors.items()}
+        told[key] = each._replace(vectors=vectors)
+    return [(node, told[id(each)]) for node, each in letters]
+
+
 def under(start: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     """Return the arrays whose names begin with `start`, by the rest of their names."""
     return {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}

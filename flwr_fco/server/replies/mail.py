@@ -24,16 +24,8 @@ from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.clients.remembering import variate_objections
 from flwr_fco.server.clients.schemas import Schemas
 from flwr_fco.server.options import CommonOptions, max_ratio_of, weights_of
-from flwr_fco.server.parts import Letter, Part
-from flwr_fco.server.replies import checks
-from flwr_fco.server.replies.bounds import (
-    LARGEST_FACTOR,
-    OWN_LOOPS,
-    IncrementBounds,
-    check_elapsed,
-    check_examples,
-    check_steps,
-)
+from flwr_fco.server.parts import Letter, Part, rounded
+from flwr_fco.server.replies import bounds, checks
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round, compared_metrics
 from flwr_fco.server.replies.metrics import evaluation_objections, metric_objections, training_metrics
 from flwr_fco.server.rounds.output import Output
@@ -122,9 +114,9 @@ class OwnClients:
         claims = (work, num_examples, declared, uplink.examples, uplink.steps, uplink.elapsed)
         if claims == current.possible:
             return
-        check_examples(max(uplink.examples, num_examples or 0.0), mail.options.bounds.max_examples)
+        bounds.check_examples(max(uplink.examples, num_examples or 0.0), mail.options.bounds.max_examples)
         if not isinstance(work, FirstOrder):
-            check_steps(uplink.steps, work.max_iterations)
+            bounds.check_steps(uplink.steps, work.max_iterations)
             return
         if uplink.elapsed is None:
             return
@@ -134,12 +126,12 @@ class OwnClients:
         count = num_examples if declared is None else min(num_examples or 1.0, _GROWTH * declared)
         most = max(1, work.num_draws(int(count or 1)))
         if mail.own_loops:
-            check_steps(uplink.steps, LARGEST_FACTOR * most)
+            bounds.check_steps(uplink.steps, bounds.LARGEST_FACTOR * most)
         else:
-            check_steps(uplink.steps, most, OWN_LOOPS)
+            bounds.check_steps(uplink.steps, most, bounds.OWN_LOOPS)
         # A method's own loop may take steps of other sizes.
         exact = not mail.own_loops and (mail.algorithm.engine is not None or mail.rateless)
-        check_elapsed(uplink.elapsed, uplink.steps, mail.step_size(), exact=exact)
+        bounds.check_elapsed(uplink.elapsed, uplink.steps, mail.step_size(), exact=exact)
         current.possible = claims
 
 
@@ -205,7 +197,7 @@ class Mail(Part):
         self._client_weights = weights_of(options)
         self.left_out: list[LeftOut] = []
         self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
-        self.bounds = IncrementBounds(max_ratio_of(options), options.bounds.max_increment_norm)
+        self.bounds = bounds.IncrementBounds(max_ratio_of(options), options.bounds.max_increment_norm)
         self.declared: dict[int, float] = {}
         self.pass_through_arrays: dict[str, NDArray[Any]] = {}
         self.grid: Grid | None = None
@@ -262,7 +254,7 @@ class Mail(Part):
         """
         assert self.grid is not None
         if self.current.wire_dtype != "float64":
-            letters = self._rounded(letters, self.current.wire_dtype)
+            letters = rounded(letters, self.current.wire_dtype)
         strangers = {node.node_id for node, _ in letters} - self.nodes.informed
         with self.explained(self.grid, self.current):
             sent = self._without_messages(letters, strangers)
@@ -280,15 +272,6 @@ class Mail(Part):
             answered = [as_reply(message, answer) for message, answer in asked if answer is not None]
             rest = [message for message, answer in asked if answer is None]
             return self.collect([*answered, *send_and_receive(self.grid, rest, self.timeout)])
-
-    @staticmethod
-    def _rounded(letters: Sequence[Letter], wire_dtype: str) -> list[Letter]:
-        """Return letters whose vectors have the wire's precision."""
-        told = {id(each): each for _, each in letters}
-        for key, each in told.items():
-            vectors: Any = {name: vector.astype(wire_dtype) for name, vector in each.vectors.items()}
-            told[key] = each._replace(vectors=vectors)
-        return [(node, told[id(each)]) for node, each in letters]
 
     @contextmanager
     def explained(self, grid: Grid | None, current: Round) -> Iterator[None]:
@@ -596,7 +579,7 @@ class Mail(Part):
 
         def read(node: Node, content: RecordDict) -> Mapping[str, Any]:
             metrics = check_metrics(content, key)
-            check_examples(metrics[key], options.bounds.max_examples)
+            bounds.check_examples(metrics[key], options.bounds.max_examples)
             self.given_weight(node)
             return metrics
 
@@ -630,8 +613,7 @@ class Mail(Part):
 
     def _possible(self, node: Node, uplink: Uplink, content: Any) -> Uplink:
         self.language.check(self, node, uplink, self._examples(uplink, content))
-        problem = self.current.problem
-        memories: Any = None if problem is None else problem.memories
+        problem, memories = self.current.problem, self._memories
         if type(self.algorithm).check is not Algorithm.check and problem is not None:
             self.algorithm.check(problem, self.current.state, uplink)
         if self._client_weights is not None:
