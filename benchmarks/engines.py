@@ -190,15 +190,24 @@ def one_step(clients: int, d: int, rounds: int, **options) -> list[float]:
     return a_round(marks, 2, rounds)
 
 
-def many_clients(clients: int, d: int, rounds: int, engines: dict[str, Any], ray: bool) -> dict[str, float]:
-    """Print what many clients cost, and return the ratios to the first row."""
+def flower_rounds(rounds: int, clients: int, d: int) -> tuple[list[float], list[float]]:
+    """Return what a round of Flower's Ray simulation costs: of LASSO I, and of many clients as in `one_step`.
+
+    It waits for cores that actors have reserved, and ends Ray when it is done: it is first, while there are no actors.
+    """
+    lasso_one = flower_simulation(rounds, FedDualAvg(**OPTIONS), client_app(load), NODES, start_arrays(1024), warm=12)
+    given = our_strategy(Steps(1, batch_size=10), 1e-5), client_app(shard_of(10, d)), clients, start_arrays(d)
+    cpu, wall = flower_simulation(2, *given, warm=1)
+    # Its server's process is not told apart.
+    return lasso_one, [cpu, float("nan"), wall]
+
+
+def many_clients(
+    clients: int, d: int, rounds: int, engines: dict[str, Any], others: dict[str, Any]
+) -> dict[str, float]:
+    """Print what many clients cost, beside what others do, and return the ratios to the first row."""
     found = {"in process": one_step(clients, d, rounds)}
-    found |= {name: one_step(clients, d, rounds, engine=engine) for name, engine in engines.items()}
-    if ray:
-        given = our_strategy(Steps(1, batch_size=10), 1e-5), client_app(shard_of(10, d)), clients, start_arrays(d)
-        cpu, wall = flower_simulation(2, *given, warm=1)
-        # Its server's process is not told apart.
-        found["Flower's Ray simulation"] = [cpu, float("nan"), wall]
+    found |= {name: one_step(clients, d, rounds, engine=engine) for name, engine in engines.items()} | others
     print(f"\n{f'{clients:,} clients, d = {d:,}, a client':42} {'CPU us':>8} {'server CPU us':>14} {'wall us':>8}")
     for name, row in found.items():
         print(f"{name:42} {row[0] / clients * 1e3:8.0f} {row[1] / clients * 1e3:14.1f} {row[2] / clients * 1e3:8.0f}")
@@ -300,15 +309,17 @@ def main() -> None:
     if arguments.pictures:
         pictures(arguments.pictures)
         return
+    sizes = (100, 1_000) if arguments.quick else (1_000, 10_000)
+    flower = flower_rounds(10 if arguments.quick else 40, *sizes) if arguments.ray else ()
     with ExitStack() as stack:
         engines: dict[str, Any] = {"2 worker processes": stack.enter_context(Processes(2))}
         if arguments.ray:
             engines["2 Ray actors"] = stack.enter_context(RayActors(2))
-        compare(arguments, engines)
+        compare(arguments, engines, sizes, [{"Flower's Ray simulation": row} for row in flower] or [{}, {}])
 
 
-def compare(arguments: Namespace, engines: dict[str, Any]) -> None:
-    """Measure all cases, and print, store or compare them."""
+def compare(arguments: Namespace, engines: dict[str, Any], sizes: tuple[int, int], others: list[Any]) -> None:
+    """Measure all cases, and print, store or compare them; `others` are measured already: LASSO I, many clients."""
     rounds, runs = (30, 1) if arguments.quick else (200, 7)
     objectives = lasso("I").objectives()
     here, mods, there = holding(objectives), holding(objectives, mods=[passing]), client_app(load)
@@ -320,10 +331,7 @@ def compare(arguments: Namespace, engines: dict[str, Any]) -> None:
     load_average = os.getloadavg()[0]
     # Ticks of 10 ms: two processes need runs that are long.
     cases |= {name: partial(run, app=there, engine=engine) for name, engine in engines.items()}
-    found = measured(cases, rounds, runs)
-    if arguments.ray:
-        given = FedDualAvg(**OPTIONS), there, NODES, start_arrays(1024)
-        found["Flower's Ray simulation"] = flower_simulation(10 if arguments.quick else 40, *given, warm=12)
+    found = measured(cases, rounds, runs) | others[0]
     versions = f"flwr {flwr.__version__}, NumPy {np.__version__}, numba {numba.__version__}"
     print(f"Python {platform.python_version()}, {versions}, {os.cpu_count()} cores, load {load_average:.1f}\n")
     base = found["bare compiled loop"][0]
@@ -341,8 +349,7 @@ def compare(arguments: Namespace, engines: dict[str, Any]) -> None:
         f"\n100 of 1,000 known clients: {few[0]:.1f} ms of CPU a round, {few[1]:.1f} in load_objective; of {most:,}: "
         f"{many[0]:.1f} and {many[1]:.1f} ({ratio:.2f} times without it)"
     )
-    sizes = (100, 1_000, 2) if arguments.quick else (1_000, 10_000, 10)
-    ratios |= many_clients(*sizes, engines, arguments.ray)
+    ratios |= many_clients(*sizes, 2 if arguments.quick else 10, engines, others[1])
     slow_clients(2 if arguments.quick else 4, 1 if arguments.quick else 4, engines["2 worker processes"])
     if arguments.store:
         write_file(STORED, json.dumps(ratios, indent=2) + "\n")
