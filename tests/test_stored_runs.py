@@ -1,0 +1,339 @@
+"""Runs of every method and option whose results are stored: a change that means to keep results keeps these.
+
+    python tests/test_stored_runs.py FILE     run all of them and store what they give
+
+Compared are models, to 1e-11 of their largest entry with the same exact zeros, and which replies were left out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.privacy import GaussianDP
+from flwr_fco.regularizers import L1, L1Ball, Nuclear
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import (
+    Average,
+    Density,
+    DFedDA,
+    DFedDAGT,
+    DualFL,
+    Epochs,
+    Everyone,
+    FedAvgSubgradient,
+    FedDAGT,
+    FedDR,
+    FedDualAvg,
+    FedDualAvgOSP,
+    FedMid,
+    FedMidOSP,
+    FedMiP,
+    FeDualEx,
+    LocalSGD,
+    MultistepReFedDAGT,
+    Participation,
+    ReFedDAGT,
+    Scaffold,
+    Steps,
+    Trimmed,
+    Wire,
+)
+
+STORED = Path(__file__).parent / "stored_runs"
+NODES, D, SPARSE_D = 8, 12, 400
+ROWS = (20, 30, 25, 40, 16, 33, 28, 22)
+
+
+def tables() -> list[tuple[np.ndarray, np.ndarray]]:
+    """Regressions of unequal sizes with four coefficients."""
+    rng = np.random.default_rng(0)
+    truth = np.where(np.arange(D) < 4, rng.normal(size=D), 0.0)
+    found = []
+    for rows in ROWS:
+        features = rng.normal(size=(rows, D))
+        found.append((features, features @ truth + 0.1 * rng.normal(size=rows)))
+    return found
+
+
+def sparse_tables() -> list[tuple[sp.csr_array, np.ndarray]]:
+    """Regressions on rows with four entries of 400."""
+    rng = np.random.default_rng(1)
+    found = []
+    for rows in ROWS:
+        columns = np.concatenate([np.sort(rng.choice(SPARSE_D, 4, replace=False)) for _ in range(rows)])
+        shape = (rows, SPARSE_D)
+        features = sp.csr_array((rng.random(4 * rows), columns, np.arange(0, 4 * rows + 1, 4)), shape=shape)
+        found.append((features, features.sum(axis=1) + 0.1 * rng.normal(size=rows)))
+    return found
+
+
+TABLES = tables()
+OBJECTIVES: dict[str, list[Any]] = {
+    "dense": [LeastSquares(x, y) for x, y in TABLES],
+    "logistic": [Logistic(x, (y > 0).astype(int)) for x, y in TABLES],
+    "classes": [MultinomialLogistic(x, np.argmax(x[:, :3], axis=1)) for x, _ in TABLES],
+    "sparse": [LeastSquares(x, y) for x, y in sparse_tables()],
+}
+
+
+def start_of(width: int = D, outputs: tuple[int, ...] = (), dtype: Any = np.float64, value: float = 0.0) -> Any:
+    """Arrays to start from."""
+    return {
+        "coefficients": np.full((width, *outputs), value, dtype),
+        "intercept": np.full(outputs or 1, value, dtype),
+    }
+
+
+def place(message: Message, context: Any) -> tuple[int, int]:
+    """A message's round and its client's partition."""
+    return int(message.metadata.group_id), int(context.node_config["partition-id"])
+
+
+def passing(message: Message, context: Any, run: Any) -> Message:
+    """A mod that changes nothing: with it, real messages travel."""
+    return run(message, context)
+
+
+def lossy(message: Message, context: Any, run: Any) -> Message:
+    """Lose replies after the client has computed them."""
+    reply = run(message, context)
+    round_, partition = place(message, context)
+    if message.metadata.message_type == "train" and (7 * round_ + 3 * partition) % 5 == 0:
+        raise RuntimeError("lost")
+    return reply
+
+
+def gone(message: Message, context: Any, run: Any) -> Message:
+    """Client 3 fails from round 4 on."""
+    round_, partition = place(message, context)
+    if message.metadata.message_type == "train" and partition == 3 and round_ >= 4:
+        raise RuntimeError("gone")
+    return run(message, context)
+
+
+def flaky() -> Callable[..., Message]:
+    """Lose some replies once each: the client that is asked again has computed already."""
+    seen = set()
+
+    def mod(message: Message, context: Any, run: Any) -> Message:
+        reply = run(message, context)
+        where = place(message, context)
+        if message.metadata.message_type == "train" and sum(where) % 4 == 0 and where not in seen:
+            seen.add(where)
+            raise RuntimeError("once")
+        return reply
+
+    return mod
+
+
+def nan_of_one(message: Message, context: Any, run: Any) -> Message:
+    """Client 2 sends NaN."""
+    reply = run(message, context)
+    if message.metadata.message_type == "train" and place(message, context)[1] == 2:
+        increment = reply.content["arrays"]["increment"].numpy().copy()
+        increment[0] = np.nan
+        reply.content["arrays"]["increment"] = Array(increment)
+    return reply
+
+
+def unmodified_regression() -> ClientApp:
+    """A FedAvg client with four steps of gradient descent."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        got = {name: array.numpy().copy() for name, array in message.content["arrays"].items()}
+        features, targets = TABLES[context.node_config["partition-id"]]
+        weights, intercept = got["coefficients"], got["intercept"]
+        for _ in range(4):
+            residual = features @ weights + intercept - targets
+            weights = weights - 0.05 * (2 * features.T @ residual / len(targets))
+            intercept = intercept - 0.05 * 2 * residual.mean()
+        arrays = ArrayRecord({"coefficients": Array(weights), "intercept": Array(intercept)})
+        metrics = MetricRecord({"num-examples": len(targets)})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def unmodified_network() -> ClientApp:
+    """A FedAvg client with float32 weights and the running statistics of a BatchNorm layer."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        got = {name: array.numpy().copy() for name, array in message.content["arrays"].items()}
+        features, targets = (part.astype(np.float32) for part in TABLES[context.node_config["partition-id"]])
+        for _ in range(3):
+            residual = (features @ got["fc.weight"].T)[:, 0] + got["fc.bias"] - targets
+            slope = 2 * (features.T @ residual / len(targets))[None]
+            got["fc.weight"] = (got["fc.weight"] - np.float32(0.05) * slope).astype(np.float32)
+        got["bn.running_mean"] = (0.9 * got["bn.running_mean"] + 0.1 * features.mean(0)).astype(np.float32)
+        got["bn.num_batches_tracked"] = np.asarray(got["bn.num_batches_tracked"] + len(targets))
+        arrays = ArrayRecord({name: Array(value) for name, value in got.items()})
+        metrics = MetricRecord({"num-examples": len(targets)})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    return app
+
+
+NETWORK = {
+    "fc.weight": np.full((1, D), 0.01, np.float32),
+    "fc.bias": np.zeros(1, np.float32),
+    "bn.running_mean": np.zeros(D, np.float32),
+    "bn.num_batches_tracked": np.zeros((), np.int64),
+}
+
+
+def run(strategy: Any, data: str = "dense", *, app: Any = None, mod: Any = None, start: Any = None) -> Any:
+    """Twelve rounds with eight clients."""
+    app = app or client_app(lambda context: OBJECTIVES[data][context.node_config["partition-id"]], mods=mod and [mod])
+    start = start or start_of(SPARSE_D if data == "sparse" else D)
+    errors = mod in (None, passing)
+    return simulate(strategy, app, num_nodes=NODES, num_rounds=12, initial_arrays=start, raise_errors=errors)
+
+
+L = {"regularizer": L1(0.05), "client_lr": 0.02, "fraction_evaluate": 0.0}
+SPARSE = {"regularizer": L1(0.001), "client_lr": 0.5, "fraction_evaluate": 0.0}
+STEPS = {"work": Steps(3, batch_size=8)}
+EPOCH = {"work": Epochs(1, batch_size=8)}
+NO = {"fraction_evaluate": 0.0}
+NOISE = {"clip": 1.0, "delta": 1e-3, "noise_multiplier": 0.5, "noise_seed": 7}
+PRIVATE = {**L, "weighting": "uniform", "normalize_local_work": False, "fraction_train": 0.5}
+PRIVATE |= {"work": Steps(2, batch_size=8)}
+
+CASES: dict[str, Callable[[], Any]] = {
+    "dualavg": lambda: run(FedDualAvg(**L, **EPOCH)),
+    "dualavg_full_batches": lambda: run(FedDualAvg(**L, work=Steps(3, batch_size=None))),
+    "dualavg_messages": lambda: run(FedDualAvg(**L, **EPOCH), mod=passing),
+    "dualavg_sampled": lambda: run(FedDualAvg(**L, fraction_train=0.5, work=Epochs(2, batch_size=8), seed=3)),
+    "dualavg_evaluated": lambda: run(FedDualAvg(**{**L, "fraction_evaluate": 0.5}, **EPOCH)),
+    "dualavg_uniform": lambda: run(FedDualAvg(**L, weighting="uniform")),
+    "dualavg_weights": lambda: run(FedDualAvg(**L, weighting={i: float(i + 1) for i in range(7)})),
+    "dualavg_schedule": lambda: run(FedDualAvg(**{**L, "client_lr": lambda number: 0.05 / number}, server_lr=2.0)),
+    "dualavg_pnorm": lambda: run(FedDualAvg(**L, mirror_map=PNorm(4.0))),
+    "dualavg_shadow": lambda: run(FedDualAvg(**L, **STEPS, output="shadow")),
+    "dualavg_average": lambda: run(FedDualAvg(**L, output=Average())),
+    "dualavg_window": lambda: run(FedDualAvg(**L, output=Average(window=3, nonzeros=5))),
+    "dualavg_momentum": lambda: run(FedDualAvg(**L, server_momentum=0.5)),
+    "dualavg_median": lambda: run(FedDualAvg(**L, aggregation="median")),
+    "dualavg_trimmed": lambda: run(FedDualAvg(**L, aggregation=Trimmed(0.2))),
+    "dualavg_geometric_median": lambda: run(FedDualAvg(**L, aggregation="geometric-median")),
+    "dualavg_float32_wire": lambda: run(FedDualAvg(**L, wire=Wire("float32"))),
+    "dualavg_float32_messages": lambda: run(FedDualAvg(**L, wire=Wire("float32")), mod=passing),
+    "dualavg_auto_rates": lambda: run(FedDualAvg(**{**L, "client_lr": "auto"}, server_lr="auto")),
+    "dualavg_certificates": lambda: run(FedDualAvg(**L, certificate_every=4)),
+    "dualavg_sparse": lambda: run(FedDualAvg(**SPARSE), "sparse"),
+    "dualavg_sparse_messages": lambda: run(FedDualAvg(**SPARSE), "sparse", mod=passing),
+    "dualavg_dense_vectors": lambda: run(FedDualAvg(**SPARSE, wire=Wire(sparse=False)), "sparse"),
+    "dualavg_float32_model": lambda: run(FedDualAvg(**L), start=start_of(dtype=np.float32)),
+    "dualavg_auto_wire": lambda: run(FedDualAvg(**L, wire=Wire("auto")), start=start_of(dtype=np.float32)),
+    "dualavg_auto_wire_messages": lambda: run(
+        FedDualAvg(**L, wire=Wire("auto")), start=start_of(dtype=np.float32), mod=passing
+    ),
+    "dualavg_from_ones": lambda: run(FedDualAvg(**L), start=start_of(value=1.0)),
+    "dualavg_logistic": lambda: run(FedDualAvg(**L, **EPOCH), "logistic"),
+    "dualavg_l1_ball": lambda: run(FedDualAvg(**{**L, "regularizer": L1Ball(1.0)})),
+    "dualavg_nuclear": lambda: run(
+        FedDualAvg(**{**L, "regularizer": Nuclear(0.05)}), "classes", start=start_of(outputs=(3,))
+    ),
+    "dualavg_chosen_nodes": lambda: run(
+        FedDualAvg(**L, participation=Participation(choose_nodes=lambda number, ids: ids[number % 3 : number % 3 + 3]))
+    ),
+    "dualavg_nan_of_one": lambda: run(FedDualAvg(**L), mod=nan_of_one),
+    "dualavg_density": lambda: run(FedDualAvg(client_lr=0.02, **NO, density=Density(0.4, rounds=6))),
+    "osp": lambda: run(FedDualAvgOSP(**L)),
+    "mid": lambda: run(FedMid(**L, **EPOCH)),
+    "mid_osp": lambda: run(FedMidOSP(**L)),
+    "mid_sparse": lambda: run(FedMid(**SPARSE), "sparse"),
+    "local_sgd": lambda: run(LocalSGD(client_lr=0.02, **NO)),
+    "subgradient": lambda: run(FedAvgSubgradient(**L)),
+    "dual_extrapolation": lambda: run(FeDualEx(**L, **STEPS)),
+    "dual_extrapolation_ergodic": lambda: run(FeDualEx(**L, **STEPS, output="ergodic")),
+    "mirror_prox": lambda: run(FedMiP(**L, **STEPS)),
+    "tracking": lambda: run(FedDAGT(**L, **STEPS)),
+    "tracking_messages": lambda: run(FedDAGT(**L, **STEPS), mod=passing),
+    "tracking_epochs": lambda: run(FedDAGT(**L, **EPOCH)),
+    "tracking_sampled": lambda: run(FedDAGT(**L, **STEPS, fraction_train=0.5)),
+    "tracking_sampled_messages": lambda: run(FedDAGT(**L, **STEPS, fraction_train=0.5), mod=passing),
+    "tracking_from_zero": lambda: run(FedDAGT(**L, tracker_start="zero")),
+    "tracking_auto_rate": lambda: run(FedDAGT(**{**L, "client_lr": "auto"}, work=Steps(2, batch_size=None))),
+    "tracking_sparse": lambda: run(FedDAGT(**{**SPARSE, "client_lr": 0.05}, **EPOCH), "sparse"),
+    "tracking_sparse_messages": lambda: run(FedDAGT(**{**SPARSE, "client_lr": 0.05}, **EPOCH), "sparse", mod=passing),
+    "tracking_float32_wire": lambda: run(FedDAGT(**L, wire=Wire("float32"))),
+    "tracking_lossy": lambda: run(FedDAGT(**L), mod=lossy),
+    "tracking_one_gone": lambda: run(FedDAGT(**L), mod=gone),
+    "scaffold": lambda: run(Scaffold(**L, **STEPS, fraction_train=0.5)),
+    "scaffold_lossy": lambda: run(Scaffold(**L, fraction_train=0.5), mod=lossy),
+    "restricted": lambda: run(ReFedDAGT(**L, **STEPS, mirror_map=PNorm(4.0))),
+    "multistep": lambda: run(MultistepReFedDAGT(**L, **STEPS, mirror_map=PNorm(4.0))),
+    "dual_fl": lambda: run(DualFL(**NO, nu=0.1, rho=0.05)),
+    "dual_fl_auto": lambda: run(DualFL(**NO, nu="auto", rho="auto", alpha=0.01)),
+    "dual_fl_messages": lambda: run(DualFL(**NO, nu=0.1, rho=0.05), mod=passing),
+    "dual_fl_linear": lambda: run(DualFL(**NO, nu=0.1, rho=0.05, schedule="linear")),
+    "dual_fl_one_gone": lambda: run(DualFL(**NO, nu=0.1, rho=0.05, participation=Everyone(evict_after=2)), mod=gone),
+    "dual_fl_asked_again": lambda: run(DualFL(**NO, nu=0.1, rho=0.05), mod=flaky()),
+    "douglas_rachford": lambda: run(FedDR(regularizer=L1(0.05), **NO, fraction_train=0.5)),
+    "douglas_rachford_lossy": lambda: run(FedDR(regularizer=L1(0.05), **NO, fraction_train=0.5), mod=lossy),
+    "graph": lambda: run(DFedDA(**L, mixing="ring")),
+    "graph_tracking": lambda: run(DFedDAGT(**L, mixing="ring")),
+    "unmodified_steps": lambda: run(
+        FedDualAvg(**{**L, "client_lr": 0.05}, work=Steps(4), client="unmodified"), app=unmodified_regression()
+    ),
+    "unmodified_density": lambda: run(FedDualAvg(**NO, client="unmodified", density=0.4), app=unmodified_regression()),
+    "unmodified_network": lambda: run(
+        FedDualAvg(**NO, client="unmodified", density=0.5), app=unmodified_network(), start=NETWORK
+    ),
+    "private_banded": lambda: run(FedDualAvg(**PRIVATE, privacy=GaussianDP(**NOISE))),
+    "private_tree": lambda: run(FedDualAvg(**PRIVATE, privacy=GaussianDP(**NOISE, noise="tree"))),
+    "private_independent": lambda: run(FedDualAvg(**PRIVATE, privacy=GaussianDP(**NOISE, noise="independent"))),
+}
+
+
+def left_out(result: Any) -> list[list[int]]:
+    """Round and partition of each reply that did not count."""
+    return [[reply.round, reply.partition_id] for reply in result.left_out]
+
+
+@pytest.fixture(scope="module")
+def stored() -> tuple[dict[str, np.ndarray], dict[str, list[list[int]]]]:
+    with np.load(STORED / "models.npz") as models:
+        return dict(models), json.loads((STORED / "left_out.json").read_text())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("case", CASES)
+def test_run_gives_its_stored_model(case, stored, caplog):
+    caplog.set_level(logging.CRITICAL, logger="flwr")
+    models, lost = stored
+    result = CASES[case]()
+    for name, array in result.arrays.items():
+        found, expected = array.numpy(), models[f"{case}/{name}"]
+        assert found.dtype == expected.dtype
+        # A client that computes in float32 rounds its products as its BLAS does.
+        tolerance = 1e-6 if case == "unmodified_network" else 1e-11
+        np.testing.assert_allclose(found, expected, rtol=0.0, atol=tolerance * np.abs(expected).max(initial=1e-300))
+        np.testing.assert_array_equal(found == 0.0, expected == 0.0)
+    assert left_out(result) == lost[case]
+
+
+if __name__ == "__main__":
+    results = {case: play() for case, play in CASES.items()}
+    folder = Path(sys.argv[1])
+    models = {f"{case}/{name}": a.numpy() for case, result in results.items() for name, a in result.arrays.items()}
+    np.savez_compressed(folder / "models.npz", **models)
+    (folder / "left_out.json").write_text(json.dumps({case: left_out(r) for case, r in results.items()}) + "\n")
