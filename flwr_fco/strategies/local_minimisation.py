@@ -143,7 +143,8 @@ class DualFL(
 ):
     """DualFL: accelerated exact local minimisations, O(sqrt(kappa) log 1/eps) rounds to the pooled minimiser.
 
-    The losses must be strongly convex (with `alpha` or without) but need not be smooth if they bring a `minimiser` of their own.
+    The losses must be strongly convex (with `alpha` or without) but need not be smooth: if not, they
+    bring a `minimiser` of their own.
 
     Parameters
     ----------

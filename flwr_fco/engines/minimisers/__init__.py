@@ -96,9 +96,9 @@ def minimise(
     if engine is None:
         if not objective.smooth:
             raise ConfigurationError(
-                f"{type(objective).__name__} is not smooth: engine={work.engine!r} cannot minimise it. Give it a method "
-                "minimiser(problem, start, rule), which engine='auto' calls, or take a method whose clients take "
-                "(sub)gradient steps, such as LocalSGD"
+                f"{type(objective).__name__} is not smooth: engine={work.engine!r} cannot minimise it. Give it a "
+                "method minimiser(problem, start, rule), which engine='auto' calls, or take a strategy whose clients "
+                "take (sub)gradient steps, such as LocalSGD"
             )
         engine = ENGINES[fastest_engine(problem) if work.engine == "auto" else work.engine]
     if start is None:
