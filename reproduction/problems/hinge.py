@@ -142,8 +142,7 @@ class Hinge(Objective):
         return Minimum(theta, passes, problem.evaluations, 0, float(violation), max(gap, 0.0), reached)
 
 
-# Numba's decorator has no types.
-@njit(cache=True, fastmath={"reassoc", "contract"})  # type: ignore[untyped-decorator]
+@njit(cache=True, fastmath={"reassoc", "contract"})
 def _epoch(features: Any, signs: Any, squares: Any, order: Any, scale: Any, alpha: Any, theta: Any) -> Any:
     """Maximise the dual exactly over one alpha_i at a time, in place; return the largest projected gradient."""
     worst = 0.0
