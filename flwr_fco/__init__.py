@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flwr_fco.mirror_maps import OrthantEntropy as OrthantEntropy, PNorm as PNorm, Product as Product
     from flwr_fco.mirror_maps import SimplexEntropy as SimplexEntropy, TermwiseMap as TermwiseMap
     from flwr_fco.objectives import BilinearSaddle as BilinearSaddle, CoxRegression as CoxRegression
-    from flwr_fco.objectives import FunctionSaddle as FunctionSaddle, Hinge as Hinge, Huber as Huber
+    from flwr_fco.objectives import FunctionSaddle as FunctionSaddle, Huber as Huber
     from flwr_fco.objectives import LeastSquares as LeastSquares, Logistic as Logistic, MatrixGame as MatrixGame
     from flwr_fco.objectives import MultinomialLogistic as MultinomialLogistic, Objective as Objective
     from flwr_fco.objectives import Poisson as Poisson, QuadraticSaddle as QuadraticSaddle

@@ -13,7 +13,7 @@ __all__ = ["ENGINES", "Epochs", "Evaluation", "FirstOrder", "Minimise", "Steps",
 
 
 #: The engines that a client can minimise with; "auto" is the fastest that its objective allows.
-ENGINES = ("auto", "aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg", "exact", "dual-ascent")
+ENGINES = ("auto", "aogm", "lbfgs", "newton-cg", "exact")
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,8 +131,8 @@ class Minimise:
     ----------
     engine : str, default "auto"
         Name of the engine. ``"aogm"``: the optimised gradient method with adaptive restart and full backtracking, the
-        DualFL paper's. ``"lbfgs"``: SciPy's L-BFGS-B. ``"preconditioned-lbfgs"``; ``"newton-cg"``; ``"exact"`` for
-        quadratics; ``"dual-ascent"`` for the hinge loss. ``"auto"`` is the fastest that the objective allows.
+        DualFL paper's. ``"lbfgs"``: SciPy's L-BFGS-B. ``"newton-cg"``; ``"exact"`` for quadratics. ``"auto"``: the
+        objective's own minimiser if it has one, else the fastest of these that it allows.
     tolerance : float, default 1e-10
         Tolerance of the stopping rule.
     rule : {"gradient", "energy", "gap"}, default "gradient"

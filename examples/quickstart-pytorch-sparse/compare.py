@@ -1,7 +1,7 @@
 """Accuracy and density of the ways to a sparse network, in one process: the table of README.md.
 
     python compare.py FOLDER-OF-MNIST --out compare.jsonl
-    python compare.py --out compare.jsonl --write ../../docs/benchmarks/networks.md ../../docs/choose/when-it-pays.md
+    python compare.py --out compare.jsonl --write ../../docs/benchmarks/networks.md
     python compare.py FOLDER-OF-MNIST --out density.jsonl --only density=    some of the ways
 
 Every way has the same nodes, images, network, local epochs, rate and number of rounds, also those that prune and train
@@ -33,15 +33,6 @@ from flwr_fco.torch import ClientApp as OurClientApp
 from flwr_fco.torch import TorchObjective, local_training
 
 NODES, BATCH, LR, CPU = 10, 32, 0.2, torch.device("cpu")
-#: The rows of the table on a first page: a twentieth of the weights.
-IN_SHORT = (
-    "FedAvg",
-    "FedDualAvg, own training loop",
-    "FedDualAvg(client='unmodified', density=0.05)",
-    "FedAvg, pruned to 0.05 afterwards",
-    "FedAvg, pruned to 0.05 after 3/4 of the rounds and trained on",
-    "FedAvg, pruned to 0.05 while it trains",
-)
 
 
 def loader_of(context, settings):
@@ -146,7 +137,7 @@ def scores_of(net, loader):
     return {"accuracy": test_fn(net, loader, CPU)[1], "density": density(net)}
 
 
-def table(results, chosen=None):
+def table(results):
     """Return the table over the seeds that have all ways: means, and what the accuracies lie between."""
     names = list(dict.fromkeys(result["way"] for result in sorted(results, key=lambda result: result["seed"])))
     found = {(result["way"], result["seed"]): result for result in results}
@@ -156,23 +147,18 @@ def table(results, chosen=None):
         "|---|---|---|---|",
     ]
     for name in names:
-        if chosen is None or name in chosen:
-            own = [found[name, seed] for seed in seeds]
-            accuracy, share = (np.array([result[key] for result in own]) for key in ("accuracy", "density"))
-            spread = f"{accuracy.min():.3f} to {accuracy.max():.3f}"
-            lines.append(f"| {name} | {accuracy.mean():.3f} | {spread} | {share.mean():.1%} |")
+        own = [found[name, seed] for seed in seeds]
+        accuracy, share = (np.array([result[key] for result in own]) for key in ("accuracy", "density"))
+        spread = f"{accuracy.min():.3f} to {accuracy.max():.3f}"
+        lines.append(f"| {name} | {accuracy.mean():.3f} | {spread} | {share.mean():.1%} |")
     return lines
 
 
 def write(path, results):
-    """Put the table between the marks of a file: all ways, or those of `IN_SHORT`."""
-    text = path.read_text(encoding="utf-8")
-    for mark, chosen in (("sparse networks", None), ("sparse networks in short", IN_SHORT)):
-        begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->"
-        if begin in text:
-            before, after = text.split(begin)[0], text.split(end)[1]
-            text = before + begin + "\n".join(["", *table(results, chosen), "", end]) + after
-    path.write_text(text, encoding="utf-8")
+    """Put the table between the marks of a file."""
+    begin, end = "<!-- sparse networks: begin -->\n", "<!-- sparse networks: end -->"
+    before, rest = path.read_text(encoding="utf-8").split(begin)
+    path.write_text(before + begin + "\n".join(["", *table(results), "", end]) + rest.split(end)[1], encoding="utf-8")
 
 
 def options():

@@ -72,8 +72,6 @@ def why_none(told: Sequence[Mapping[str, float]], psi: BoundRegularizer, w: Vect
     if free[: coefficients.size].any():
         if free.all():
             return "psi does not act in some directions" if coefficients.all() else "psi leaves coefficients alone"
-        if LINKS[int(facts["link"])] == "hinge":
-            return "psi leaves coefficients alone, and the loss has kinks"
         if free.sum() > MOST_FREE:
             return f"psi leaves {free.sum()} coordinates alone, more than {MOST_FREE}"
     terms = psi.separable_terms(w.shape)

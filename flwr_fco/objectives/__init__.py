@@ -2,7 +2,7 @@
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
-from flwr_fco.objectives.classification import Hinge, Logistic, MultinomialLogistic
+from flwr_fco.objectives.classification import Logistic, MultinomialLogistic
 from flwr_fco.objectives.design import Design, LinearData
 from flwr_fco.objectives.regression import Huber, LeastSquares, Poisson, TraceRegression
 from flwr_fco.objectives.saddle import (
@@ -23,7 +23,6 @@ __all__ = [
     "Design",
     "DualTerms",
     "FunctionSaddle",
-    "Hinge",
     "Huber",
     "Layout",
     "LeastSquares",

@@ -34,7 +34,7 @@ class LinearModel(Objective):
     are several outputs. A batch's mean is over a_i loss_i too, so that the batches of an epoch average to the whole.
     """
 
-    _link: ClassVar[Literal["identity", "logistic", "softmax", "hinge"] | None] = None
+    _link: ClassVar[Literal["identity", "logistic", "softmax"] | None] = None
     #: Whether the loss is a square, whose second derivative is the same everywhere.
     _quadratic: ClassVar[bool] = False
     #: Bounds on the loss's second derivative with respect to the scores: in the matrix norm, and for each entry.
@@ -524,52 +524,6 @@ class _LinearLine(Line):
 
     def turn(self, step: float, direction: Vector) -> Line:
         return _LinearLine(self.model, self.w + step * self.direction, self.scores + step * self.change, direction)
-
-
-class TwoClassModel(LinearModel):
-    """A linear model of labels 0 and 1, or -1 and +1; `_targets` are the signs."""
-
-    def _set_examples(
-        self, features: ArrayLike, labels: ArrayLike, *, intercept: bool, l2: float, **rows: ArrayLike | None
-    ) -> None:
-        """Check and store the features, labels, weights and offsets."""
-        design = Design.of(features)
-        self._set_data(design, design.shape[1:], intercept=intercept, l2=l2)
-        self._set_rows(**rows)
-        self.labels = as_labels("labels", labels, self.num_examples)
-        values = np.unique(self.labels)
-        if np.isin(values, (0, 1)).all():
-            self._negative = 0
-        elif np.isin(values, (-1, 1)).all():
-            self._negative = -1
-        else:
-            raise ConfigurationError(
-                f"labels hold {examples_of(values)}; expected 0 and 1, or -1 and +1. "
-                "For more classes use MultinomialLogistic; for names, encode them first (the same way on every client)."
-            )
-        self._targets = np.where(self.labels == 1, 1.0, -1.0)
-        # Of labels that are all 1 the other one is not known.
-        self.class_names = (f"{self._negative}", "1") if (values != 1).any() else None
-
-    def margins(self, w: Vector) -> Vector:
-        """Return the margins <x_i, w> + b; above 0 the positive label is the more likely one."""
-        return self._scores(w)
-
-    def predict(self, w: Vector) -> NDArray[Any]:
-        """Return the more likely label of each of the client's examples, in the coding of `labels`.
-
-        Returns
-        -------
-        ndarray of int64, shape (num_examples,)
-            The negative label at a margin of exactly 0, as in scikit-learn.
-        """
-        return np.where(self.margins(w) > 0.0, 1, self._negative)
-
-    def metrics(self, w: Vector) -> dict[str, float]:
-        """Return ``loss``, :meth:`value`, and ``accuracy``, the share of examples that :meth:`predict` gets right."""
-        scores = self.margins(w)
-        loss = self._mean_loss(scores) + self._l2_value(w)
-        return {"loss": loss, "accuracy": self._mean((scores > 0.0) == (self._targets > 0.0))}
 
 
 @lru_cache(maxsize=64)

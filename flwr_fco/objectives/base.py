@@ -131,9 +131,11 @@ class Objective(ABC):
     Attributes
     ----------
     smooth : bool, default True
-        Class attribute; False if the loss is convex and :meth:`gradient` returns a subgradient, as for the hinge loss.
-        :meth:`lipschitz` and :meth:`hessian_product` are then unknown, and local minimisations use only methods that
-        need no derivatives.
+        Class attribute; False if the loss is convex and :meth:`gradient` returns a subgradient.
+        :meth:`lipschitz` and :meth:`hessian_product` are then unknown, and local minimisations need a `minimiser`.
+    minimiser : callable, optional
+        The loss's own engine for local minimisations: a method ``minimiser(problem, start, rule)`` that returns a
+        :class:`flwr_fco.engines.Minimum` of ``problem``, a :class:`flwr_fco.engines.LocalProblem`.
     layout : Layout
         The model's arrays. By default the regularizer acts on all of them except the intercept.
     num_examples : int
@@ -167,6 +169,7 @@ class Objective(ABC):
     """
 
     smooth: ClassVar[bool] = True
+    minimiser: Callable[..., Any] | None = None
     layout: Layout
     num_examples: int
     folds: NDArray[np.int64] | None = None

@@ -451,9 +451,8 @@ class LinearData(NamedTuple):
     ----------
     design : Design
         The x_i.
-    link : {"identity", "logistic", "softmax", "hinge"}
-        The loss of a prediction m: 1/2 (m - y)^2, log(1 + exp(-y m)), the cross entropy of softmax(m), or
-        max(0, 1 - y m).
+    link : {"identity", "logistic", "softmax"}
+        The loss of a prediction m: 1/2 (m - y)^2, log(1 + exp(-y m)), or the cross entropy of softmax(m).
     targets : ndarray, shape (n,)
         The y_i: numbers, signs -1.0 and +1.0, or classes as int64.
     intercept : bool
@@ -476,7 +475,7 @@ class LinearData(NamedTuple):
     """
 
     design: Design
-    link: Literal["identity", "logistic", "softmax", "hinge"]
+    link: Literal["identity", "logistic", "softmax"]
     targets: NDArray[Any]
     intercept: bool
     l2: float

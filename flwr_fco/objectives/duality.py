@@ -11,7 +11,6 @@ link       slopes                                correction, from the means of a
 identity   factor (m - y)                        minus ``centre``                      u y + u^2 / (2 factor)
 logistic,  q - e_y, q the predicted chances      q <- (1 - mix) q + mix common         sum q log q of the moved q
 softmax
-hinge      -s a, a = 1 below the margin, else 0  none: it has no intercept             -a
 =========  ====================================  ====================================  =================================
 
 Rows with weights a_i of mean 1 have slopes a_i u_i and the conjugates a_i f_i*(u_i): all means are by the weights.
@@ -63,7 +62,7 @@ def duality_terms(objective: Objective, w: Vector, numbers: Mapping[str, float])
     dict of str to float
         FACTS: ``loss``, ``link``, ``outputs``, ``intercept``, ``l2``, ``factor`` (of another convex loss a digest of
         its kind), ``slope`` (the mean slope). SLOPES: ``linear``, ``quadratic``: the mean conjugate at slopes scaled by
-        a is a linear + a^2 quadratic (identity, hinge), at most a linear + (1 - a) quadratic (other convex losses).
+        a is a linear + a^2 quadratic (identity), at most a linear + (1 - a) quadratic (other convex losses).
         ENTROPY: ``entropy``, the mean conjugate at slopes scaled by ``scaling``.
     dict of str to ndarray
         BALANCE: ``predicted``, ``present`` of shape (classes,): mean probabilities and shares of the labels; of another
@@ -89,7 +88,7 @@ def duality_terms(objective: Objective, w: Vector, numbers: Mapping[str, float])
         return _of_convex(data, objective, w) if stage == SLOPES else ({}, {"references": references(objective)})
     if not isinstance(data, LinearData) or stage not in (BALANCE, SLOPES, ENTROPY):
         raise ConfigurationError(f"{type(objective).__name__} has no duality gap to take part in (stage {stage})")
-    if data.link in ("identity", "hinge"):
+    if data.link == "identity":
         return _of_scalars(data, objective, w, numbers.get("centre", 0.0))
     q, truth = _chances(data, w)
     if "common-0" in numbers:
@@ -197,9 +196,6 @@ def _facts(objective: Objective, data: LinearData | DualTerms | None, w: Vector)
 
 def _of_scalars(data: LinearData, objective: Objective, w: Vector, centre: float) -> Terms:
     scores = data.design.predict(w)
-    if data.link == "hinge":
-        active = (data.targets * scores < 1.0).astype(np.float64)
-        return _sums(data, objective, -data.targets * active, -float(_mean(data, active)), 0.0)
     slopes = data.factor * (scores - data.targets) - centre
     own = slopes if data.weights is None else data.weights * slopes
     linear, quadratic = own @ data.targets, own @ slopes / (2.0 * data.factor)

@@ -143,7 +143,8 @@ class DualFL(
 ):
     """DualFL: accelerated exact local minimisations, O(sqrt(kappa) log 1/eps) rounds to the pooled minimiser.
 
-    The losses must be strongly convex (with `alpha` or without) but need not be smooth: hinge losses are allowed.
+    The losses must be strongly convex (with `alpha` or without) but need not be smooth: if not, they
+    bring a `minimiser` of their own.
 
     Parameters
     ----------
@@ -156,7 +157,7 @@ class DualFL(
     rho : float or "auto", optional
         In [0, nu/L], below 1: how quickly the momentum settles. By default nu / (L + alpha) if `smoothness` is given;
         otherwise 0, which needs no constant and gives O(1/n^2). ``"auto"``: nu / (L + alpha) with the largest L that
-        the clients report; 0 if a loss, such as a hinge loss, does not know its L.
+        the clients report; 0 if a loss does not know its L.
     smoothness : float, optional
         L, of all clients' losses; only for the default of `rho`.
     alpha : float, default 0.0

@@ -17,7 +17,6 @@ from flwr_fco.engines import Minimise, minimise
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import (
     BilinearSaddle,
-    Hinge,
     Layout,
     LeastSquares,
     Logistic,
@@ -34,6 +33,7 @@ from reproduction.data.fmri import SyntheticBrain
 from reproduction.data.graph import SparseGraphProblem
 from reproduction.data.saddle import SyntheticSaddle
 from reproduction.data.samples import together
+from reproduction.problems.hinge import Hinge
 
 
 class Task(ABC):
@@ -503,7 +503,7 @@ class NonsmoothMinimum(PooledMinimum):
         return self.objective(w), None
 
     def _reference(self, objective: Objective) -> Vector:
-        found = minimise(objective, Minimise("dual-ascent", 1e-12, "gap", 1_000_000))
+        found = minimise(objective, Minimise("auto", 1e-12, "gap", 1_000_000))
         if not found.gap <= 1e-12:
             raise FlwrFcoError(f"the reference solution is certified to {found.gap:.2e} only; expected 1e-12")
         return found.point

@@ -19,7 +19,6 @@ from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import (
     CoxRegression,
-    Hinge,
     Huber,
     LeastSquares,
     Logistic,
@@ -208,7 +207,7 @@ def test_a_rare_class_is_refused_and_an_absent_one_is_not():
     limits.check(of_classes(5, 0, 7), what)
     limits.check(Logistic(np.eye(6), np.ones(6, dtype=int)), what)
     limits.check(LeastSquares(np.eye(2), np.ones(2)), what)
-    for objective in (of_classes(5, 4, 7), of_classes(1, 9, 9), Hinge(np.eye(6), np.r_[1, 0, 0, 0, 0, 0])):
+    for objective in (of_classes(5, 4, 7), of_classes(1, 9, 9), Logistic(np.eye(6), np.r_[1, 0, 0, 0, 0, 0])):
         with pytest.raises(
             ConfigurationError, match="asks for a round; this site has a class with fewer rows than min_class_rows=5"
         ):

@@ -23,7 +23,7 @@ from flwr_fco.core import computing as clock_module
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.minimisers import ENGINES
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, QuadraticSaddle
+from flwr_fco.objectives import LeastSquares, Logistic, QuadraticSaddle
 from flwr_fco.regularizers import L1, L2Squared
 from flwr_fco.server.method import algorithm_class
 from flwr_fco.simulation import InProcessGrid
@@ -542,11 +542,6 @@ def logistic(seed=3):
     return Logistic(features, rng.integers(0, 2, 40), l2=1e-3)
 
 
-def hinge(seed=3):
-    rng = np.random.default_rng(seed)
-    return Hinge(rng.standard_normal((40, FEATURES)), rng.integers(0, 2, 40), l2=1e-3)
-
-
 def saddle(seed=3):
     coupling = 0.5 * np.random.default_rng(seed).standard_normal((3, 3))
     return QuadraticSaddle(np.eye(3), coupling, np.eye(3), linear=np.ones(3), offset=np.ones(3), num_examples=30)
@@ -660,15 +655,8 @@ def test_every_local_solver_looks_at_the_time_where_the_loss_has_a_compiled_loop
     looks_at_the_time_in_compiled_loops(name, clock)
 
 
-PROBLEMS = {"quadratic": quadratic, "least squares": least_squares, "logistic": logistic, "hinge": hinge}
-#: What an engine cannot minimise; and least squares by the inverse of their own Hessian, which takes no time.
-WITHOUT = {("exact", "logistic"), ("preconditioned-lbfgs", "least squares")}
-RUNS = [
-    (engine, problem)
-    for engine in ENGINES
-    for problem in PROBLEMS
-    if (engine == "dual-ascent") == (problem == "hinge") and (engine, problem) not in WITHOUT
-]
+PROBLEMS = {"quadratic": quadratic, "least squares": least_squares, "logistic": logistic}
+RUNS = [(engine, problem) for engine in ENGINES for problem in PROBLEMS if (engine, problem) != ("exact", "logistic")]
 
 
 def minimising(engine):
@@ -679,7 +667,7 @@ def test_every_engine_is_stopped_on_some_problem():
     assert {engine for engine, _ in RUNS} == set(ENGINES)
 
 
-@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "dual-ascent"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_looks_at_the_time_between_gradients(engine, clock):
     held_to_the_limit(lambda: minimising(engine), quadratic, clock)
     assert SECONDS < clock.now < SECONDS + 2.0

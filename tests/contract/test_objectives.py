@@ -4,6 +4,7 @@ import inspect
 
 import numpy as np
 import pytest
+from kinks import Distance
 from scipy.sparse import csr_array
 from together import together
 
@@ -11,7 +12,6 @@ import flwr_fco.objectives
 from flwr_fco.objectives import (
     CoxRegression,
     DualTerms,
-    Hinge,
     Huber,
     LeastSquares,
     Logistic,
@@ -50,13 +50,6 @@ def _trace(n=23, d=7, dtype=np.float64, **options):
     return TraceRegression(features.reshape(n, d, 3), rng.normal(size=n), **options)
 
 
-def _hinge(n=23, d=7, dtype=np.float64, intercept=True, **options):
-    features, rng = _data(n, d, dtype)
-    if intercept:
-        features = np.column_stack([features, np.ones(n, dtype)])
-    return Hinge(features, rng.integers(0, 2, n), **options)
-
-
 def _huber(n=23, d=7, dtype=np.float64, **options):
     features, rng = _data(n, d, dtype)
     return Huber(features, 2.0 * rng.normal(size=n), **options)
@@ -84,7 +77,6 @@ def _site(n=23, d=7, dtype=np.float64, intercept=True, **options):
 
 FACTORIES = {
     CoxRegression: _cox,
-    Hinge: _hinge,
     Huber: _huber,
     LeastSquares: _least_squares,
     Logistic: _logistic,
@@ -335,13 +327,13 @@ def test_the_checker_notices_a_bound_of_second_derivatives_that_is_none(factor):
             check_objective(Profiled())
 
 
-class _BrokenHinge(Objective):
+class _BrokenKinks(Objective):
     """A correct objective that is not smooth, to break in one place."""
 
     smooth = False
 
     def __init__(self):
-        self.inner = _hinge(l2=0.3)
+        self.inner = Distance(np.arange(8.0), l2=0.3)
         self.layout, self.num_examples = self.inner.layout, self.inner.num_examples
 
     def value(self, w):
@@ -360,8 +352,14 @@ def _scaled_gradient(self, w, batch=None, out=None):
     return gradient
 
 
-def test_the_unbroken_hinge_passes():
-    check_objective(_BrokenHinge())
+def _curvature(self, w, v):
+    apart = w - self.inner.point
+    distance = np.linalg.norm(apart)
+    return (v - (apart @ v) / distance**2 * apart) / distance + self.inner.l2 * v
+
+
+def test_the_unbroken_loss_with_a_kink_passes():
+    check_objective(_BrokenKinks())
 
 
 @pytest.mark.parametrize(
@@ -372,19 +370,19 @@ def test_the_unbroken_hinge_passes():
         ("value", lambda self, w: -self.inner.value(w), "no subgradient"),
         ("strong_convexity", lambda self: 2.0 * self.inner.l2, "strong convexity is less"),
         ("lipschitz", lambda self, norm="l2": 1e9, "whose gradient jumps"),
-        ("hessian_product", lambda self, w, v: 0.3 * v, "smooth = False"),
+        ("hessian_product", _curvature, "smooth = False"),
         ("hessian_block", lambda self, w, on: np.ones(1), "smooth = False"),
     ],
 )
 def test_the_checker_notices_what_is_no_subgradient(name, broken, message):
     with pytest.raises(AssertionError, match=message):
-        check_objective(type("Broken", (_BrokenHinge,), {name: broken})())
+        check_objective(type("Broken", (_BrokenKinks,), {name: broken})())
 
 
 def test_a_loss_with_a_kink_that_does_not_say_so_is_noticed():
     """|w_0| has its kink at zero, where the checker looks."""
 
-    class Silent(_BrokenHinge):
+    class Silent(_BrokenKinks):
         smooth = True
 
         def value(self, w):

@@ -28,9 +28,7 @@ from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.algorithms import fed_dr as fed_dr_rule
 from flwr_fco.algorithms.primal_averaging import MeanState
 from flwr_fco.client_apps import find_solver
-from flwr_fco.engines.minimisers import minimise
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.classification import Hinge
 from flwr_fco.work import FirstOrder, Minimise
 
 # --- DualFL is inexact FISTA on the dual ------------------------------------------------------------------------
@@ -292,36 +290,6 @@ def test_a_minimiser_refuses_gradient_steps_and_reports_its_cap():
         assert uplink.metrics["inner-iterations"] == 3.0
         assert uplink.metrics["gradient-norm"] > 1e-12
         assert uplink.metrics["gap"] > 0.0
-
-
-# --- nonsmooth clients ------------------------------------------------------------------------------------------
-
-
-def test_dual_fl_solves_support_vector_machines_which_are_not_smooth():
-    rng = np.random.default_rng(0)
-    features = rng.standard_normal((120, 4))
-    labels = np.where(features[:, 0] - 0.5 * features[:, 1] + 0.5 * rng.standard_normal(120) > 0, 1, -1)
-    order = np.argsort(features[:, 2])
-    mu = 0.1
-    objectives = [Hinge(features[rows], labels[rows], l2=mu) for rows in np.array_split(order, 4)]
-    pooled = Hinge(features, labels, l2=mu)
-    best = minimise(pooled, Minimise(tolerance=1e-13, rule="gap")).point
-
-    def works(n):
-        return Minimise(
-            tolerance=max(1e-14, dual_fl_rule.sublinear_tolerance(n, duality=mu, clients=4, gamma=1.0)),
-            rule="gap",
-            max_iterations=2000,
-        )
-
-    clients, states = play_dual_fl(objectives, 200, 0.0, nu=mu, works=works)
-    errors = np.array([np.linalg.norm(state.primal - best) for state in states[1:]])
-    # nu = mu is allowed here: the gap of the dual ascent is finite all the same. Theorem 3.2: O(1/n^2) of the square.
-    n = np.arange(1, 201)
-    assert (n * errors).max() < 3 * errors[0] + 1
-    assert errors[-20:].max() < 0.02 * errors[0]
-    assert np.abs(clients.memory("control")).max() < 1e-12
-    assert max(uplink.metrics["gap"] for uplink in clients.uplinks) <= works(199).tolerance
 
 
 # --- the boxes of the papers, step by step ----------------------------------------------------------------------

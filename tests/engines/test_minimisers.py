@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
+from kinks import Distance
 from quadratics import Quadratic, quadratics
 from scipy.optimize import approx_fprime
 from together import together
 
 from flwr_fco import work
-from flwr_fco.engines.minimisers import ENGINES, StoppingRule, fastest_engine, local_problem, minimise
+from flwr_fco.engines.minimisers import ENGINES, LocalProblem, StoppingRule, fastest_engine, local_problem, minimise
 from flwr_fco.engines.minimisers.newton_cg import Products, inverse_of
-from flwr_fco.engines.minimisers.problem import LocalProblem
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.work import Minimise
 
 N, D = 60, 7
@@ -39,7 +39,7 @@ def objective_of(kind, dtype=np.float64):
 
 
 KINDS = ("softmax", "softmax with intercept", "logistic", "least squares", "quadratic")
-SMOOTH = ("aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg", "exact")
+ENGINE_NAMES = ("aogm", "lbfgs", "newton-cg", "exact")
 
 
 def terms(objective, seed=1):
@@ -73,7 +73,7 @@ def test_the_problem_is_its_formula_and_its_gradient_the_derivative(kind):
 
 
 @together("kind", KINDS)
-@together("engine", SMOOTH)
+@together("engine", ENGINE_NAMES)
 def test_every_engine_finds_the_minimiser_and_certifies_it(engine, kind):
     objective = objective_of(kind)
     extra = terms(objective)
@@ -93,7 +93,7 @@ def test_every_engine_finds_the_minimiser_and_certifies_it(engine, kind):
     assert found.gradient_evaluations >= 1
 
 
-@pytest.mark.parametrize("engine", ["aogm", "preconditioned-lbfgs", "newton-cg"])
+@pytest.mark.parametrize("engine", ["aogm", "newton-cg"])
 @pytest.mark.parametrize("kind", ["softmax", "quadratic"])
 def test_the_gap_bounds_the_suboptimality_and_the_gap_rule_stops_at_it(engine, kind):
     objective = objective_of(kind)
@@ -104,7 +104,7 @@ def test_the_gap_bounds_the_suboptimality_and_the_gap_rule_stops_at_it(engine, k
         assert -1e-15 <= objective.value(found.point) - best <= found.gap <= tolerance
 
 
-@pytest.mark.parametrize("engine", ["aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg"])
+@pytest.mark.parametrize("engine", ["aogm", "lbfgs", "newton-cg"])
 def test_the_energy_rule_compares_successive_values(engine):
     objective = objective_of("softmax")
     loose = minimise(objective, Minimise(engine, tolerance=1e-3, rule="energy"))
@@ -118,7 +118,7 @@ def test_the_energy_rule_compares_successive_values(engine):
     assert tight.gap < 1e-8
 
 
-@pytest.mark.parametrize("engine", ["aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg"])
+@pytest.mark.parametrize("engine", ["aogm", "lbfgs", "newton-cg"])
 def test_a_cap_is_never_silent(engine):
     objective = objective_of("softmax")
     found = minimise(objective, Minimise(engine, tolerance=1e-13, max_iterations=2))
@@ -255,8 +255,7 @@ def test_aogm_needs_about_the_root_of_the_condition_number():
 
 
 def test_trial_steps_cost_no_pass_over_the_data():
-    objective = objective_of("softmax")
-    found = minimise(objective, Minimise("preconditioned-lbfgs", tolerance=1e-8))
+    found = minimise(objective_of("softmax"), Minimise("newton-cg", tolerance=1e-8))
     # One gradient an iteration and the first one; backtracking adds none.
     assert found.gradient_evaluations == found.iterations + 1
 
@@ -269,7 +268,7 @@ def test_newton_steps_in_single_precision_still_reach_a_gradient_of_1e_12():
     assert found.hessian_products > 0
 
 
-@pytest.mark.parametrize("engine", ["newton-cg", "preconditioned-lbfgs", "aogm"])
+@pytest.mark.parametrize("engine", ["newton-cg", "aogm"])
 def test_features_in_single_precision_are_minimised_in_double(engine):
     objective = objective_of("softmax", np.float32)
     found = minimise(objective, Minimise(engine, tolerance=1e-11))
@@ -293,66 +292,16 @@ def test_the_fastest_engine_is_the_one_the_objective_allows():
 
     f = Without(np.eye(2), np.ones(2))
     f.quadratic = False
-    assert fastest_engine(local_problem(f)) == "preconditioned-lbfgs"
+    assert fastest_engine(local_problem(f)) == "lbfgs"
     np.testing.assert_allclose(minimise(f).point, 1.0, atol=1e-9)
     with pytest.raises(ConfigurationError, match="hessian_product"):
         minimise(f, Minimise("newton-cg"))
 
 
-@pytest.mark.parametrize("intercept", [False, True])
-@pytest.mark.parametrize("kind", ["softmax", "logistic"])
-@pytest.mark.parametrize("engine", ["newton-cg", "preconditioned-lbfgs"])
-def test_fewer_examples_than_features_are_minimised_among_the_examples(engine, kind, intercept, monkeypatch):
-    """The same minimiser, certified by the gradient among all features, for a small part of the products."""
-    rng = np.random.default_rng(4)
-    features = rng.standard_normal((12, 90))
-    features[3] = features[7]  # a span of fewer dimensions than examples
-    if kind == "softmax":
-        objective = MultinomialLogistic(features, rng.integers(0, 4, 12), num_classes=4, intercept=intercept, l2=1e-2)
-    else:
-        objective = Logistic(features, rng.integers(0, 2, 12), intercept=intercept, l2=1e-2)
-    extra = terms(objective)
-    sizes = set()
-    original = LocalProblem.__init__
-
-    def watched(self, objective, *args):
-        original(self, objective, *args)
-        sizes.add(objective.layout.size)
-
-    monkeypatch.setattr(LocalProblem, "__init__", watched)
-    found = minimise(objective, Minimise(engine, tolerance=1e-11), **extra)
-    outputs = 4 if kind == "softmax" else 1
-    assert sizes == {(90 + intercept) * outputs, (12 + intercept) * outputs}
-    gradient = objective.gradient(found.point) - extra["shift"] + 0.5 * (found.point - extra["center"])
-    assert found.reached
-    assert np.linalg.norm(gradient) <= 1.1e-11
-    assert found.gradient_norm == pytest.approx(np.linalg.norm(gradient), rel=0.1, abs=1e-14)
-    # What it has cost there is part of the cost.
-    assert found.gradient_evaluations > found.iterations
-    assert (found.hessian_products > 0) == (engine == "newton-cg")
-    whole = minimise(objective, Minimise("aogm", tolerance=1e-10), **extra)
-    np.testing.assert_allclose(found.point, whole.point, atol=1e-9)
-    # Without strong convexity nothing says where the rest of the features is: no short cut then.
-    sizes.clear()
-    flat = Logistic(features, rng.integers(0, 2, 12), intercept=intercept)
-    minimise(flat, Minimise(engine, tolerance=1e-3))
-    assert sizes == {90 + intercept}
-    capped = minimise(objective, Minimise(engine, tolerance=1e-11, max_iterations=1), **extra)
-    assert (capped.reached, capped.iterations) == (False, 1)
-
-
-def test_many_features_have_a_preconditioner_too():
-    """Above 2,048 features it is a diagonal, which there used to be for models with an intercept only."""
-    rng = np.random.default_rng(0)
-    features = rng.standard_normal((1100, 2100)).astype(np.float32)
-    objective = Logistic(features, rng.integers(0, 2, 1100), intercept=False, l2=1.0)
-    assert minimise(objective, Minimise("preconditioned-lbfgs", tolerance=1e-6)).reached
-
-
 def test_a_start_at_the_minimum_stays_there():
     objective = objective_of("softmax")
     best = minimise(objective, Minimise(tolerance=1e-12)).point
-    for engine in ("aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg"):
+    for engine in ("aogm", "lbfgs", "newton-cg"):
         found = minimise(objective, Minimise(engine, tolerance=1e-11), start=best)
         assert found.gradient_evaluations <= 2
         np.testing.assert_array_equal(found.point, best)
@@ -367,7 +316,20 @@ def test_unknown_engines_and_impossible_problems_are_refused():
     with pytest.raises(ConfigurationError, match="no unique minimiser"):
         minimise(Quadratic(np.zeros((2, 2)), np.ones(2)), Minimise("exact"))
     assert minimise(objective, Minimise(tolerance=1e-8)).gap == np.inf
-    assert ("auto", *ENGINES) == work.ENGINES == ("auto", *SMOOTH, "dual-ascent")
+    assert ("auto", *ENGINES) == work.ENGINES == ("auto", *ENGINE_NAMES)
+
+
+def test_a_loss_that_is_not_smooth_brings_its_own_minimiser():
+    loss, center = Distance(np.zeros(2)), np.array([3.0, 4.0])
+    found = minimise(loss, Minimise(rule="gap"), center=center, penalty=0.5)
+    # Its proximal map: 2 off the length of 5.
+    np.testing.assert_allclose(found.point, 0.6 * center, rtol=1e-15)
+    assert (found.gradient_evaluations, found.gap, found.reached) == (1, 1e-10, True)
+    with pytest.raises(ConfigurationError, match=r"Distance is not smooth: engine='lbfgs'.*LocalSGD"):
+        minimise(loss, Minimise("lbfgs"))
+    loss.minimiser = None
+    with pytest.raises(ConfigurationError, match=r"Distance is not smooth.*minimiser\(problem, start, rule\)"):
+        minimise(loss)
 
 
 def test_the_gap_rule_uses_what_strong_convexity_is_left_beyond_the_duality():
@@ -377,94 +339,6 @@ def test_the_gap_rule_uses_what_strong_convexity_is_left_beyond_the_duality():
     norm = np.sqrt(2 * 0.1e-2 * 1e-4)
     assert rule.reached(1.0, 0.999 * norm)
     assert not rule.reached(1.0, 1.001 * norm)
-
-
-# --- the hinge loss ---------------------------------------------------------------------------------------------
-
-
-def hinge(seed=0, n=80, l2=0.05):
-    rng = np.random.default_rng(seed)
-    features = rng.standard_normal((n, 5))
-    return Hinge(features, np.where(features[:, 0] + 0.7 * rng.standard_normal(n) > 0, 1, -1), l2=l2)
-
-
-def test_dual_ascent_finds_the_minimiser_of_the_hinge_loss_as_a_quadratic_program_does():
-    cvxpy = pytest.importorskip("cvxpy")
-    objective = hinge()
-    rng = np.random.default_rng(3)
-    extra = {"shift": 0.1 * rng.standard_normal(5), "center": rng.standard_normal(5), "penalty": 0.2}
-    found = minimise(objective, Minimise(tolerance=1e-12, rule="gap"), **extra)
-    assert found.reached
-    w = cvxpy.Variable(5)
-    margins = cvxpy.multiply(objective.signs, objective.design.matrix @ w)
-    loss = cvxpy.sum(cvxpy.pos(1 - margins)) / 80 + 0.025 * cvxpy.sum_squares(w) - extra["shift"] @ w
-    cvxpy.Problem(cvxpy.Minimize(loss + 0.1 * cvxpy.sum_squares(w - extra["center"]))).solve(solver="CLARABEL")
-    np.testing.assert_allclose(found.point, w.value, atol=1e-5)
-
-
-@pytest.mark.parametrize("tolerance", [1e-2, 1e-5, 1e-9])
-def test_the_gap_of_dual_ascent_bounds_the_suboptimality(tolerance):
-    objective = hinge()
-    shift = np.full(5, 0.1)
-
-    def energy(w):
-        return objective.value(w) - shift @ w
-
-    best = energy(minimise(objective, Minimise(tolerance=1e-14, rule="gap"), shift=shift).point)
-    found = minimise(objective, Minimise(tolerance=tolerance, rule="gap"), shift=shift)
-    assert found.reached
-    assert -1e-14 <= energy(found.point) - best <= found.gap <= tolerance
-    # DualFL's gap (3.6) with nu = mu: g is the mean hinge loss alone, whose conjugate at -sum alpha_i s_i x_i / n is
-    # at most -mean(alpha), for any alpha in [0, 1]; the bound of the engine is that one.
-    assert found.gap < np.inf
-
-
-def test_the_gradient_rule_of_dual_ascent_is_about_its_optimality_conditions():
-    objective = hinge()
-    found = minimise(objective, Minimise(tolerance=1e-11, rule="gradient"))
-    assert found.reached
-    assert found.gradient_norm <= 1e-11
-    best = minimise(objective, Minimise(tolerance=1e-14, rule="gap"))
-    np.testing.assert_allclose(found.point, best.point, atol=1e-6)
-
-
-def test_dual_ascent_reports_its_cap_and_other_engines_refuse_the_hinge_loss():
-    objective = hinge(n=400, l2=1e-3)
-    found = minimise(objective, Minimise(tolerance=1e-15, rule="gap", max_iterations=2))
-    assert not found.reached
-    assert found.metrics["capped"] == 1.0
-    with pytest.raises(ConfigurationError, match="hinge"):
-        minimise(objective, Minimise("newton-cg"))
-    with pytest.raises(ConfigurationError, match="hinge"):
-        minimise(objective_of("softmax"), Minimise("dual-ascent"))
-    with pytest.raises(ConfigurationError, match="l2"):
-        minimise(hinge(l2=0.0))
-
-    class Kinks(Quadratic):
-        smooth = False
-
-    for engine in ("auto", "dual-ascent"):
-        with pytest.raises(ConfigurationError, match="No engine minimises it"):
-            minimise(Kinks(np.eye(2), np.ones(2)), Minimise(engine))
-
-
-def test_the_hinge_objective_is_a_subgradient_and_knows_what_it_is_not():
-    objective = hinge()
-    rng = np.random.default_rng(5)
-    for _ in range(20):
-        u, v = rng.standard_normal(5), rng.standard_normal(5)
-        lower = objective.value(u) + objective.gradient(u) @ (v - u) + 0.025 * (v - u) @ (v - u)
-        assert objective.value(v) >= lower - 1e-12
-    rows = np.array([3, 4, 3])
-    mean = np.mean([objective.gradient(u, np.array([i])) for i in rows], axis=0)
-    np.testing.assert_allclose(objective.gradient(u, rows), mean, atol=1e-15)
-    assert objective.strong_convexity() == 0.05
-    with pytest.raises(ConfigurationError, match="not smooth"):
-        objective.lipschitz()
-    with pytest.raises(ConfigurationError, match="labels"):
-        Hinge(np.ones((2, 1)), np.array([0, 2]))
-    signs = Hinge(np.ones((2, 1)), np.array([0, 1])).predict(np.array([-1.0]))
-    assert signs.tolist() == [0, 0]
 
 
 def test_a_direction_without_any_curvature_is_named():

@@ -15,7 +15,7 @@ from flwr_fco.engines.sparse_steps import shard_of, shrunk
 from flwr_fco.errors import UnsupportedPairError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, OrthantEntropy, PNorm
 from flwr_fco.mirror_maps.grouped import groups_of
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import (
     L1,
     Box,
@@ -39,7 +39,6 @@ KINDS = {
     "least squares": lambda x, **o: LeastSquares(x, np.random.default_rng(2).standard_normal(N), **o),
     "logistic": lambda x, **o: Logistic(x, np.arange(N) % 2, **o),
     "multinomial": lambda x, **o: MultinomialLogistic(x, np.arange(N) % 3, **o),
-    "hinge": lambda x, intercept=False, **o: Hinge(x, np.arange(N) % 2, **o),
 }
 WEIGHTS = np.random.default_rng(3).uniform(0.5, 2.0, D)
 PSI = {
@@ -123,7 +122,7 @@ def test_other_work_agrees(work, intercept):
 
 
 @together("psi", ["l1", "weighted l1", "box"])
-@together("kind", ["least squares", "logistic", "hinge"])
+@together("kind", ["least squares", "logistic"])
 def test_gradient_tracking_agrees(kind, psi):
     agree(answers("gradient_tracking", pair(kind), PSI[psi], vectors=("dual", "control"), state=("own",))[0])
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from problems import FEATURES, app_of
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, L2Ball
 from flwr_fco.server.certifying import Certifier
 from flwr_fco.simulation import InProcessGrid
@@ -25,7 +25,7 @@ from flwr_fco.wire.queries import question_records
 from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, SLOPES, Question
 
 CLIENTS = 6
-KINDS = (LeastSquares, Logistic, MultinomialLogistic, Hinge)
+KINDS = (LeastSquares, Logistic, MultinomialLogistic)
 
 
 class Own(LeastSquares):
@@ -46,7 +46,7 @@ def objectives_of(kind, count=CLIENTS):
         labels = (features @ np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + rng.standard_normal(8 + m) > 0.0).astype(int)
         targets = features[:, 0] - features[:, 1] if issubclass(kind, LeastSquares) else labels
         more = {"num_classes": 3} if kind is MultinomialLogistic else {}
-        found.append(kind(features, targets, l2=0.1 if m < 0 or kind is Hinge else 0.0, **more))
+        found.append(kind(features, targets, **more))
     return found
 
 

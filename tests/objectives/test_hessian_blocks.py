@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from kinks import Distance
 from numpy.testing import assert_allclose
 from scipy.optimize import approx_fprime
 from scipy.sparse import csr_array
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, TraceRegression
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(40, 6)) * (RNG.random((40, 6)) < 0.7)
@@ -47,5 +48,5 @@ def test_a_trace_regression_has_one():
 
 
 def test_what_has_no_second_derivative_says_so():
-    with pytest.raises(ConfigurationError, match=r"Hinge does not know its Hessian.*FedDAGT"):
-        Hinge(FEATURES, SIGNS).hessian_block(np.zeros(6), np.arange(2))
+    with pytest.raises(ConfigurationError, match=r"Distance does not know its Hessian.*FedDAGT"):
+        Distance(np.ones(6)).hessian_block(np.zeros(6), np.arange(2))

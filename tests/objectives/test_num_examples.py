@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic
+from flwr_fco.objectives import LeastSquares, Logistic
 
 FEATURES = np.random.default_rng(0).standard_normal((12, 3))
 
@@ -17,8 +17,3 @@ def test_it_cannot_be_set_to_anything_else(loss):
     assert loss.num_examples == 12
     _, gradient = loss.value_and_gradient(np.ones(4))
     np.testing.assert_allclose(gradient, loss.gradient(np.ones(4)), rtol=1e-12)
-
-
-def test_that_of_a_hinge_loss_is_as_fixed():
-    with pytest.raises(ConfigurationError, match="number of rows, 12"):
-        Hinge(FEATURES, np.where(np.arange(12) % 2, 1, -1)).num_examples = 3

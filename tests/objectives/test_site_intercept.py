@@ -8,7 +8,7 @@ from problems import app_of
 from scipy.sparse import csr_array
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Hinge, Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson, SiteIntercept
+from flwr_fco.objectives import Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson, SiteIntercept
 from flwr_fco.pooled import certify, composite_objective
 from flwr_fco.regularizers import L1, ElasticNet
 from flwr_fco.simulation import fit_path
@@ -170,7 +170,6 @@ def test_what_is_refused():
         SiteIntercept(Logistic(X[:24], y[:24]))
     SiteIntercept(LeastSquares(X[:2], y[:2]))
     for objective in (
-        Hinge(X, y),
         Huber(X, y),
         MultinomialLogistic(X, y.astype(int), num_classes=3),
     ):

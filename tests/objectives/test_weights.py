@@ -9,7 +9,6 @@ from together import together
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import (
     CoxRegression,
-    Hinge,
     Huber,
     LeastSquares,
     Logistic,
@@ -35,14 +34,14 @@ def _made(cls, features=X, rows=None, **options):
     if cls is CoxRegression:
         times = 1.0 + np.floor(4.0 * np.abs(SCORES))
         return cls(features, times[rows], SCORES[rows] > -0.5, ties="breslow", **options)
-    if cls in (Logistic, Hinge):
+    if cls is Logistic:
         return cls(features, SCORES[rows] > 0.0, **options)
     if cls is MultinomialLogistic:
         return cls(features, np.digitize(SCORES[rows], [-1.0, 1.0]), num_classes=3, **options)
     return cls(features, np.floor(np.abs(SCORES))[rows] if cls is Poisson else SCORES[rows], **options)
 
 
-CLASSES = (LeastSquares, TraceRegression, Logistic, MultinomialLogistic, Hinge, Huber, Poisson, CoxRegression)
+CLASSES = (LeastSquares, TraceRegression, Logistic, MultinomialLogistic, Huber, Poisson, CoxRegression)
 
 
 def _points(objective):
@@ -66,14 +65,13 @@ def test_a_weight_of_k_is_k_copies(cls, l2, sparse):
         assert one.value(w) == pytest.approx(other.value(w), rel=1e-12)
         assert one.gradient(w) == pytest.approx(other.gradient(w), abs=1e-12)
         assert one.metrics(w) == pytest.approx(other.metrics(w), rel=1e-12)
-        if cls is not Hinge:
-            assert one.hessian_product(w, w[::-1].copy()) == pytest.approx(
-                other.hessian_product(w, w[::-1].copy()), abs=1e-12
-            )
-            on = np.arange(one.layout.size)
-            assert one.hessian_block(w, on) == pytest.approx(other.hessian_block(w, on), abs=1e-12)
+        assert one.hessian_product(w, w[::-1].copy()) == pytest.approx(
+            other.hessian_product(w, w[::-1].copy()), abs=1e-12
+        )
+        on = np.arange(one.layout.size)
+        assert one.hessian_block(w, on) == pytest.approx(other.hessian_block(w, on), abs=1e-12)
     assert one.strong_convexity() == pytest.approx(other.strong_convexity(), abs=1e-12)
-    if cls not in (Hinge, Poisson):
+    if cls is not Poisson:
         for norm in ("l2", "l1"):
             near = 0.5 if cls is CoxRegression else 1e-12
             assert one.lipschitz(norm) == pytest.approx(other.lipschitz(norm), rel=near)
@@ -94,10 +92,12 @@ def test_a_subset_has_the_weights_and_offsets_of_its_rows(cls):
         assert share * part.value(w) + left * rest.value(w) == pytest.approx(whole.value(w), rel=1e-12)
 
 
-@together("cls", [LeastSquares, Logistic, Huber, Poisson, Hinge])
+@together("cls", [LeastSquares, Logistic, Huber, Poisson])
 def test_an_offset_is_a_column_with_the_coefficient_one(cls):
-    more = {} if cls is Hinge else {"intercept": False}
-    one, other = _made(cls, offset=OFFSET, **more), _made(cls, np.column_stack([X, OFFSET]), **more)
+    one, other = (
+        _made(cls, X, offset=OFFSET, intercept=False),
+        _made(cls, np.column_stack([X, OFFSET]), intercept=False),
+    )
     for w in _points(one):
         assert one.value(w) == pytest.approx(other.value(np.append(w, 1.0)), rel=1e-13)
         assert one.gradient(w) == pytest.approx(other.gradient(np.append(w, 1.0))[:-1], abs=1e-13)
@@ -105,7 +105,7 @@ def test_an_offset_is_a_column_with_the_coefficient_one(cls):
     assert one.predict(w) == pytest.approx(other.predict(np.append(w, 1.0)))
 
 
-@pytest.mark.parametrize("cls", [cls for cls in CLASSES if cls is not Hinge])
+@pytest.mark.parametrize("cls", CLASSES)
 @pytest.mark.parametrize("psi", [L1(0.03), ElasticNet(0.1, 0.5)], ids=["l1", "elastic net"])
 @pytest.mark.parametrize("given", ["weights", "both"])
 def test_no_gap_is_below_the_distance_from_the_optimum(cls, psi, given):

@@ -6,13 +6,14 @@ from typing import ClassVar
 import cvxpy as cp
 import numpy as np
 import pytest
+from kinks import Distance
 from numpy.testing import assert_allclose
 from sklearn.linear_model import Lasso, LogisticRegression
 from together import together
 
 from flwr_fco.datasets import lasso
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MatrixGame, MultinomialLogistic, TraceRegression
+from flwr_fco.objectives import LeastSquares, Logistic, MatrixGame, MultinomialLogistic, TraceRegression
 from flwr_fco.pooled import (
     centralized_solution,
     composite_objective,
@@ -191,9 +192,8 @@ def test_what_is_refused():
     clients = _clients(LeastSquares, {})
     with pytest.raises(ConfigurationError, match="not convex"):
         centralized_solution(clients, _Nonconvex(1.0))
-    # One in ten of what was returned for small hinge losses was no solution.
-    with pytest.raises(ConfigurationError, match="Hinge is not smooth"):
-        centralized_solution([Hinge(np.eye(2), [0, 1], l2=0.3)], _ElasticNet(0.2))
+    with pytest.raises(ConfigurationError, match="Distance is not smooth"):
+        centralized_solution([Distance(np.ones(2), l2=0.3)], _ElasticNet(0.2))
     with pytest.raises(ConfigurationError, match="MatrixGame is a saddle function"):
         centralized_solution([MatrixGame(np.eye(2))], _ElasticNet(0.2))
     with pytest.raises(FlwrFcoError, match="after 3 iterations"):

@@ -101,17 +101,13 @@ def test_the_table_s_script_compares_all_ways_and_goes_on_where_it_was_stopped(
     assert [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| Fed")] == rows
     # The table is written where a page has the marks for it.
     page = tmp_path / "page.md"
-    names = ("sparse networks in short", "sparse networks")
-    marks = [f"<!-- {name}: {side} -->" for name in names for side in ("begin", "end")]
+    marks = [f"<!-- sparse networks: {side} -->" for side in ("begin", "end")]
     page.write_text("\n".join(["before", *marks, "after", ""]))
     monkeypatch.setattr(sys, "argv", [*arguments[:1], *arguments[2:], "--write", str(page)])
     compare.main()
-    short, whole = re.split("short: end -->", page.read_text())
-    assert [line.split(" | ") for line in whole.splitlines() if line.startswith("| Fed")] == rows
-    assert [line.split(" | ") for line in short.splitlines() if line.startswith("| Fed")] == [
-        row for row in rows if row[0].removeprefix("| ") in compare.IN_SHORT
-    ]
-    assert (short[:6], whole[-7:]) == ("before", "\nafter\n")
+    text = page.read_text()
+    assert [line.split(" | ") for line in text.splitlines() if line.startswith("| Fed")] == rows
+    assert (text[:6], text[-7:]) == ("before", "\nafter\n")
 
 
 def test_the_two_layer_network_stays_in_its_balls(load, mnist, capsys):

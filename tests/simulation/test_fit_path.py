@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from kinks import Distance
 from sklearn.linear_model import LogisticRegression, lasso_path
 from together import together
 
@@ -12,7 +13,6 @@ from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
-from flwr_fco.objectives.classification import Hinge
 from flwr_fco.objectives.scikit_learn import sklearn_strength, strength_of_sklearn
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
 from flwr_fco.results import Result
@@ -268,7 +268,7 @@ def test_the_scales_and_their_inverse():
             (np.inf, logistic, None),
             (0.0, logistic, None),
             (1.0, logistic, 0),
-            (1.0, Hinge(np.eye(2), np.array([0, 1])), None),
+            (1.0, Distance(np.ones(2)), None),
         ):
             with pytest.raises(ConfigurationError):
                 function(value, objective, count)

@@ -268,8 +268,8 @@ class LossFacts(NamedTuple):
         """
         if not self.smoothness > 0.0:
             raise ConfigurationError(
-                "the clients' gradients do not change, or jump as those of a hinge loss do: no rate follows from their "
-                "smoothness; give the rates by hand"
+                "the clients' gradients do not change, or jump as those of a loss with kinks do: no rate follows from "
+                "their smoothness; give the rates by hand"
             )
         return self.smoothness
 

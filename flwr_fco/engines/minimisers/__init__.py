@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.minimisers.dual_ascent import dual_ascent
-from flwr_fco.engines.minimisers.gradient_methods import aogm, lbfgs, preconditioned_lbfgs
-from flwr_fco.engines.minimisers.newton_cg import exact, newton_cg
-from flwr_fco.engines.minimisers.problem import LARGEST_GRAM, LocalProblem, RowSpace, local_problem, row_space
-from flwr_fco.engines.minimisers.result import Minimum, StoppingRule
+from flwr_fco.engines.minimisers.gradient_methods import aogm, lbfgs
+from flwr_fco.engines.minimisers.newton_cg import LARGEST_FACTORED, exact, newton_cg
+from flwr_fco.engines.minimisers.problem import LocalProblem, Minimum, StoppingRule, local_problem
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.work import Minimise
@@ -32,34 +29,18 @@ __all__ = [
 Engine = Callable[[LocalProblem, Vector, StoppingRule], Minimum]
 
 #: The engines by their names in ``Minimise(engine=...)``; "auto" selects one of them.
-ENGINES: Mapping[str, Engine] = MappingProxyType(
-    {
-        "aogm": aogm,
-        "lbfgs": lbfgs,
-        "preconditioned-lbfgs": preconditioned_lbfgs,
-        "newton-cg": newton_cg,
-        "exact": exact,
-        "dual-ascent": dual_ascent,
-    }
-)
-
-
-#: Engines that work in the row space if there are fewer examples than features. AOGM and SciPy's method are references
-#: for comparisons and remain unchanged.
-_IN_ROW_SPACE = ("newton-cg", "preconditioned-lbfgs")
+ENGINES: Mapping[str, Engine] = MappingProxyType({"aogm": aogm, "lbfgs": lbfgs, "newton-cg": newton_cg, "exact": exact})
 
 
 def fastest_engine(problem: LocalProblem) -> str:
     """Return the name of the engine that ``"auto"`` stands for.
 
-    ``"dual-ascent"`` for the hinge loss, ``"exact"`` for quadratics with up to 2,048 parameters, ``"newton-cg"`` if
-    products with the Hessian are available, otherwise ``"preconditioned-lbfgs"`` (then without a preconditioner).
+    ``"exact"`` for quadratics with up to 2,048 parameters, ``"newton-cg"`` if products with the Hessian are available,
+    otherwise ``"lbfgs"``.
     """
-    if not problem.objective.smooth:
-        return "dual-ascent"
-    if problem.quadratic and problem.size <= LARGEST_GRAM and problem.strong_convexity > 0.0:
+    if problem.quadratic and problem.size <= LARGEST_FACTORED and problem.strong_convexity > 0.0:
         return "exact"
-    return "newton-cg" if problem.has_hessian else "preconditioned-lbfgs"
+    return "newton-cg" if problem.has_hessian else "lbfgs"
 
 
 def minimise(
@@ -111,42 +92,15 @@ def minimise(
     """
     work = Minimise() if work is None else work
     problem = local_problem(objective, shift, center, penalty)
-    name = fastest_engine(problem) if work.engine == "auto" else work.engine
-    engine = ENGINES[name]
-    if not objective.smooth and name != "dual-ascent":
-        what = f"engine={name!r} needs gradients, which {type(objective).__name__} lacks"
-        raise ConfigurationError(f"{what}: it is not smooth. For the hinge loss use 'dual-ascent'")
+    engine: Engine | None = objective.minimiser if work.engine == "auto" else None
+    if engine is None:
+        if not objective.smooth:
+            raise ConfigurationError(
+                f"{type(objective).__name__} is not smooth: engine={work.engine!r} cannot minimise it. Give it a "
+                "method minimiser(problem, start, rule), which engine='auto' calls, or take a strategy whose clients "
+                "take (sub)gradient steps, such as LocalSGD"
+            )
+        engine = ENGINES[fastest_engine(problem) if work.engine == "auto" else work.engine]
     if start is None:
         start = np.zeros(problem.size) if center is None else center
-    start = np.asarray(start, dtype=np.float64)
-    # The energy rule compares values, to which the coordinates outside the row space contribute.
-    space = row_space(problem) if name in _IN_ROW_SPACE and work.rule != "energy" else None
-    if space is not None:
-        return _minimise_in_row_space(space, problem, replace(work, engine=name), start, duality)
-    # The dual ascent's gap is a bound on DualFL's gap for every nu up to the modulus.
-    rule = StoppingRule(work, problem, 0.0 if engine is dual_ascent else duality)
-    return engine(problem, start, rule)
-
-
-def _minimise_in_row_space(
-    space: RowSpace, problem: LocalProblem, work: Minimise, start: Vector, duality: float
-) -> Minimum:
-    """Minimise over the span of the examples, and certify the result in the full space."""
-    linear = np.zeros(problem.size) if problem.shift is None else problem.shift
-    if problem.center is not None:
-        linear = linear + problem.penalty * problem.center
-    minimum = minimise(
-        space.objective,
-        replace(work, tolerance=0.99 * work.tolerance),
-        shift=space.coordinates(problem.shift),
-        center=space.coordinates(problem.center),
-        penalty=problem.penalty,
-        start=space.coordinates(start),
-        duality=duality,
-    )
-    point = space.point(minimum.point, linear / (space.objective.l2 + problem.penalty))
-    _, gradient = problem.evaluate(point)
-    problem.count(evaluations=minimum.gradient_evaluations, products=minimum.hessian_products)
-    rule = StoppingRule(work, problem, duality)
-    norm = float(np.linalg.norm(gradient))
-    return rule.minimum(problem, point, gradient, minimum.iterations, minimum.reached and rule.reached(0.0, norm))
+    return engine(problem, np.asarray(start, dtype=np.float64), StoppingRule(work, problem, duality))

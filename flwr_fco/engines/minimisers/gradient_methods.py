@@ -1,19 +1,14 @@
-"""Methods that need gradients only: AOGM of the DualFL paper, and limited-memory BFGS.
-
-BFGS is SciPy's, or has a preconditioner that works on margins.
-"""
+"""Methods that need gradients only: AOGM of the DualFL paper, and SciPy's limited-memory BFGS."""
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import Any
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.minimisers.problem import Curvature, Iterate, LocalProblem
-from flwr_fco.engines.minimisers.result import ROUNDING, Minimum, StoppingRule, backtrack, descend
+from flwr_fco.engines.minimisers.problem import ROUNDING, LocalProblem, Minimum, StoppingRule
 
 #: Factor of backtracking (delta): the step size is divided by it once before every step, then multiplied as needed.
 SHRINK = 0.5
@@ -107,10 +102,6 @@ def aogm(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     return rule.minimum(problem, x, gradient, rule.work.max_iterations, reached)
 
 
-#: Number of pairs that the preconditioned method stores.
-MEMORY = 30
-
-
 class _Reached(Exception):
     """Raised to leave SciPy's loop."""
 
@@ -153,47 +144,3 @@ def lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
         pass
     assert best is not None
     return rule.minimum(problem, best[1], best[2], iterations, reached)
-
-
-def preconditioned_lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
-    """Minimise F by L-BFGS whose initial inverse Hessian is the problem's preconditioner, scaled to the last step.
-
-    A step costs one product with the features for the direction's margins and one for the gradient; trial steps of the
-    line search need no products.
-
-    References
-    ----------
-    Nocedal, Wright: Numerical optimization (2006), algorithms 7.4 and 7.5.
-    """
-    pairs: deque[tuple[Vector, Vector, float]] = deque(maxlen=MEMORY)
-    precondition: Curvature | None = None
-    scale = 1.0
-
-    def step(at: Iterate, iteration: int) -> Iterate | None:
-        nonlocal precondition, scale
-        if precondition is None:
-            precondition = problem.preconditioner(at.image) or (lambda v: v)
-        direction = -at.gradient
-        shares: list[float] = []
-        for moved, change, inverse in reversed(pairs):
-            share = inverse * float(moved @ direction)
-            direction -= share * change
-            shares.append(share)
-        direction = scale * precondition(direction)
-        for (moved, change, inverse), share in zip(pairs, reversed(shares), strict=True):
-            direction += (share - inverse * float(change @ direction)) * moved
-        after = backtrack(problem, at, direction)
-        if after is None:
-            # Pairs from distant points are misleading: restart with the preconditioner alone.
-            again = at if pairs else None
-            pairs.clear()
-            scale = 1.0
-            return again
-        moved, change = after.point - at.point, after.gradient - at.gradient
-        curvature = float(moved @ change)
-        if curvature > 1e-14 * float(np.linalg.norm(moved) * np.linalg.norm(change)):
-            pairs.append((moved, change, 1.0 / curvature))
-            scale = curvature / float(change @ precondition(change))
-        return after
-
-    return descend(problem, start, rule, step)

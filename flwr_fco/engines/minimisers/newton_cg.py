@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.engines.minimisers.problem import LARGEST_GRAM, Curvature, Iterate, LocalProblem, once
-from flwr_fco.engines.minimisers.result import Minimum, StoppingRule, backtrack, descend
+from flwr_fco.engines.minimisers.problem import (
+    ROUNDING,
+    Curvature,
+    Iterate,
+    LocalProblem,
+    Minimum,
+    StoppingRule,
+    once,
+)
 from flwr_fco.errors import ConfigurationError
 
+#: Largest number of parameters for which a quadratic's Hessian is factorised.
+LARGEST_FACTORED = 2048
 #: Largest and smallest relative residual of a Newton equation (products may be in single precision).
 LOOSEST, TIGHTEST = 0.3, 1e-5
 #: Number of stored products with the Hessian.
@@ -146,7 +156,7 @@ def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     if not problem.quadratic:
         what = f"engine='exact' is for quadratics; {type(problem.objective).__name__} is none"
         raise ConfigurationError(f"{what}. Use engine='auto'")
-    if problem.size > LARGEST_GRAM:
+    if problem.size > LARGEST_FACTORED:
         return newton_cg(problem, start, rule)
 
     def factorised() -> Any:
@@ -166,3 +176,41 @@ def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
         return None if iteration and after.norm >= at.norm else after
 
     return descend(problem, start, rule, step)
+
+
+#: Fraction of the predicted decrease that a step must achieve.
+SUFFICIENT = 1e-4
+#: Smallest step size; a direction without a decrease even at this size consists of rounding errors.
+SMALLEST = 2.0**-40
+
+
+def backtrack(problem: LocalProblem, at: Iterate, direction: Vector) -> Iterate | None:
+    """Return the first point theta + t d, t = 1, 1/2, 1/4, ..., with a sufficient decrease of F.
+
+    None if F does not fall along the direction, or no step size gives a sufficient decrease.
+    """
+    slope = float(at.gradient @ direction)
+    if not slope < 0.0:
+        return None
+    along = problem.image(direction)
+    slack = ROUNDING * (1.0 + abs(at.value))
+    t = 1.0
+    while t >= SMALLEST:
+        trial, image = at.point + t * direction, at.image + t * along
+        if problem.value(trial, image) <= at.value + SUFFICIENT * t * slope + slack:
+            return problem.at(trial, image)
+        t *= 0.5
+    return None
+
+
+def descend(
+    problem: LocalProblem, start: Vector, rule: StoppingRule, step: Callable[[Iterate, int], Iterate | None]
+) -> Minimum:
+    """Take steps ``step(point, number)`` until a point meets the rule, there is no further one, or the limit is met."""
+    at, iteration = problem.at(start.copy()), 0
+    while True:
+        reached = rule.reached(at.value, at.norm)
+        after = None if reached or iteration == rule.work.max_iterations else step(at, iteration)
+        if after is None:
+            return rule.minimum(problem, at.point, at.gradient, iteration, reached)
+        at, iteration = after, iteration + 1

@@ -1,4 +1,4 @@
-"""The engines' problem: a client's loss with a linear and a quadratic term.
+"""The engines' problem, a client's loss with a linear and a quadratic term; their stopping rule and their result.
 
 An engine moves points along lines. For a model that is linear in its data, the engine updates the margins together with
 the points, so that a trial step costs O(n k) and only gradients use the features. A point therefore has an `image`: its
@@ -7,6 +7,7 @@ margins, or an empty array if the loss has none. Images are combined in the same
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
@@ -19,17 +20,17 @@ from flwr_fco.core.computing import check_time
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import logistic_curvature, logistic_slopes, softmax_curvature, softmax_slopes
-from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.design import LinearData, SparseDesign
+from flwr_fco.objectives.design import LinearData
+from flwr_fco.work import Minimise
 
 #: Margins of a point, shape (n, k); an empty array for a loss without margins.
 Image = NDArray[np.float64]
 #: Applies a Hessian, or an approximate inverse of it, to a vector.
 Curvature = Callable[[Vector], Vector]
 
-#: Largest number of features for which a Gram matrix is formed and factorised.
-LARGEST_GRAM = 2048
+#: Uncertainty of a function value, relative to 1 + |value|; smaller decreases are not informative.
+ROUNDING = 4e-16
 #: Largest rows x features x outputs that BLAS multiplies without repacking its arguments, at about twice the speed.
 SMALL_PRODUCT = 10**6
 #: Values by objective and name that depend only on the data, so that caching does not change results.
@@ -145,10 +146,6 @@ class LocalProblem:
             return product
 
         return multiply
-
-    def preconditioner(self, image: Image) -> Curvature | None:
-        """Return an approximate inverse of the Hessian at the start; None if there is none."""
-        return None
 
     def _loss(self, theta: Vector, image: Image) -> float:
         return float(self.objective.value(theta))
@@ -313,37 +310,6 @@ class LinearProblem(LocalProblem):
 
         return multiply
 
-    def preconditioner(self, image: Image) -> Curvature | None:
-        """Return the inverse of (c X'X/n + l2 I + penalty I), where c is the loss's mean curvature at the start.
-
-        It is the same for each output and uses one Cholesky factorisation; X'X is formed once per objective. With more
-        than `LARGEST_GRAM` features, it is the inverse of the diagonal.
-        """
-        data, outputs = self._data, self._data.num_outputs
-        curvature = data.factor
-        if data.link != "identity":
-            chances = self._chances(image)
-            curvature *= float((chances * (1.0 - chances)).mean())
-        order = self._d + data.intercept
-        ridge = np.full(order, data.l2 + self.penalty)
-        if data.intercept:
-            ridge[-1] = self.penalty
-        if order > LARGEST_GRAM:
-            diagonal = curvature * np.append(data.design.mean_squares(), np.ones(int(data.intercept))) + ridge
-            # A small fraction of the mean makes it non-singular for any data.
-            diagonal += 1e-8 * diagonal.mean()
-            return lambda v: (v.reshape(order, outputs) / diagonal[:, None]).reshape(-1)
-
-        from scipy.linalg import cho_factor, cho_solve
-
-        matrix = curvature / self._n * once(self.objective, "gram", lambda: data.design.gram(data.intercept))
-        ridge += 1e-8 * (np.trace(matrix) / order + ridge.mean())
-        matrix[np.arange(order), np.arange(order)] += ridge
-        factor = cho_factor(matrix, overwrite_a=True, check_finite=False)
-        return lambda v: np.asarray(
-            cho_solve(factor, v.reshape(order, outputs), check_finite=False), dtype=np.float64
-        ).reshape(-1)
-
 
 def local_problem(
     objective: Objective, shift: Vector | None = None, center: Vector | None = None, penalty: float = 0.0
@@ -379,90 +345,113 @@ def _in_precision(objective: Objective, features: NDArray[Any], dtype: type[np.f
 _NO_MARGINS: Image = np.zeros(0)
 
 
-# --- fewer coordinates ------------------------------------------------------------------------------------------------
-
-#: Smallest number of features per example; with fewer there is little to gain.
-FEWEST_FEATURES = 2
-#: Largest number of examples for which factorising the features costs less than it saves.
-MOST_EXAMPLES = 2048
-
-
-class RowSpace(NamedTuple):
-    """The span of a client's examples, if there are fewer of them than features: a problem of so many coordinates.
-
-    The loss of a linear model depends on W only through X W, so outside the span of the examples only the quadratic and
-    linear terms act, and the minimiser is known. With X = L Q', where Q has orthonormal columns::
-
-        W = Q V + W_,   V ~ argmin f_L(V) - <Q' shift, V> + penalty/2 ||V - Q' center||^2,
-                        W_ = (I - QQ') (shift + penalty center) / (l2 + penalty)
-
-    This is exact, and reduces the cost of each product by the factor n/d. The gradient of the result is computed with
-    the client's original features, so that its norm remains a valid certificate.
+class Minimum(NamedTuple):
+    """Result of an engine.
 
     Parameters
     ----------
-    objective : LinearModel
-        The loss in the coordinates V.
-    basis : ndarray of float64, shape (d, n)
-        Q; a csr_array if the features are sparse.
+    point : ndarray of float64, shape (d,)
+        The final point.
+    iterations : int
+        Number of the engine's steps.
+    gradient_evaluations : int
+        Number of gradients of f over all of the client's examples.
+    hessian_products : int
+        Number of products with the Hessian of f.
+    gradient_norm : float
+        Norm of the gradient of F computed at the point.
+    gap : float
+        A certified bound on F(point) - min F; infinity if the modulus of strong convexity is not known.
+    reached : bool
+        Whether the stopping rule was met; False at the iteration limit, or if rounding stopped the engine earlier.
     """
 
-    objective: LinearModel
-    basis: Any
+    point: Vector
+    iterations: int
+    gradient_evaluations: int
+    hessian_products: int
+    gradient_norm: float
+    gap: float
+    reached: bool
 
-    def coordinates(self, theta: Vector | None) -> Vector | None:
-        """Return a point's Q' W, and its intercepts unchanged."""
-        if theta is None:
-            return None
-        weights, intercepts = self._split(theta)
-        return np.append((self.basis.T @ weights).reshape(-1), intercepts)
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics that a client reports, by their names in the reply."""
+        return {
+            "inner-iterations": float(self.iterations),
+            "gradient-evaluations": float(self.gradient_evaluations),
+            "hessian-products": float(self.hessian_products),
+            "gradient-norm": float(self.gradient_norm),
+            "gap": float(self.gap),
+            "capped": 0.0 if self.reached else 1.0,
+        }
 
-    def point(self, coordinates: Vector, outside: Vector) -> Vector:
-        """Return W = Q V + (I - QQ') times another point, and the intercepts of V.
+
+class StoppingRule:
+    """Stopping rule of a smooth minimisation: by its gradient, its energy, or a certified gap.
+
+    For F with modulus m of strong convexity, F(theta) - min F <= ||grad F(theta)||^2 / (2 m). DualFL's primal-dual gap
+    (3.6) is at most ||grad F(theta)||^2 / (2 (m - duality)), a bound that requires duality < m.
+
+    Parameters
+    ----------
+    work : Minimise
+        The rule, its tolerance, and the limit on iterations.
+    problem : LocalProblem
+        The problem.
+    duality : float, default 0.0
+        DualFL's nu, for the rule ``"gap"``.
+    """
+
+    def __init__(self, work: Minimise, problem: LocalProblem, duality: float = 0.0) -> None:
+        self.work = work
+        self._convexity, self._duality = problem.strong_convexity, duality
+        self._previous = math.nan
+
+    def reached(self, value: float, gradient_norm: float) -> bool:
+        """Whether a point meets the rule; call it once per iteration, as the energy is compared with the last call's.
 
         Parameters
         ----------
-        coordinates : ndarray of float64
-            V.
-        outside : ndarray of float64, shape (d,)
-            The other point.
+        value : float
+            F at the point.
+        gradient_norm : float
+            Norm of the gradient of F at the point.
+
+        Raises
+        ------
+        ConfigurationError
+            If the rule is ``"gap"`` and the gradient bounds no gap.
         """
-        outputs = self.objective.num_outputs
-        size = self.basis.shape[1] * outputs
-        inner = coordinates[:size].reshape(-1, outputs)
-        weights, _ = self._split(outside)
-        weights = weights + self.basis @ (inner - self.basis.T @ weights)
-        return np.append(weights.reshape(-1), coordinates[size:])
+        if self.work.rule == "energy" and gradient_norm != 0.0:
+            return self.settled(value)
+        return gradient_norm <= self.gradient_target
 
-    def _split(self, theta: Vector) -> tuple[NDArray[np.float64], Vector]:
-        size = self.basis.shape[0] * self.objective.num_outputs
-        return theta[:size].reshape(-1, self.objective.num_outputs), theta[size:]
+    def settled(self, value: float) -> bool:
+        """Whether |F - F of the last call| <= tolerance |F|; F may be 0 or negative."""
+        previous, self._previous = self._previous, value
+        return abs(value - previous) <= self.work.tolerance * abs(value)
 
+    @cached_property
+    def gradient_target(self) -> float:
+        """The largest gradient norm that meets the rule; 0.0 for the energy rule."""
+        if self.work.rule == "gradient":
+            return self.work.tolerance
+        if self.work.rule == "energy":
+            return 0.0
+        margin = self._convexity - self._duality
+        if not margin > 0.0:
+            raise ConfigurationError(
+                f"rule='gap' needs a strong convexity above {self._duality:g}, but only {self._convexity:g} is known "
+                "of the client's problem, so the primal-dual gap cannot be bounded. Use rule='gradient', add an l2 "
+                "term to the objective, or choose DualFL's nu below it"
+            )
+        return math.sqrt(2.0 * margin * self.work.tolerance)
 
-def row_space(problem: LocalProblem) -> RowSpace | None:
-    """Return the span of the examples, computed once per objective; None if it does not reduce the cost."""
-    objective = problem.objective
-    data = objective.linear_data()
-    if data is None or data.link == "identity" or not isinstance(objective, LinearModel):
-        return None
-    design, (n, d) = data.design, data.design.shape
-    if n * FEWEST_FEATURES > d or n > MOST_EXAMPLES or not data.l2 + problem.penalty > 0.0:
-        return None
-    if isinstance(design, SparseDesign) and n * n > design.matrix.nnz:
-        # Products with an n x n matrix would take longer than products with the non-zeros.
-        return None
-
-    def space() -> RowSpace:
-        rows = design.compact.matrix.toarray() if isinstance(design, SparseDesign) else design.matrix
-        basis, factor = np.linalg.qr(rows.T.astype(np.float64))
-        if isinstance(design, SparseDesign):
-            from scipy.sparse import csr_array
-
-            width = basis.shape[1]
-            ends = np.zeros(d + 1, dtype=np.int64)
-            ends[design.columns + 1] = width
-            parts = (basis.reshape(-1), np.tile(np.arange(width), basis.shape[0]), np.cumsum(ends))
-            basis = csr_array(parts, shape=(d, width))
-        return RowSpace(objective.with_features(factor.T), basis)
-
-    return once(objective, "row space", space)
+    def minimum(
+        self, problem: LocalProblem, point: Vector, gradient: Vector, iterations: int, reached: bool
+    ) -> Minimum:
+        """Return the result, with its certificate."""
+        norm = float(np.linalg.norm(gradient))
+        gap = norm**2 / (2.0 * self._convexity) if self._convexity > 0.0 else math.inf
+        return Minimum(point, iterations, problem.evaluations, problem.products, norm, gap, reached)

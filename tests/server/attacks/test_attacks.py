@@ -5,6 +5,7 @@ import pytest
 from faulty import Faulty, start_on, with_increment
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from kinks import Distance
 from lies_of_one import (
     LIAR,
     in_messages,
@@ -22,7 +23,6 @@ from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, DivergedError
-from flwr_fco.objectives import Hinge
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.bounds import IncrementBounds
 from flwr_fco.server.replies.checks import averaged_pass_through
@@ -400,11 +400,14 @@ def test_rounds_that_are_skipped_repeat_bytes_and_count():
 
 
 def test_gradients_that_are_zero_or_constant_count():
-    """Hinge losses: where all margins are met increments are 0 in round after round, elsewhere they are constant."""
-    rng = np.random.default_rng(0)
-    easy = [Hinge(np.array([[50.0], [-50.0]]), np.array([1, -1])) for _ in range(2)]
-    hard = [Hinge(0.01 * rng.standard_normal((20, 1)), np.sign(rng.standard_normal(20)).astype(int)) for _ in range(2)]
-    app = client_app(lambda context: [*easy, *hard][int(context.node_config["partition-id"])])
+    """As of a loss with kinks: increments are 0 in round after round, or constant."""
+
+    class Slope(Distance):
+        def gradient(self, w, batch=None, out=None):
+            return np.multiply(1.0, self.point, out=out)
+
+    losses = [Slope(np.array([slope])) for slope in (0.0, 0.0, -1e-3, 2e-3)]
+    app = client_app(lambda context: losses[int(context.node_config["partition-id"])])
     start = {"coefficients": np.ones(1)}
     strategy = FedDualAvg(client_lr=0.01, work=Steps(2, batch_size=None), fraction_evaluate=0.0)
     result = simulate(strategy, app, num_nodes=4, num_rounds=30, initial_arrays=start, progress=False)

@@ -9,7 +9,7 @@ from together import together
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NoAnswerError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, Poisson
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson
 from flwr_fco.pooled import centralized_solution, certify, composite_objective
 from flwr_fco.regularizers import L1, L2Squared
 from flwr_fco.simulation import simulate
@@ -99,7 +99,7 @@ def scales(name, factor):
     return change
 
 
-ALL = (LeastSquares, Logistic, MultinomialLogistic, Hinge, Poisson)
+ALL = (LeastSquares, Logistic, MultinomialLogistic, Poisson)
 FACTS = [
     says(loss=-1e9),
     says(loss=-1e300),
@@ -121,7 +121,7 @@ LIES = [
     (LeastSquares, says(slope=1e3)),
     (LeastSquares, scales("slope", -1.0)),
     # A lower bound of a loss of any kind may be as low as it likes: it makes the gap larger.
-    *[(kind, lie) for kind in (LeastSquares, Hinge, Poisson) for lie in DUAL if kind is not Poisson or lie != DUAL[3]],
+    *[(kind, lie) for kind in (LeastSquares, Poisson) for lie in DUAL if kind is not Poisson or lie != DUAL[3]],
     *[(LeastSquares, scales(name, 0.5)) for name in ("loss", "linear", "quadratic")],
     *[(kind, says(entropy=value)) for kind in (Logistic, MultinomialLogistic) for value in (-1e9, -5.0, 0.5)],
     (Logistic, scales("entropy", 3.0)),

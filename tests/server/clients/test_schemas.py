@@ -17,7 +17,7 @@ from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.client_apps import Disclosure, training
 from flwr_fco.core.schema import Units, grades_of, names_of, schema_number
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import L1
 from flwr_fco.server.clients.schemas import Schemas
 from flwr_fco.simulation import InProcessGrid
@@ -103,7 +103,7 @@ def test_whatever_the_strategy(strategy):
         run(strategy(), losses(lambda table: table.rename(columns={"age": "alter"})), 2)
 
 
-@pytest.mark.parametrize("kind", [LeastSquares, Hinge, lambda *data: MultinomialLogistic(*data, num_classes=2)])
+@pytest.mark.parametrize("kind", [LeastSquares, Logistic, lambda *data: MultinomialLogistic(*data, num_classes=2)])
 def test_whatever_the_loss(kind):
     tables = frames()
     tables[1] = tables[1][REVERSED]

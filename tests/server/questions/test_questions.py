@@ -6,6 +6,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from kinks import Distance
 from problems import app_of
 from problems import run as run_from
 from together import together
@@ -17,7 +18,6 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, OrthantEntropy, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
-from flwr_fco.objectives.classification import Hinge
 from flwr_fco.regularizers import L1
 from flwr_fco.server.inquiry import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -350,17 +350,17 @@ def test_methods_with_other_constants():
 
 
 def test_dual_fl_on_losses_that_are_not_smooth():
-    objectives = [Hinge(np.random.default_rng(m).normal(size=(9, 3)), np.arange(9) % 2, l2=0.2) for m in range(3)]
+    objectives = [Distance(np.random.default_rng(m).normal(size=3), l2=0.2) for m in range(3)]
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
-    strategy = DualFL(nu="auto", rho="auto", work=Minimise(engine="dual-ascent", rule="gap", tolerance=1e-6))
+    strategy = DualFL(nu="auto", rho="auto", work=Minimise(rule="gap", tolerance=1e-6))
     start = {"coefficients": np.zeros(3)}
     simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
     assert run_of(strategy).number("nu") == pytest.approx(0.18)
     assert run_of(strategy).number("rho") == 0.0
     other = FedDualAvg(client_lr="auto", fraction_evaluate=0.0)
-    with pytest.raises(ConfigurationError, match="as those of a hinge loss do"):
+    with pytest.raises(ConfigurationError, match="as those of a loss with kinks do"):
         simulate(other, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
-    flat = [Hinge(f.design.matrix, f.labels) for f in objectives]
+    flat = [Distance(f.point) for f in objectives]
     app = client_app(lambda context: flat[int(context.node_config["partition-id"])])
     with pytest.raises(ConfigurationError, match="give alpha > 0"):
         simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)

@@ -27,6 +27,7 @@ from together import together
 
 from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.engines import StoppingRule
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
@@ -228,17 +229,13 @@ def test_the_tolerances_are_those_of_theorems_3_2_and_3_3():
 @pytest.mark.parametrize("schedule", ["sublinear", "linear"])
 def test_the_tolerances_of_the_theorems_travel_with_every_round(schedule, monkeypatch):
     seen = []
-    from flwr_fco.engines import minimisers as engines
-    from flwr_fco.engines.minimisers import result
-
-    original = result.StoppingRule.__init__
+    original = StoppingRule.__init__
 
     def recorded(self, work, problem, duality=0.0):
         seen.append(work)
         original(self, work, problem, duality)
 
-    monkeypatch.setattr(result.StoppingRule, "__init__", recorded)
-    assert engines.minimise is not None
+    monkeypatch.setattr(StoppingRule, "__init__", recorded)
     # Theorem 3.2 or 3.3 with nu below mu, so that the gap is finite.
     strategy = DualFL(nu=NU, rho=0.01, schedule=schedule, work=Minimise(tolerance=1e-5, engine="newton-cg"), gamma=0.5)
     run(strategy, problem(), 12)
