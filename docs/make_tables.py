@@ -23,20 +23,15 @@ from flwr_fco.regularizers import (
     L1,
     L2,
     Adapter,
-    AffineSubspace,
     BoundRegularizer,
     Box,
     ElasticNet,
-    FusedLasso,
     GroupLasso,
     HardSparsity,
     L1Ball,
     L2Ball,
     L2Squared,
-    LInfinity,
     LInfinityBall,
-    LpNorm,
-    Monotone,
     NonNegative,
     Nuclear,
     NuclearBall,
@@ -44,7 +39,6 @@ from flwr_fco.regularizers import (
     Simplex,
     SparseGroupLasso,
     SpectralBall,
-    TotalVariation,
     Zero,
 )
 
@@ -84,17 +78,11 @@ REGULARIZERS: dict[str, Regularizer] = {
     "L1Ball, weights": L1Ball(1.5, weights=np.linspace(0.5, 1.5, 6).reshape(2, 3)),
     "L2Ball": L2Ball(0.9),
     "L2": L2(0.3),
-    "LInfinity": LInfinity(0.3),
-    "LpNorm": LpNorm(0.3, p=1.5),
     "GroupLasso": GroupLasso(0.3, groups=np.arange(2)[:, None]),
     "SparseGroupLasso": SparseGroupLasso(0.3, groups=np.arange(2)[:, None]),
-    "TotalVariation": TotalVariation(0.3),
-    "FusedLasso": FusedLasso(0.1, 0.3),
-    "Monotone": Monotone(),
     "Nuclear": Nuclear(0.3),
     "NuclearBall": NuclearBall(0.7),
     "SpectralBall": SpectralBall(0.4),
-    "AffineSubspace": AffineSubspace(np.ones((1, 6)), np.ones(1)),
     "HardSparsity": HardSparsity(2),
     "Adapter": Adapter(HalfSquare()),
 }
@@ -130,8 +118,6 @@ def missing() -> set[str]:
 
 def bound(psi: Regularizer) -> BoundRegularizer | Regularizer:
     """Return a row's psi on the flat vector of the example array, of the shape that it takes."""
-    if isinstance(psi, TotalVariation | FusedLasso | Monotone | AffineSubspace):
-        return psi
     return psi.bind(LAYOUT)
 
 

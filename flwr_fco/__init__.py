@@ -30,17 +30,14 @@ if TYPE_CHECKING:
     from flwr_fco.objectives import TraceRegression as TraceRegression
     from flwr_fco.objectives import UniversalAdversarialLogistic as UniversalAdversarialLogistic
     from flwr_fco.privacy import GaussianDP as GaussianDP
-    from flwr_fco.regularizers import L1 as L1, L2 as L2, Adapter as Adapter, AffineSubspace as AffineSubspace
-    from flwr_fco.regularizers import BoundRegularizer as BoundRegularizer, Box as Box, ElasticNet as ElasticNet
-    from flwr_fco.regularizers import FlatRegularizer as FlatRegularizer, FusedLasso as FusedLasso
+    from flwr_fco.regularizers import L1 as L1, L2 as L2, Adapter as Adapter, BoundRegularizer as BoundRegularizer
+    from flwr_fco.regularizers import Box as Box, ElasticNet as ElasticNet, FlatRegularizer as FlatRegularizer
     from flwr_fco.regularizers import GroupLasso as GroupLasso, HardSparsity as HardSparsity, L1Ball as L1Ball
-    from flwr_fco.regularizers import L2Ball as L2Ball, L2Squared as L2Squared, LInfinity as LInfinity
-    from flwr_fco.regularizers import LInfinityBall as LInfinityBall, LpNorm as LpNorm, Monotone as Monotone
+    from flwr_fco.regularizers import L2Ball as L2Ball, L2Squared as L2Squared, LInfinityBall as LInfinityBall
     from flwr_fco.regularizers import NonNegative as NonNegative, Nuclear as Nuclear, NuclearBall as NuclearBall
     from flwr_fco.regularizers import PerParameter as PerParameter, Proximable as Proximable, Regularizer as Regularizer
     from flwr_fco.regularizers import SeparableTerms as SeparableTerms, Simplex as Simplex
-    from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall
-    from flwr_fco.regularizers import TotalVariation as TotalVariation, Zero as Zero
+    from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall, Zero as Zero
     from flwr_fco.simulation.fit_path import fit_path as fit_path
     from flwr_fco.simulation.simulate import simulate as simulate
     from flwr_fco.strategies import CFedDA as CFedDA, CompositeStrategy as CompositeStrategy, DFedDA as DFedDA

@@ -12,7 +12,7 @@ from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps.base import MirrorMap
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
 from flwr_fco.regularizers.constraints import Box, L1Ball, L2Ball, LInfinityBall, NonNegative, Simplex
-from flwr_fco.regularizers.norms import L2
+from flwr_fco.regularizers.groups import L2
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
 from flwr_fco.testing.objectives import require
 from flwr_fco.testing.regularizers import check_map, points_of, require_below

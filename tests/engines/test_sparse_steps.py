@@ -25,7 +25,6 @@ from flwr_fco.regularizers import (
     L2Squared,
     PerParameter,
     SparseGroupLasso,
-    TotalVariation,
     Zero,
 )
 from flwr_fco.wire.protocol import Downlink, Plan
@@ -178,7 +177,6 @@ def test_dense_methods_agree_and_say_so(caplog):
     ("psi", "h", "options", "reason"),
     [
         (GroupLasso(0.01, groups=np.arange(D) % 2), Euclidean(), {}, "the groups of its features have 61 of"),
-        (TotalVariation(0.01), Euclidean(), {}, "TotalVariation is no sum"),
         (L1Ball(1.0), Euclidean(), {}, "L1Ball is no sum"),
         (L1(0.01), PNorm(3.0), {}, "PNorm with L1"),
         (L1(0.01), Euclidean(), {"l2": 0.1}, "l2 moves every coefficient"),
