@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     # would be missing where Flower runs this repository as an app: it ships no .pyi.)
     from flwr_fco.client_apps import client_app as client_app  # noqa: I001 (short lines, not a name a line)
     from flwr_fco.mirror_maps import DiagonalMetric as DiagonalMetric, Euclidean as Euclidean, MirrorMap as MirrorMap
-    from flwr_fco.mirror_maps import OrthantEntropy as OrthantEntropy, PNorm as PNorm, Product as Product
-    from flwr_fco.mirror_maps import SimplexEntropy as SimplexEntropy, TermwiseMap as TermwiseMap
+    from flwr_fco.mirror_maps import PNorm as PNorm, Product as Product, SimplexEntropy as SimplexEntropy
     from flwr_fco.objectives import BilinearSaddle as BilinearSaddle, CoxRegression as CoxRegression
     from flwr_fco.objectives import FunctionSaddle as FunctionSaddle, Hinge as Hinge, Huber as Huber
     from flwr_fco.objectives import LeastSquares as LeastSquares, Logistic as Logistic, MatrixGame as MatrixGame
