@@ -4,7 +4,7 @@
     python docs/make_tables.py --check    # exit with 1 if the committed table is not the generated one
 
 The rows and columns are the classes that ``flwr_fco.regularizers`` and ``flwr_fco.mirror_maps`` export; the cells are
-what ``MirrorMap.retrieval_method`` answers, never what somebody remembers.
+what ``MirrorMap.supports`` answers, never what somebody remembers.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ import numpy as np
 import flwr_fco.mirror_maps as mirror_maps
 import flwr_fco.regularizers as regularizers
 from flwr_fco.core.layout import Layout
-from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, OrthantEntropy, PNorm, SimplexEntropy
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
 from flwr_fco.regularizers import (
     L1,
     L2,
     Adapter,
-    BoundRegularizer,
     Box,
     ElasticNet,
     GroupLasso,
@@ -89,11 +88,8 @@ REGULARIZERS: dict[str, Regularizer] = {
 #: What a column shows.
 MIRROR_MAPS: dict[str, MirrorMap] = {
     "Euclidean": Euclidean(),
-    "PNorm": PNorm(4.0),
-    "PNorm, radius": PNorm(4.0, radius=2.0),
-    "PNorm, center": PNorm(4.0, center=np.linspace(0.0, 0.5, 6), radius=2.0),
     "DiagonalMetric": DiagonalMetric(np.linspace(0.5, 2.0, 6)),
-    "OrthantEntropy": OrthantEntropy(),
+    "PNorm": PNorm(4.0),
     "SimplexEntropy": SimplexEntropy(),
 }
 #: Classes whose row or column is that of their members, array by array.
@@ -116,19 +112,15 @@ def missing() -> set[str]:
     return (exported(regularizers, Regularizer) | exported(mirror_maps, MirrorMap)) - known
 
 
-def bound(psi: Regularizer) -> BoundRegularizer | Regularizer:
-    """Return a row's psi on the flat vector of the example array, of the shape that it takes."""
-    return psi.bind(LAYOUT)
-
-
 def table() -> str:
-    """Return the table of every psi with every h, in Markdown."""
+    """Return the table of every psi with every h, in Markdown; psi that agree share a row."""
     if absent := missing():
         raise SystemExit(f"add {', '.join(sorted(absent))} to REGULARIZERS or MIRROR_MAPS in {Path(__file__).name}")
-    rows = (
-        [label, *(h.retrieval_method(bound(psi)) for h in MIRROR_MAPS.values())] for label, psi in REGULARIZERS.items()
-    )
-    return table_of(["psi \\ h", *MIRROR_MAPS], rows)
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for label, psi in REGULARIZERS.items():
+        cells = tuple("yes" if h.supports(psi.bind(LAYOUT)) else "refused" for h in MIRROR_MAPS.values())
+        rows.setdefault(cells, []).append(label)
+    return table_of(["psi \\ h", *MIRROR_MAPS], (["; ".join(labels), *cells] for cells, labels in rows.items()))
 
 
 def rendered(page: Path = PAGE) -> str:
