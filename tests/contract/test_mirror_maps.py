@@ -9,14 +9,7 @@ from together import together
 
 import flwr_fco.mirror_maps as package
 from flwr_fco.core.layout import Layout
-from flwr_fco.mirror_maps import (
-    DiagonalMetric,
-    Euclidean,
-    MirrorMap,
-    PNorm,
-    Product,
-    SimplexEntropy,
-)
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 from flwr_fco.regularizers import L1, Box, L1Ball, PerParameter, Simplex, Zero
 from flwr_fco.testing import check_mirror_map, check_pair
 from flwr_fco.testing.mirror_maps import REGULARIZERS

