@@ -1,12 +1,10 @@
 """The table psi x h of docs/how-to/geometries.md is what the code answers, and what the code answers is true."""
 
 import importlib.util
-import re
 from pathlib import Path
 
 from together import together
 
-from flwr_fco.core.spec import Specified
 from flwr_fco.testing import check_pair
 
 SCRIPT = Path(__file__).parents[1] / "docs" / "make_tables.py"
@@ -28,10 +26,3 @@ def test_the_committed_table_is_the_generated_one():
 def test_every_cell_is_true(row, column):
     """Supported: retrieve is a minimiser. Refused: by name, before anything is computed."""
     check_pair(tables.MIRROR_MAPS[column], tables.REGULARIZERS[row].bind(tables.LAYOUT), tables.LAYOUT.size)
-
-
-def test_the_map_of_a_user_on_the_page_keeps_the_contract():
-    known = dict(Specified._families["mirror map"])
-    (code,) = re.findall(r"```python\n(.*?)```", tables.PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    exec(code, {"__name__": "page"})
-    Specified._families["mirror map"] = known
