@@ -16,8 +16,6 @@ from flwr_fco.regularizers import (
     ElasticNet,
     L1Ball,
     L2Ball,
-    L2Squared,
-    LInfinityBall,
     Nuclear,
     PerParameter,
     Simplex,
@@ -223,14 +221,6 @@ def test_unsupported_pairs_name_both_and_what_would_work(mirror_map, psi):
             UnsupportedPairError, match=rf"{type(mirror_map).__name__} .*{type(psi).__name__}.*L1.*Euclidean"
         ):
             call(psi)
-
-
-@together("mirror_map", [PNorm(3.0), PNorm(3.0, radius=1.0), PNorm(3.0, center=np.zeros(6)), SimplexEntropy()])
-@together("psi", [L1(0.1, bound=0.5), L2Squared(0.1), ElasticNet(0.1), Box(0.0, 0.5), LInfinityBall(0.5)])
-def test_what_only_a_sum_of_squares_allows_is_refused_by_the_others(mirror_map, psi):
-    assert DiagonalMetric(np.ones(6)).supports(psi)
-    with pytest.raises(UnsupportedPairError, match=r"works with Zero.*Euclidean"):
-        mirror_map.require(psi)
 
 
 def test_a_simplex_is_that_of_the_map_or_refused():
