@@ -24,20 +24,17 @@ from flwr_fco.regularizers import (
     L2,
     Box,
     ElasticNet,
-    FusedLasso,
     GroupLasso,
     HardSparsity,
     L1Ball,
     L2Ball,
     L2Squared,
-    LInfinity,
     NonNegative,
     Nuclear,
     NuclearBall,
     Regularizer,
     Simplex,
     SpectralBall,
-    TotalVariation,
 )
 
 try:
@@ -113,11 +110,7 @@ def vector_rows(n: int, v):
         name, other = f"simplex, radius {own:.3g}", theirs("Simplex", n, own) if few else None
         yield name, Simplex(own), partial(simplex_numpy, v, own), other, 5.0
     yield "l1 ball weighted", L1Ball(0.1 * one_norm, weights=weights), None, None, None
-    strength = 0.1 * one_norm
-    yield "l infinity", LInfinity(strength), lambda: v - ball_numpy(v, strength), None, None
     yield "group lasso, groups of 10", GroupLasso(0.3, groups=np.arange(n) // 10), None, None, None
-    yield "total variation", TotalVariation(1.0), None, theirs("TV", (n,), sigma=1.0) if n <= 1000 else None, None
-    yield "fused lasso", FusedLasso(0.3, 1.0), None, None, None
     yield "hard sparsity, 1 %", HardSparsity(max(1, n // 100)), None, theirs("L0Ball", max(1, n // 100)), None
 
 

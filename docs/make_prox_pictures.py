@@ -1,4 +1,4 @@
-"""Draw the proximal maps of one or a few numbers: `python docs/make_prox_pictures.py` writes images/prox.png."""
+"""Draw the proximal maps of one or two numbers: `python docs/make_prox_pictures.py` writes images/prox.png."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -7,31 +7,29 @@ from writing import OURS, save
 
 from flwr_fco.regularizers import (
     L1,
+    L2,
     Box,
     ElasticNet,
-    FusedLasso,
     HardSparsity,
     L1Ball,
     L2Ball,
     L2Squared,
-    LInfinity,
     LInfinityBall,
-    NonNegative,
     Regularizer,
     Simplex,
     SparseGroupLasso,
-    TotalVariation,
 )
 
 THEIRS = "0.65"
-#: Three rows of five, by what the maps do.
+#: Two rows of six, by what the maps do.
 GROUPS = {
     "Shrink": {
         "L1(1)": L1(1.0),
+        "L1(1, bound=1.5)": L1(1.0, bound=1.5),
         "L2Squared(1)": L2Squared(1.0),
         "ElasticNet(2)": ElasticNet(2.0),
         "SparseGroupLasso(1)": SparseGroupLasso(1.0, groups=np.array([0, 0])),
-        "LInfinity(1)": LInfinity(1.0),
+        "L2(1)": L2(1.0),
     },
     "Project": {
         "L1Ball(1)": L1Ball(1.0),
@@ -39,28 +37,21 @@ GROUPS = {
         "LInfinityBall(1)": LInfinityBall(1.0),
         "Simplex()": Simplex(),
         "HardSparsity(1)": HardSparsity(1),
+        "Box(-1, 2)": Box(-1.0, 2.0),
     },
-    "Clip": {"Box(-1, 2)": Box(-1.0, 2.0), "NonNegative()": NonNegative(), "L1(1, bound=1.5)": L1(1.0, bound=1.5)},
-    "Smooth": {"TotalVariation(2)": TotalVariation(2.0), "FusedLasso(0.3, 2)": FusedLasso(0.3, 2.0)},
 }
 #: Those that act on a single number.
-SCALAR = (L1, Box, ElasticNet, L2Squared, NonNegative)
+SCALAR = (L1, Box, ElasticNet, L2Squared)
 
 
 def draw(axes: Axes, psi: Regularizer) -> None:
-    """Draw what a map makes of numbers, of points on a circle, or of a sequence."""
+    """Draw what a map makes of numbers, or of points on a circle."""
     if isinstance(psi, SCALAR):
         grid = np.linspace(-3, 3, 601)
         axes.plot(grid, grid, color=THEIRS, linewidth=1)
         axes.plot(grid, [psi.prox(np.array([x]), 1.0)[0] for x in grid], color=OURS, linewidth=2)
         axes.set(xlim=(-3, 3), ylim=(-3, 3), aspect="equal", xticks=(-2, 0, 2), yticks=(-2, 0, 2))
         axes.set(xlabel="v", ylabel="prox")
-    elif isinstance(psi, TotalVariation | FusedLasso):
-        rng = np.random.default_rng(0)
-        signal = np.repeat([0.0, 2.0, 0.5, -1.0, 0.0], 20) + 0.4 * rng.normal(size=100)
-        axes.plot(signal, ".", color=THEIRS, markersize=4)
-        axes.plot(psi.prox(signal, 1.0), color=OURS, linewidth=2, drawstyle="steps-mid")
-        axes.set(xticks=(0, 50, 100), xlabel="place", ylabel="value")
     else:
         for angle in np.linspace(0, 2 * np.pi, 25)[:-1]:
             v = 2.2 * np.array([np.cos(angle), np.sin(angle)])
@@ -74,8 +65,8 @@ def draw(axes: Axes, psi: Regularizer) -> None:
 
 def main() -> None:
     """Draw the picture."""
-    figure = Figure(figsize=(9.6, 6.9), layout="constrained")
-    places = iter(figure.subplots(3, 5).flat)
+    figure = Figure(figsize=(11.4, 5.1), layout="constrained")
+    places = iter(figure.subplots(2, 6).flat)
     for group, maps in GROUPS.items():
         for number, (title, psi) in enumerate(maps.items()):
             axes = next(places)

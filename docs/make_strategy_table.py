@@ -17,7 +17,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers import Adapter, AffineSubspace, FusedLasso, Monotone, TotalVariation
+from flwr_fco.regularizers import Adapter
 from flwr_fco.strategies import STRATEGIES as LIBRARY
 from flwr_fco.strategies import CompositeStrategy, method_of, run_of
 
@@ -41,10 +41,9 @@ PAGES: dict[Path, Strategies] = {
 }
 
 
-def start_arrays(row: str) -> ArrayRecord:
-    """Return a start point inside the domain of every map, of the shape that a psi takes."""
-    vector = isinstance(REGULARIZERS[row], TotalVariation | FusedLasso | Monotone | AffineSubspace)
-    return ArrayRecord({"w": Array(np.full(6 if vector else (2, 3), 1.0 / 6.0))})
+def start_arrays() -> ArrayRecord:
+    """Return a start point inside the domain of every map, of a shape that every psi takes."""
+    return ArrayRecord({"w": Array(np.full((2, 3), 1.0 / 6.0))})
 
 
 @cache
@@ -52,7 +51,7 @@ def supported(strategy: str, column: str, row: str) -> bool:
     """Whether a strategy can be prepared with a mirror map and a psi."""
     try:
         made = STRATEGIES[strategy](mirror_map=MIRROR_MAPS[column], regularizer=REGULARIZERS[row])
-        run_of(made).prepare(start_arrays(row))
+        run_of(made).prepare(start_arrays())
     except ConfigurationError:
         return False
     return True

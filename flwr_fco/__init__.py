@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     # would be missing where Flower runs this repository as an app: it ships no .pyi.)
     from flwr_fco.client_apps import client_app as client_app  # noqa: I001 (short lines, not a name a line)
     from flwr_fco.mirror_maps import DiagonalMetric as DiagonalMetric, Euclidean as Euclidean, MirrorMap as MirrorMap
-    from flwr_fco.mirror_maps import OrthantEntropy as OrthantEntropy, PNorm as PNorm, Product as Product
-    from flwr_fco.mirror_maps import SimplexEntropy as SimplexEntropy, TermwiseMap as TermwiseMap
+    from flwr_fco.mirror_maps import PNorm as PNorm, Product as Product, SimplexEntropy as SimplexEntropy
     from flwr_fco.objectives import BilinearSaddle as BilinearSaddle, CoxRegression as CoxRegression
     from flwr_fco.objectives import FunctionSaddle as FunctionSaddle, Huber as Huber
     from flwr_fco.objectives import LeastSquares as LeastSquares, Logistic as Logistic, MatrixGame as MatrixGame
@@ -30,17 +29,14 @@ if TYPE_CHECKING:
     from flwr_fco.objectives import TraceRegression as TraceRegression
     from flwr_fco.objectives import UniversalAdversarialLogistic as UniversalAdversarialLogistic
     from flwr_fco.privacy import GaussianDP as GaussianDP
-    from flwr_fco.regularizers import L1 as L1, L2 as L2, Adapter as Adapter, AffineSubspace as AffineSubspace
-    from flwr_fco.regularizers import BoundRegularizer as BoundRegularizer, Box as Box, ElasticNet as ElasticNet
-    from flwr_fco.regularizers import FlatRegularizer as FlatRegularizer, FusedLasso as FusedLasso
+    from flwr_fco.regularizers import L1 as L1, L2 as L2, Adapter as Adapter, BoundRegularizer as BoundRegularizer
+    from flwr_fco.regularizers import Box as Box, ElasticNet as ElasticNet, FlatRegularizer as FlatRegularizer
     from flwr_fco.regularizers import GroupLasso as GroupLasso, HardSparsity as HardSparsity, L1Ball as L1Ball
-    from flwr_fco.regularizers import L2Ball as L2Ball, L2Squared as L2Squared, LInfinity as LInfinity
-    from flwr_fco.regularizers import LInfinityBall as LInfinityBall, LpNorm as LpNorm, Monotone as Monotone
+    from flwr_fco.regularizers import L2Ball as L2Ball, L2Squared as L2Squared, LInfinityBall as LInfinityBall
     from flwr_fco.regularizers import NonNegative as NonNegative, Nuclear as Nuclear, NuclearBall as NuclearBall
     from flwr_fco.regularizers import PerParameter as PerParameter, Proximable as Proximable, Regularizer as Regularizer
     from flwr_fco.regularizers import SeparableTerms as SeparableTerms, Simplex as Simplex
-    from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall
-    from flwr_fco.regularizers import TotalVariation as TotalVariation, Zero as Zero
+    from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall, Zero as Zero
     from flwr_fco.simulation.fit_path import fit_path as fit_path
     from flwr_fco.simulation.simulate import simulate as simulate
     from flwr_fco.strategies import CFedDA as CFedDA, CompositeStrategy as CompositeStrategy, DFedDA as DFedDA

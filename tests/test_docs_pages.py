@@ -17,6 +17,7 @@ from flwr_fco.strategies import STRATEGIES, method_of
 ROOT = Path(__file__).parents[1]
 PAGES = (
     "get-started/first-model",
+    "how-to/geometries",
     "how-to/objectives",
     "how-to/own-loss",
     "how-to/resume",

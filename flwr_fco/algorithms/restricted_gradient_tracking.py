@@ -13,8 +13,7 @@ federated optimization'; their symbols in brackets::
 A stage needs the mirror map ``PNorm(p)``; ``Euclidean()`` stands for ``PNorm(2)``. A new stage is a new epoch for the
 clients: they reset their trackers without a separate message; the reference is sent once.
 
-psi is an extension that the paper does not have. It composes through `retrieve` around the reference, for any psi that
-``PNorm`` supports.
+psi, an l1 norm, is an extension that the paper does not have. It composes through `retrieve` around the reference.
 
 Differs from the paper in: 1. psi; 2. weights p_m and unequal local work, as in FedDA-GT.
 

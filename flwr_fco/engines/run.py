@@ -76,7 +76,7 @@ def gradient_steps(client: LocalClient, start: Start) -> Moved:
         Gradients are multiplied by `scale`, and `shift` is subtracted in each step.
     """
     shard = client.features
-    if shard is None or shard.coordinates.without_psi().restricted is not None:
+    if shard is None or shard.coordinates.metric is not None:
         return primal_steps(client, start)
     point, rate = start.point.copy(), client.rate
     here = client.downlink._replace(client_lr=rate * start.scale)

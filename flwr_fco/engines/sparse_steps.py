@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,20 +23,183 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.kernels.dual_averaging import NOTHING
+from flwr_fco.kernels.mirror import diagonal_terms
+from flwr_fco.kernels.prox import group_norms, group_shrink
 from flwr_fco.kernels.sparse import lazy_dual_averaging
-from flwr_fco.mirror_maps import DiagonalMetric, Euclidean
-from flwr_fco.mirror_maps.base import Coordinates, terms_at
-from flwr_fco.mirror_maps.grouped import GroupedCoordinates, Groups, groups_of
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
 from flwr_fco.objectives.design import SparseDesign
+from flwr_fco.regularizers.base import BoundRegularizer, SeparableTerms
+from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
 from flwr_fco.wire.protocol import Downlink, Plan, ReceivedVectors
 
 Indices = NDArray[np.integer[Any]]
 #: Steps are dense if the groups of a client's features cover more than 1/_DENSE of the model's coordinates.
 _DENSE = 2
+_ONE = np.ones(1)
 #: ``(z, t, places) -> w``: the primal point at some of a shard's coordinates.
 Retrieve = Callable[[Vector, float, Indices], Vector]
+
+
+class Groups(NamedTuple):
+    """psi as a sum over coordinates plus a sum over groups.
+
+    Parameters
+    ----------
+    terms : SeparableTerms
+        The terms of the first sum, with arrays of shape (d,).
+    numbers : ndarray of int64, shape (d,)
+        Each coordinate's group number; the last number for coordinates in no group.
+    weights : ndarray of float64
+        Weight of each group's norm; the last is 0.
+    """
+
+    terms: SeparableTerms
+    numbers: NDArray[np.int64]
+    weights: Vector
+
+    def closure(self, indices: Indices) -> Indices:
+        """Return the given coordinates and all coordinates that share a group with one of them."""
+        touched = np.zeros(self.weights.size, dtype=bool)
+        touched[self.numbers[indices]] = True
+        touched &= self.weights > 0.0
+        return np.union1d(np.flatnonzero(touched[self.numbers]), indices)
+
+
+#: psi of this process, as sums over coordinates and groups.
+_groups: WeakKeyDictionary[BoundRegularizer, Groups | None] = WeakKeyDictionary()
+
+
+def groups_of(h: MirrorMap, psi: BoundRegularizer) -> Groups | None:
+    """Return psi as a sum over coordinates plus a sum over groups; None if psi or h does not allow this."""
+    if type(h) is not Euclidean:
+        return None
+    if psi not in _groups:
+        _groups[psi] = _split(psi)
+    return _groups[psi]
+
+
+def _split(regularizer: BoundRegularizer) -> Groups | None:
+    terms, others = regularizer.split_terms()
+    numbers = np.full(regularizer.layout.size, -1, dtype=np.int64)
+    weights: list[Vector] = []
+    count = 0
+    for place, shape, psi in others:
+        if not isinstance(psi, GroupLasso | SparseGroupLasso):
+            return None
+        l1, group_numbers, factors = psi.group_terms(shape)
+        terms.threshold[place] = l1  # type: ignore[index]
+        numbers[place] = group_numbers + count
+        weights.append(factors)
+        count += factors.size
+    numbers[numbers < 0] = count
+    return Groups(terms, numbers, np.concatenate([*weights, np.zeros(1)])) if others else None
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """h and psi at some coordinates: h is Euclidean or a diagonal metric, psi a sum over them and over groups of them.
+
+    Parameters
+    ----------
+    terms : SeparableTerms
+        psi's terms: each a number or an array of shape (k,).
+    metric : ndarray, shape (k,), or None
+        Weights of the diagonal metric; None for Euclidean h.
+    numbers : ndarray of int64, shape (k,), or None
+        Each coordinate's group number, from 0; None for no groups.
+    weights : ndarray of float64
+        Weight of each group's norm.
+
+    Examples
+    --------
+    >>> from flwr_fco.core.layout import Layout
+    >>> psi = GroupLasso(1.0, groups=np.array([0, 0, 1, 1]), weights=np.ones(2))
+    >>> psi = psi.bind(Layout.from_arrays({"w": np.zeros(4)}))
+    >>> here = Coordinates.of_groups(groups_of(Euclidean(), psi), np.array([0, 1]))
+    >>> here.retrieve(np.array([3.0, 4.0]), 2.5)
+    array([1.5, 2. ])
+    """
+
+    terms: SeparableTerms
+    metric: Vector | None = None
+    numbers: NDArray[np.int64] | None = None
+    weights: Vector = field(default_factory=lambda: NOTHING)
+
+    @classmethod
+    def of(cls, h: MirrorMap, psi: BoundRegularizer, indices: Indices) -> Coordinates | None:
+        """Return h and psi at some coordinates, or None if one of them is no sum over coordinates."""
+        if type(h) not in (Euclidean, DiagonalMetric) or psi.terms is None:
+            return None
+        return cls(psi.terms.at(indices), h.weights[indices] if isinstance(h, DiagonalMetric) else None)
+
+    @classmethod
+    def of_groups(cls, groups: Groups, indices: Indices) -> Coordinates:
+        """Return psi at the coordinates of some whole groups."""
+        present, numbers = np.unique(groups.numbers[indices], return_inverse=True)
+        return cls(groups.terms.at(indices), None, numbers, groups.weights[present])
+
+    def without_psi(self) -> Coordinates:
+        """Return the same coordinates without psi."""
+        return Coordinates(SeparableTerms(), self.metric)
+
+    def members(self, positions: Indices) -> Indices:
+        """Return the positions of all coordinates in the groups of the given ones, group by group.
+
+        Parameters
+        ----------
+        positions : ndarray of int
+            Positions in these coordinates, without duplicates.
+        """
+        if self.numbers is None:
+            return positions
+        order, begins, ends = self._order
+        numbers = self.numbers[positions]
+        coupled = self.weights[numbers] > 0.0
+        touched = np.zeros(self.weights.size, dtype=bool)
+        touched[numbers[coupled]] = True
+        groups = np.flatnonzero(touched)
+        sizes = ends[groups] - begins[groups]
+        # begin, begin + 1, ..., end - 1 for each group.
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.concatenate([order[np.repeat(begins[groups], sizes) + within], positions[~coupled]])
+
+    @cached_property
+    def _order(self) -> tuple[Indices, Indices, Indices]:
+        """The coordinates sorted by group, and the start and end of each group."""
+        assert self.numbers is not None
+        sizes = np.bincount(self.numbers, minlength=self.weights.size)
+        ends = np.cumsum(sizes)
+        return np.argsort(self.numbers, kind="stable"), ends - sizes, ends
+
+    def retrieve(self, z: Vector, t: float, positions: Indices | None = None) -> Vector:
+        """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at some of them.
+
+        Parameters
+        ----------
+        z : ndarray of float64, shape (k,) or shape of `positions`
+            The dual there.
+        t : float
+            The weight of psi.
+        positions : ndarray of int, optional
+            Positions in the coordinates, group by group; all by default.
+        """
+        terms, metric, numbers, weights = self.terms, self.metric, self.numbers, self.weights
+        if positions is not None:
+            terms = terms.at(positions)
+            metric = None if metric is None else metric[positions]
+        point = np.empty_like(z)
+        diagonal_terms(z, _ONE if metric is None else metric, point, *terms.scaled(t, z.size))
+        if numbers is None:
+            return point
+        if positions is not None:
+            here = numbers[positions]
+            begins = np.ones(here.size, dtype=bool)
+            np.not_equal(here[1:], here[:-1], out=begins[1:])
+            numbers, weights = np.cumsum(begins) - 1, weights[here[begins]]
+        group_shrink(point, numbers, group_norms(point, numbers, weights.size), float(t), weights, point)
+        return point
 
 
 @dataclass(frozen=True)
@@ -47,7 +210,7 @@ class Shard:
     ----------
     objective : LinearModel
         The client's loss as a function of these coordinates.
-    coordinates : Coordinates or GroupedCoordinates
+    coordinates : Coordinates
         h and psi on these coordinates.
     indices : ndarray of int64, shape (k,)
         Their indices in the flat vector of the model, ascending; the intercepts come last. With group norms, these are
@@ -55,7 +218,7 @@ class Shard:
     """
 
     objective: LinearModel
-    coordinates: Coordinates | GroupedCoordinates
+    coordinates: Coordinates
     indices: NDArray[np.int64]
 
     def vector(self, downlink: Downlink, name: str) -> Vector:
@@ -166,24 +329,24 @@ class Shard:
         plan, client_lr = downlink.plan, downlink.client_lr
         local, psi = primal[self.indices], bool(plan.options.get("client-prox", True))
         coordinates = self.coordinates if psi else self.coordinates.without_psi()
-        everywhere = plan.h.at(plan.psi, np.arange(plan.layout.size)) if type(plan.h) is Euclidean else None
-        if everywhere is None or isinstance(coordinates, GroupedCoordinates):
+        everywhere = plan.psi.terms
+        if everywhere is None or coordinates.metric is not None or coordinates.numbers is not None:
             return None
-        if np.any(everywhere.terms.lower > -np.inf) or np.any(everywhere.terms.upper < np.inf):
+        if np.any(np.greater(everywhere.lower, -np.inf)) or np.any(np.less(everywhere.upper, np.inf)):
             # Repeated steps have no closed form.
             return None
         terms, steps, last = coordinates.terms, 0, np.zeros(local.size, dtype=np.int64)
         for batch in timed(self.objective.batches(rng, downlink.first_order)):
             touched = self.touched(batch)
             missed = steps - last[touched]
-            local[touched] = shrunk(local[touched], missed, client_lr, *terms_at(terms, touched)[:2])
+            local[touched] = shrunk(local[touched], missed, client_lr, *terms.at(touched)[:2])
             self.objective.add_gradient(local, batch, -client_lr, local)
             local[touched] = coordinates.retrieve(local[touched], client_lr, touched)
             steps += 1
             last[touched] = steps
         local = shrunk(local, steps - last, client_lr, *terms[:2])
         if psi:
-            primal[:] = shrunk(primal, steps, client_lr, *everywhere.terms[:2])
+            primal[:] = shrunk(primal, steps, client_lr, *everywhere[:2])
         primal[self.indices] = local
         return steps
 
@@ -197,8 +360,7 @@ class Shard:
         """
         outputs, columns = self.objective.num_outputs, self.objective.design.support(batch)
         intercepts = np.arange(self.objective.design.shape[1] * outputs, self.indices.size)
-        touched = np.concatenate([flat_indices(columns, outputs), intercepts])
-        return self.coordinates.members(touched) if isinstance(self.coordinates, GroupedCoordinates) else touched
+        return self.coordinates.members(np.concatenate([flat_indices(columns, outputs), intercepts]))
 
     @cached_property
     def _terms(self) -> dict[bool, NDArray[np.float64] | None]:
@@ -207,13 +369,9 @@ class Shard:
 
     def _compiled(self, psi: bool) -> NDArray[np.float64] | None:
         coordinates = self.coordinates if psi else self.coordinates.without_psi()
-        if isinstance(coordinates, GroupedCoordinates):
+        if coordinates.numbers is not None:
             return None
-        metric, terms = coordinates.restricted, coordinates.terms
-        if metric is not None and type(metric) is not DiagonalMetric:
-            return None
-        weights = 1.0 if metric is None else metric.weights
-        fields = [*terms, weights]
+        fields = [*coordinates.terms, 1.0 if coordinates.metric is None else coordinates.metric]
         k, intercept = self.indices.size, self.objective.intercept
         table = np.array([np.broadcast_to(field, k) for field in fields], dtype=np.float64)
         plain = table[:, : k - intercept]
@@ -256,9 +414,9 @@ def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
         columns = _whole_groups(groups, columns, outputs, design.shape[1])
     indices = flat_indices(columns, outputs)
     indices = np.concatenate([indices, np.arange(design.shape[1] * outputs, objective.layout.size)])
-    coordinates: Any = plan.h.at(plan.psi, indices)
+    coordinates = Coordinates.of(plan.h, plan.psi, indices)
     if groups is not None and _DENSE * indices.size <= objective.layout.size:
-        coordinates = GroupedCoordinates.of(plan.h, plan.psi, indices)
+        coordinates = Coordinates.of_groups(groups, indices)
     if objective.dual_terms() is None or type(objective).batches is not LinearModel.batches:
         reason = f"{type(objective).__name__} has gradients or batches of its own"
     elif not objective._separable:

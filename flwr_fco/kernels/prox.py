@@ -329,15 +329,6 @@ def project(v: Array, radius: float, absolute: bool, buffer: Array, out: Array) 
         out[i] = (-d if absolute and x <= 0.0 else d) + 0.0
 
 
-@njit(cache=True, error_model="numpy")
-def level_clip(v: Array, top: float, tau: float, correction: float, out: Array) -> None:
-    """Write v clipped to +-(top + tau + correction)."""
-    level = top + (tau + correction)
-    for i in range(v.size):
-        # NaN in the level means NaN in v: say so everywhere.
-        out[i] = (clamp(np.float64(v[i]), -level, level) if level == level else level) + 0.0
-
-
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
 def _weighted_excess_block(p: Array, weights: Array, theta: float) -> tuple[float, float, float]:
     """Return sum weights d, sum weights^2 and the number of terms over d = p - theta weights > 0."""

@@ -1,30 +1,25 @@
-"""The interface of a mirror map h, and how a map uses psi."""
+"""The interface of a mirror map h, and the maps on a whole vector: Euclidean, diagonal, p-norm and entropy."""
 
 from __future__ import annotations
 
 import math
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
-from flwr_fco.errors import ConfigurationError, MagnitudeError, UnsupportedPairError
+from flwr_fco.errors import ConfigurationError, UnsupportedPairError
+from flwr_fco.kernels import mirror as kernels
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.kernels.mirror import diagonal_terms
+from flwr_fco.kernels.prox import soft
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms, Terms
-from flwr_fco.regularizers.constraints import L1Ball, L2Ball, Simplex
-
-#: The method by which retrieve computes its minimiser.
-RetrievalMethod = Literal["closed form", "root find", "refused"]
-#: Numbers of coordinates.
-Indices = NDArray[np.integer[Any]]
+from flwr_fco.regularizers.constraints import Simplex
+from flwr_fco.regularizers.per_parameter import PerParameter
+from flwr_fco.regularizers.validation import POSITIVE, finite_vector, number
 
 
 class MirrorMap(Specified, ABC):
@@ -32,8 +27,7 @@ class MirrorMap(Specified, ABC):
 
     Subclasses are frozen dataclasses (``eq=False``: maps are equal if their specifications are) that set ``kind`` and
     implement :meth:`value`, :meth:`gradient`, :meth:`conjugate_gradient`, :meth:`supports` and :meth:`retrieve`.
-    A new map needs nothing else. If psi's separable terms can be solved coordinate by coordinate, derive from
-    :class:`TermwiseMap` instead, which provides ``supports``, ``retrieve`` and the balls.
+    A new map needs nothing else.
 
     Attributes
     ----------
@@ -90,58 +84,8 @@ class MirrorMap(Specified, ABC):
         UnsupportedPairError
             If psi has no exact solution in this geometry.
         ConfigurationError
-            If t is negative or not finite, or no point of h's domain satisfies psi's constraints.
+            If t is negative or not finite.
         """
-
-    def at(self, regularizer: BoundRegularizer, indices: Indices) -> Coordinates | None:
-        """Return h and psi at some coordinates, or None if one of them is not a sum over coordinates.
-
-        Parameters
-        ----------
-        regularizer : BoundRegularizer
-            psi on the flat vector.
-        indices : ndarray of int, shape (k,)
-            The coordinates.
-        """
-        return None
-
-    def retrieve_at(
-        self, z: Vector, t: float, regularizer: BoundRegularizer, indices: Indices, out: Vector | None = None
-    ) -> Vector:
-        """Return some coordinates of :meth:`retrieve`, computing only these.
-
-        Parameters
-        ----------
-        z : ndarray of float64, shape (d,)
-            The dual.
-        t : float
-            The weight of psi.
-        regularizer : BoundRegularizer
-            psi on the flat vector.
-        indices : ndarray of int, shape (k,)
-            The coordinates.
-        out : ndarray of float64, shape (k,), optional
-            Where to write the result.
-
-        Raises
-        ------
-        UnsupportedPairError
-            If h or psi is not a sum over coordinates.
-
-        Examples
-        --------
-        >>> from flwr_fco.regularizers import L1
-        >>> psi = L1(1.0).bind(Layout.from_arrays({"w": np.zeros(3)}))
-        >>> Euclidean().retrieve_at(np.array([3.0, -0.5, -2.0]), 1.0, psi, np.array([2, 0]))
-        array([-1.,  2.])
-        """
-        coordinates = self.at(regularizer, indices)
-        if coordinates is None:
-            raise UnsupportedPairError(
-                f"{type(self).__name__} and {regularizer.regularizer!r} are no sums over coordinates, so that a "
-                "coordinate cannot be retrieved alone; use retrieve"
-            )
-        return coordinates.retrieve(z[indices], t, out=out)
 
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
         """Return the data that compiled loops need for :meth:`retrieve`, or None if they cannot compute it.
@@ -157,10 +101,6 @@ class MirrorMap(Specified, ABC):
         """Return h*(z) = max_w { <z, w> - h(w) }."""
         w = self.conjugate_gradient(z)
         return float(z @ w) - self.value(w)
-
-    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
-        """Return the method of :meth:`retrieve` for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
-        return "closed form" if self.supports(regularizer) else "refused"
 
     def start(self, size: int, regularizer: Proximable | None = None) -> Vector:
         """Return the default start of a model of this size: the primal point of the dual 0, feasible for psi.
@@ -186,12 +126,15 @@ class MirrorMap(Specified, ABC):
     def require(self, regularizer: Proximable) -> None:
         """Raise :class:`UnsupportedPairError` unless the pair is supported."""
         if not self.supports(regularizer):
-            psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-            raise UnsupportedPairError(
-                f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of "
-                f"-<z, w> + t psi(w) + h(w) has no exact solution here. {type(self).__name__} works with "
-                f"{self.works_with}; Euclidean() works with every regularizer."
-            )
+            raise self._refusal(regularizer)
+
+    def _refusal(self, regularizer: Proximable) -> UnsupportedPairError:
+        psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
+        return UnsupportedPairError(
+            f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of -<z, w> + t psi(w) + h(w) has no "
+            f"closed form here. {type(self).__name__} works with {self.works_with}; Euclidean() works with every "
+            "regularizer."
+        )
 
     def never_supports(self, regularizer: Proximable) -> bool:
         """Whether the pair is unsupported for every model layout, so that it can be refused at once.
@@ -256,154 +199,25 @@ class Euclidean(MirrorMap):
         thresholds = l1_thresholds(regularizer)
         return None if type(self) is not Euclidean or thresholds is None else Retrieval(thresholds)
 
-    def at(self, regularizer: BoundRegularizer, indices: Indices) -> Coordinates | None:
-        return Coordinates.of(self, None, regularizer, indices) if type(self) is Euclidean else None
+
+def l1_thresholds(regularizer: BoundRegularizer) -> Vector | None:
+    """Return the thresholds strength * weights if psi is a (weighted) l1 norm, ``NOTHING`` if it is 0, else None."""
+    terms = regularizer.separable_terms((regularizer.layout.size,))
+    if terms is None or not terms.is_l1:
+        return None
+    return np.asarray(terms.threshold, dtype=np.float64) if np.any(terms.threshold) else NOTHING
 
 
-Ball = L1Ball | L2Ball | Simplex
-
-
-class Block(NamedTuple):
-    """A constraint that couples the coordinates of one block of the vector."""
-
-    place: slice
-    shape: tuple[int, ...]
-    ball: Ball
-
-    @property
-    def whole(self) -> bool:
-        """Whether the block is known to be the whole vector."""
-        return self.place == slice(None)
-
-
-def terms_at(terms: SeparableTerms, indices: Indices) -> SeparableTerms:
-    """Return the terms at some coordinates."""
-    return SeparableTerms(*(field[indices] if isinstance(field, np.ndarray) else field for field in terms))
-
-
-class Coordinates(NamedTuple):
-    """h and psi at some coordinates, if both are sums over coordinates.
-
-    Parameters
-    ----------
-    regularizer : BoundRegularizer
-        h and psi, for error messages.
-    restricted : TermwiseMap or None
-        h at these coordinates; None for Euclidean h.
-    terms : SeparableTerms
-        psi's terms: each a number or an array of shape (k,).
-
-    Examples
-    --------
-    >>> from flwr_fco.regularizers import L1
-    >>> layout = Layout.from_arrays({"w": np.zeros(3)})
-    >>> Euclidean().at(L1(0.5).bind(layout), np.array([0, 2])).retrieve(np.array([3.0, -0.5]), 2.0)
-    array([2., 0.])
-    """
-
-    geometry: MirrorMap
-    regularizer: BoundRegularizer
-    restricted: TermwiseMap | None
-    terms: SeparableTerms
-
-    @classmethod
-    def of(
-        cls, geometry: MirrorMap, restricted: TermwiseMap | None, regularizer: BoundRegularizer, indices: Indices
-    ) -> Self | None:
-        """Return h and psi at some coordinates, or None if psi is not a sum over coordinates."""
-        parts = _split(regularizer, (regularizer.layout.size,))
-        if parts is None or parts.balls:
-            return None
-        terms = terms_at(parts.terms, indices)
-        fields = (_collapsed(field) if np.ndim(field) else field for field in terms)
-        return cls(geometry, regularizer, restricted, SeparableTerms(*fields))
-
-    def without_psi(self) -> Self:
-        """Return the same coordinates without psi."""
-        return self._replace(terms=SeparableTerms())
-
-    def retrieve(self, z: Vector, t: float, positions: Indices | None = None, out: Vector | None = None) -> Vector:
-        """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at some of them.
-
-        Parameters
-        ----------
-        z : ndarray of float64, shape (k,) or shape of `positions`
-            The dual there.
-        t : float
-            The weight of psi.
-        positions : ndarray of int, optional
-            Positions in the coordinates; all by default.
-        out : ndarray, shape of z, optional
-            Where to write the result; may be `z`.
-        """
-        restricted, terms = self.restricted, self.terms
-        if positions is not None:
-            restricted = None if restricted is None else restricted.restrict(positions)
-            terms = terms_at(terms, positions)
-        scaled = terms.scaled(t, z.size)
-        out = np.empty_like(z) if out is None else out
-        if restricted is None:
-            diagonal_terms(z, _ONE, out, *scaled)
-        elif not restricted.solve(z, scaled, out):
-            raise _without_point(self.geometry, self.regularizer, z, t)
-        return out
-
-
-_ONE = np.ones(1)
-
-
-class _Parts(NamedTuple):
-    """psi, split into separable terms and blocks that couple coordinates."""
-
-    terms: SeparableTerms
-    balls: tuple[Block, ...]
-
-
-class TermwiseMap(MirrorMap):
-    """A map that minimises -<z, w> + h(w) + separable terms: l1, squared l2 and bounds, coordinate by coordinate.
-
-    Subclasses implement :meth:`solve`, and :meth:`closed_form` if some terms need a root find. They then support every
-    psi with separable terms, and also the l1 ball, the l2 ball and the simplex: with one multiplier theta their
-    minimiser is again separable (a threshold, a shrinkage or a shift of the dual by theta), and a safeguarded root find
-    determines theta to rounding.
-
-    Attributes
-    ----------
-    separable : bool
-        Whether h is a sum over coordinates. Only then can several blocks have a ball each.
-
-    Examples
-    --------
-    >>> from flwr_fco.mirror_maps import DiagonalMetric
-    >>> from flwr_fco.regularizers import L1
-    >>> geometry = DiagonalMetric(np.array([1.0, 2.0]))
-    >>> isinstance(geometry, TermwiseMap), geometry.retrieve(np.array([3.0, 3.0]), 1.0, L1(1.0))
-    (True, array([2., 1.]))
-    """
-
-    separable: ClassVar[bool] = False
-    works_with: ClassVar[str] = (
-        "sums over coordinates (Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall) and with L1Ball, "
-        "L2Ball and Simplex (one array with such a constraint, unless the map treats coordinates one by one)"
-    )
+class _ClosedForm(MirrorMap):
+    """A map with a closed form for sums over coordinates whose terms it covers."""
 
     @abstractmethod
-    def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
-        """Write argmin_w { -<z, w> + h(w) + terms }; return False if no point of h's domain is within the bounds.
+    def _covers(self, terms: SeparableTerms) -> bool:
+        """Whether there is a closed form for these terms."""
 
-        Parameters
-        ----------
-        z : ndarray of float64, shape (d,)
-            The dual.
-        terms : Terms
-            The terms, already multiplied by t.
-        out : ndarray
-            Where to write the result; may be `z`.
-        """
-
-    def closed_form(self, terms: Terms) -> bool:
-        """Whether :meth:`solve` needs no root find for these terms (at t = 1)."""
-        return True
+    @abstractmethod
+    def _solve(self, z: Vector, terms: Terms, out: Vector) -> None:
+        """Write argmin_w { -<z, w> + h(w) + terms }, the terms multiplied by t; `out` may be `z`."""
 
     def check_size(self, size: int) -> None:
         """Raise :class:`ConfigurationError` if the map cannot act on vectors of this length."""
@@ -411,235 +225,356 @@ class TermwiseMap(MirrorMap):
     def check_layout(self, layout: Layout) -> None:
         self.check_size(layout.size)
 
-    def restrict(self, place: slice | Indices) -> TermwiseMap:
-        """Return the map on a part of the vector (called only if h is separable)."""
-        return self
-
-    def at(self, regularizer: BoundRegularizer, indices: Indices) -> Coordinates | None:
-        return Coordinates.of(self, self.restrict(indices), regularizer, indices) if self.separable else None
-
-    def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
-        """Write the minimiser with a ball or simplex on a block; `out` must not overlap `z`."""
-        return _find_multiplier(self, z, block, terms, out)
-
-    def constraint_method(self, ball: Ball, whole: bool) -> RetrievalMethod:
-        """Return the method for a ball or simplex, on the whole vector or on a block of it."""
-        return "root find"
-
-    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
-        parts = _split(regularizer, ())
-        if parts is None or not self._can_constrain(parts):
-            return "refused"
-        ways = [self.constraint_method(block.ball, block.whole) for block in parts.balls]
-        easy = self.closed_form(parts.terms.scaled(1.0))
-        return "closed form" if easy and all(way == "closed form" for way in ways) else "root find"
-
-    def never_supports(self, regularizer: Proximable) -> bool:
-        """Whether psi is neither a sum over coordinates nor a ball or simplex, whatever the arrays are."""
-        try:
-            return _split(regularizer, ()) is None
-        except ConfigurationError:
-            return False  # Depends on the arrays: their names, or the shape of psi's weights.
+    def _terms(self, regularizer: Proximable, shape: tuple[int, ...]) -> SeparableTerms | None:
+        """Return psi's terms; None if there is no closed form for them."""
+        terms = regularizer.terms if isinstance(regularizer, BoundRegularizer) else regularizer.separable_terms(shape)
+        return terms if terms is not None and self._covers(terms) else None
 
     def supports(self, regularizer: Proximable) -> bool:
-        """Whether psi has separable terms, or is a ball or simplex that the map can solve for."""
-        return self.retrieval_method(regularizer) != "refused"
+        """Whether psi is a sum over coordinates for which the map has a closed form."""
+        return self._terms(regularizer, ()) is not None
+
+    def never_supports(self, regularizer: Proximable) -> bool:
+        """Whether the pair is unsupported whatever the arrays are; of a :class:`PerParameter` their names decide."""
+        return not isinstance(regularizer, PerParameter) and not self.supports(regularizer)
 
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
         if not 0.0 <= t < math.inf:
             raise ConfigurationError(f"retrieve(t={t!r}): expected a finite number >= 0")
         z = np.ascontiguousarray(z, dtype=np.float64)
         self.check_size(z.size)
-        parts = _split(regularizer, z.shape)
-        if parts is None or not self._can_constrain(parts):
-            self.require(regularizer)
-            raise ConfigurationError(f"{type(regularizer).__name__} has no separable terms on shape {z.shape}")
-        terms = parts.terms.scaled(t, z.size)
-        if out is None:
-            out = np.empty_like(z)
-        if parts.balls and np.may_share_memory(z, out):
-            z = z.copy()
-        if parts.balls and not self.separable:
-            block = parts.balls[0]
-            feasible = self.constrain(z, block._replace(shape=block.shape or z.shape), terms, out)
-        else:
-            feasible = self.solve(z, terms, out)
-            for block in parts.balls:
-                part = np.empty(z[block.place].size)
-                whole, free = Block(slice(None), block.shape or part.shape, block.ball), SeparableTerms().scaled(0.0)
-                feasible &= self.restrict(block.place).constrain(z[block.place], whole, free, part)
-                out[block.place] = part
-        if not feasible:
-            raise _without_point(self, regularizer, z, t)
+        terms = self._terms(regularizer, z.shape)
+        if terms is None:
+            raise self._refusal(regularizer)
+        out = np.empty_like(z) if out is None else out
+        self._solve(z, terms.scaled(t, z.size), out)
         return out
 
-    def _can_constrain(self, parts: _Parts) -> bool:
-        """Whether the blocks with a ball can be solved together."""
-        if len(parts.balls) > 1 and not self.separable:
-            return False
-        return all(self.constraint_method(block.ball, block.whole) != "refused" for block in parts.balls)
 
+@dataclass(frozen=True, eq=False)
+class DiagonalMetric(_ClosedForm):
+    """h(w) = 1/2 sum_i weights_i w_i^2: coordinates with a large weight move slowly.
 
-def _without_point(h: MirrorMap, regularizer: Proximable, z: Vector, t: float) -> ConfigurationError:
-    """Return the error for a dual without a primal point."""
-    largest = float(np.abs(z).max(initial=0.0))
-    psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-    if not largest < math.inf:
-        return MagnitudeError(
-            f"the dual has grown to {largest} at t = {t:.3g}, so it has no primal point: the method diverges. "
-            "Lower the rates."
-        )
-    text = (
-        f"no point of the domain of {h!r} satisfies {psi!r} (in dimension {z.size}): the two sets "
-        "do not meet. Widen the constraint or change the radius of the map."
-    )
-    if largest < _OVERFLOWING and t < _OVERFLOWING:
-        return ConfigurationError(text)
-    return MagnitudeError(
-        f"the dual has grown to {largest:.3g} at t = {t:.3g}, where its primal point cannot be told: the "
-        f"method diverges (lower the rates), or {text}"
-    )
+    With psi a sum over coordinates the minimiser is ``clip(soft(z, t a) / (weights + t b), lower, upper)``.
 
+    Parameters
+    ----------
+    weights : array, shape (d,)
+        Finite numbers > 0, one for each coordinate of the flat vector.
 
-#: Above this size, differences of duals are meaningless.
-_OVERFLOWING = 1e100
+    Raises
+    ------
+    ConfigurationError
+        If the weights are not as described.
 
-#: Parts of bound regularizers, cached because they are needed in every step and never change.
-_PARTS: WeakKeyDictionary[BoundRegularizer, _Parts | None] = WeakKeyDictionary()
+    Notes
+    -----
+    This is the metric of preconditioned dual averaging; it is not in the papers of this package. With all weights equal
+    to 1 it is :class:`Euclidean`.
 
-
-def _split(regularizer: Proximable, shape: tuple[int, ...]) -> _Parts | None:
-    """Split psi into separable terms and balls; return None if it has other parts."""
-    if isinstance(regularizer, BoundRegularizer):
-        if regularizer not in _PARTS:
-            _PARTS[regularizer] = _split_bound(regularizer)
-        return _PARTS[regularizer]
-    terms = regularizer.separable_terms(shape)
-    if terms is not None:
-        return _Parts(terms, ())
-    if isinstance(regularizer, L1Ball | L2Ball | Simplex):
-        return _Parts(SeparableTerms(), (Block(slice(None), shape, regularizer),))
-    return None
-
-
-def _split_bound(regularizer: BoundRegularizer) -> _Parts | None:
-    """Split psi on a model's arrays; constant terms become numbers."""
-    terms, others = regularizer.split_terms()
-    balls = []
-    for place, shape, psi in others:
-        if not isinstance(place, slice) or not isinstance(psi, L1Ball | L2Ball | Simplex):
-            return None
-        whole = place == slice(0, regularizer.layout.size)
-        balls.append(Block(slice(None) if whole else place, shape, psi))
-    return _Parts(SeparableTerms(*(_collapsed(field) for field in terms)), tuple(balls))
-
-
-def _collapsed(field: Any) -> Any:
-    """Return a constant array as a number, and any other array unchanged."""
-    return float(field[0]) if np.size(field) and np.all(field == field[0]) else field
-
-
-def _spread(field: Vector, size: int) -> Vector:
-    """Return a copy of one term with an element for each coordinate."""
-    return np.broadcast_to(field, (size,)).copy()
-
-
-def _find_multiplier(mirror_map: TermwiseMap, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
-    """Write the minimiser under a ball or simplex on a block, by a root find on its multiplier."""
-    ball, place = block.ball, block.place
-    direction = np.zeros(z.size)
-    weights = getattr(ball, "weights", None)
-    direction[place] = 1.0 if weights is None else np.broadcast_to(weights, block.shape).reshape(-1)
-    is_l2, equality = isinstance(ball, L2Ball), isinstance(ball, Simplex)
-    term = "shrinkage" if is_l2 else "threshold"
-    start = _spread(getattr(terms, term), z.size)
-    if equality:
-        lower = _spread(terms.lower, z.size)
-        lower[place] = np.maximum(lower[place], 0.0)
-        terms = terms._replace(lower=lower)
-
-    def measure(multiplier: float) -> float:
-        moved = multiplier * direction
-        mirror_map.solve(*((z - moved, terms) if equality else (z, terms._replace(**{term: start + moved}))), out)
-        if not is_l2:
-            return float(out[place].sum() if equality else np.abs(out) @ direction)
-        largest = float(np.abs(out[place]).max(initial=0.0))
-        return largest * float(np.linalg.norm(out[place] / largest)) if 0.0 < largest < math.inf else largest
-
-    if not np.isfinite(z).all():
-        out[:] = np.nan
-        return True
-    scale = 1.0 if is_l2 else float(np.abs(z).max(initial=0.0)) or 1.0
-    # A shrinkage is multiplied by other numbers, so its limit is far from overflow.
-    limit = 1e200 if is_l2 else sys.float_info.max
-    if not _decreasing_root(measure, ball.radius, scale, limit, equality=equality):
-        return False
-    # Correct the rounding error of the multiplier: 1e-16 relative, larger only if the duals are huge.
-    size = float(np.linalg.norm(out[place])) if is_l2 else float(np.abs(out) @ direction)
-    if equality or size > ball.radius:
-        out[place] *= ball.radius / size
-    return True
-
-
-def _decreasing_root(
-    measure: Callable[[float], float], radius: float, scale: float, limit: float, *, equality: bool
-) -> bool:
-    """Find theta with measure(theta) = radius and call `measure` there last; keep 0 if it is inside, unless `equality`.
-
-    The bracket grows from 0 and is then shrunk by regula falsi (Illinois) or, if that is slow, by bisection, until its
-    ends are adjacent floats. The last call is then at the end with a measure of at least the radius.
-
-    Returns
-    -------
-    bool
-        False if no theta up to the limit reaches the radius.
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.regularizers import L1
+    >>> DiagonalMetric(np.array([1.0, 4.0])).retrieve(np.array([3.0, -5.0]), 1.0, L1(1.0))
+    array([ 2., -1.])
     """
 
-    def excess(theta: float) -> float:
-        size = measure(theta)
-        # Between -1 and 1 for any size, including infinity.
-        return 1.0 if size == math.inf else (size - radius) / (size + radius)
+    kind: ClassVar[str] = "diagonal"
+    works_with: ClassVar[str] = (
+        "sums over coordinates (Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall)"
+    )
+    weights: Vector = field(metadata={"check": partial(finite_vector, positive=True)})
 
-    at_zero = excess(0.0)
-    if abs(at_zero) <= 1e-16 or (at_zero < 0.0 and not equality):
+    def value(self, w: Vector) -> float:
+        """Return 1/2 sum_i weights_i w_i^2."""
+        return 0.5 * float(self.weights @ (w * w))
+
+    def gradient(self, w: Vector) -> Vector:
+        """Return weights * w."""
+        return np.multiply(self.weights, w)
+
+    def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
+        """Return z / weights."""
+        return np.divide(z, self.weights, out=out)
+
+    def conjugate(self, z: Vector) -> float:
+        """Return 1/2 sum_i z_i^2 / weights_i."""
+        return 0.5 * float(z @ (z / self.weights))
+
+    def _covers(self, terms: SeparableTerms) -> bool:
         return True
-    sign = 1.0 if at_zero > 0.0 else -1.0
-    near, far = (0.0, at_zero), (sign * scale, excess(sign * scale))
-    while sign * far[1] > 0.0:
-        theta = 8.0 * far[0]
-        if abs(theta) > limit:
-            return abs(far[1]) <= 1e-12
-        near, far = far, (theta, excess(theta))
-    # The measure is too small at the first place and too large at the second; regula falsi takes the weights.
-    (a, value_a), (b, value_b) = (far, near) if sign > 0.0 else (near, far)
-    places, values, weights = [a, b], [value_a, value_b], [value_a, value_b]
-    last, width = -1, abs(b - a)
-    for step in range(2000):
-        low, high = places
-        theta = high + (low - high) * (weights[1] / (weights[1] - weights[0]))
-        if step % 3 == 2:
-            if abs(high - low) > 0.5 * width:
-                theta = 0.5 * high + 0.5 * low
-            width = abs(high - low)
-        if not min(places) < theta < max(places):
-            theta = 0.5 * low + 0.5 * high
-        if not min(places) < theta < max(places):
-            break
-        value = excess(theta)
-        if abs(value) <= 1e-16:
-            return True
-        side = int(value > 0.0)
-        places[side] = theta
-        values[side] = weights[side] = value
-        weights[1 - side] = weights[1 - side] / 2.0 if last == side else values[1 - side]
-        last = side
-    measure(places[1])
-    return True
+
+    def _solve(self, z: Vector, terms: Terms, out: Vector) -> None:
+        kernels.diagonal_terms(z, self.weights, out, *terms)
+
+    def check_size(self, size: int) -> None:
+        """Raise unless there is a weight for each coordinate."""
+        if self.weights.size != size:
+            raise ConfigurationError(
+                f"DiagonalMetric has {self.weights.size} weights, the flat vector has {size} coordinates; pass one "
+                "weight for each"
+            )
 
 
-def l1_thresholds(regularizer: BoundRegularizer) -> Vector | None:
-    """Return the thresholds strength * weights if psi is a (weighted) l1 norm, ``NOTHING`` if it is 0, else None."""
-    terms = regularizer.separable_terms((regularizer.layout.size,))
-    if terms is None or np.any(terms.shrinkage) or np.any(terms.lower > -np.inf) or np.any(terms.upper < np.inf):
-        return None
-    return np.asarray(terms.threshold, dtype=np.float64) if np.any(terms.threshold) else NOTHING
+_AT_LEAST_TWO = {
+    "range": (lambda p: 2.0 <= p < math.inf, "a finite number >= 2 (2 is Euclidean, the paper takes 12 or 2 log d)")
+}
+
+
+@dataclass(frozen=True, eq=False)
+class PNorm(_ClosedForm):
+    """h(w) = ||w - center||_q^2 / (2 (q - 1)) on ||w - center||_q <= radius, with 1/p + 1/q = 1.
+
+    Without a center and a radius this is the map of (D)FedDA(-GT)::
+
+        grad h*(z) = n/(p-1) |z/n|^(p-1) sign(z),    n = ||z||_p,    0 at z = 0
+
+    With them it is the 'Prox' of ReFedDA-GT, whose dual starts at 0: w = center + P(z)::
+
+        P(z) = grad h*(z) / (1 + max(||z||_p / ((p-1) radius) - 1, 0))
+
+    Center and ball belong to the map, not to psi. The dual is relative to the center: the dual of the center is 0, and
+    a stage of ReFedDA-GT starts there. The ball uses the map's own norm, because P has no closed form for any other
+    ball.
+
+    Powers are taken of z/max|z|, so nothing overflows for duals from 1e-300 to 1e300; integer powers use
+    multiplications.
+
+    psi is zero or an l1 norm, weighted or not: soft-threshold z by t a, then P. With l1 and a center,
+    log ||w - center||_q is the root of an increasing function, found to rounding.
+
+    Parameters
+    ----------
+    p : float
+        At least 2; the paper uses 12 in experiments and 2 log d in theory (:meth:`for_dimension`). 2 is Euclidean.
+    center : array of shape (d,), optional
+        The reference point v; 0 by default.
+    radius : float, optional
+        Radius of the q-norm ball around the center, sqrt(Q) in the paper; no ball by default.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not as described.
+
+    Notes
+    -----
+    Section B of the algorithms: Liang, Peng, Zhang, 'FedDA with gradient tracking', Algorithms 1 to 3. At a point on
+    the boundary of the ball, the gradient is the gradient of the norm only, the smallest of the point's duals. With a
+    center, the dual of a coordinate cannot be recovered from w if rounding makes it equal to the center: keep the dual,
+    as dual averaging does.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.regularizers import L1
+    >>> PNorm(4.0).conjugate_gradient(np.array([2.0, 0.0]))
+    array([0.66666667, 0.        ])
+    >>> PNorm(4.0).retrieve(np.array([3.0, -0.5]), 1.0, L1(1.0))
+    array([0.66666667, 0.        ])
+    >>> PNorm(4.0, center=np.array([1.0, 1.0]), radius=0.5).conjugate_gradient(np.array([2.0, 0.0]))
+    array([1.5, 1. ])
+    """
+
+    kind: ClassVar[str] = "p-norm"
+    works_with: ClassVar[str] = "Zero and L1 (also with weights, or in a PerParameter)"
+    p: float = field(metadata={"check": partial(number, within=_AT_LEAST_TWO)})
+    center: Vector | None = field(default=None, metadata={"check": finite_vector})
+    radius: float | None = field(default=None, metadata=POSITIVE)
+
+    @classmethod
+    def for_dimension(cls, dimension: int, *, center: Vector | None = None, radius: float | None = None) -> Self:
+        """Return the map with the theory's p = 2 log(dimension), at least 2.
+
+        Parameters
+        ----------
+        dimension : int
+            Length of the flat vector.
+        center, radius
+            As for the class.
+
+        Examples
+        --------
+        >>> round(PNorm.for_dimension(1024).p, 2)
+        13.86
+        """
+        if dimension < 1:
+            raise ConfigurationError(f"PNorm.for_dimension({dimension!r}): expected a positive integer")
+        return cls(max(2.0, 2.0 * math.log(dimension)), center, radius)
+
+    @property
+    def q(self) -> float:
+        """The exponent of the primal norm, p/(p-1)."""
+        return self.p / (self.p - 1.0)
+
+    @property
+    def _limit(self) -> float:
+        return math.inf if self.radius is None else self.radius
+
+    def value(self, w: Vector) -> float:
+        """Return ||w - center||_q^2 (p-1)/2; inf outside the ball (up to rounding)."""
+        length = float(kernels.p_norm(self._displacement(w), self.q))
+        return math.inf if length > self._limit * (1.0 + 1e-12) else 0.5 * (self.p - 1.0) * length * length
+
+    def gradient(self, w: Vector) -> Vector:
+        """Return (p-1) ||u||_q^(2-q) |u|^(q-1) sign(u), u = w - center; 0 at the center."""
+        u = np.ascontiguousarray(self._displacement(w), dtype=np.float64)
+        out = np.empty_like(u)
+        kernels.p_norm_gradient(u, self.p, out)
+        return out
+
+    def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
+        """Return center + P(z)."""
+        if out is None:
+            out = np.empty_like(z)
+        self.check_size(z.size)
+        kernels.p_norm_point(z, self.p, self._limit, out)
+        if self.center is not None:
+            out += self.center
+        return out
+
+    def conjugate(self, z: Vector) -> float:
+        """Return <z, center> + ||z||_p^2 / (2 (p-1)); if the ball is active, <z, center> + r ||z||_p - (p-1) r^2/2."""
+        size = float(kernels.p_norm(z, self.p))
+        length = min(size / (self.p - 1.0), self._limit)
+        shift = 0.0 if self.center is None else float(z @ self.center)
+        return shift + length * (size - 0.5 * (self.p - 1.0) * length)
+
+    def _covers(self, terms: SeparableTerms) -> bool:
+        return terms.is_l1
+
+    def _solve(self, z: Vector, terms: Terms, out: Vector) -> None:
+        threshold = terms.threshold
+        if self.center is not None and threshold.any():
+            kernels.p_norm_l1(z, threshold, self.center, self.p, self._limit, out)
+            return
+        one = threshold.size == 1
+        soft(z, threshold[0] if one else 1.0, None if one else threshold, 1.0, math.inf, out)
+        self.conjugate_gradient(out, out)
+
+    def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
+        """Return thresholds, p, radius and center if psi is zero, or an l1 norm and there is no center."""
+        thresholds = l1_thresholds(regularizer)
+        if type(self) is not PNorm or thresholds is None or (thresholds.size and self.center is not None):
+            return None
+        # A copy, because kernels treat a read-only array as another type.
+        return Retrieval(thresholds, self.p, self._limit, NOTHING if self.center is None else self.center.copy())
+
+    def check_size(self, size: int) -> None:
+        """Raise unless the center has an element for each coordinate."""
+        if self.center is not None and self.center.size != size:
+            raise ConfigurationError(
+                f"PNorm has a center of {self.center.size} elements, the flat vector has {size}; pass the reference "
+                "point as layout.flatten(arrays) gives it"
+            )
+
+    def _displacement(self, w: Vector) -> Vector:
+        """Return w - center."""
+        self.check_size(w.size)
+        return w if self.center is None else w - self.center
+
+
+#: Relative distance from the simplex above which a start point is an error (float32 primals are within 1e-6).
+_OFF_SIMPLEX = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class SimplexEntropy(_ClosedForm):
+    """h(w) = sum_i w_i log w_i - w_i on the simplex {w >= 0, sum w = radius}: w = radius softmax(z).
+
+    The simplex is part of h, so every result lies on it. The gradient is log w, without the 1: this changes neither the
+    divergence nor any algorithm. On the simplex, duals that differ by a constant represent the same point, so
+    ``gradient(conjugate_gradient(z))`` is z up to a constant. Softmax subtracts the largest dual first, so duals of any
+    size are allowed. Results are never below 2.2e-308, so that their gradient exists.
+
+    l1 shifts the duals by t a, which has no effect if all weights are equal, because ||w||_1 is the radius.
+
+    Parameters
+    ----------
+    radius : float, default 1.0
+        The sum of the coordinates; finite, > 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If the radius is not a finite number > 0.
+
+    Notes
+    -----
+    This is the map of matrix games (one simplex for each player: :class:`Product`). The default start is uniform.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> SimplexEntropy().conjugate_gradient(np.log([1.0, 3.0]))
+    array([0.25, 0.75])
+    """
+
+    kind: ClassVar[str] = "simplex-entropy"
+    works_with: ClassVar[str] = "Zero, L1, NonNegative and, on the whole vector, Simplex of the map's own radius"
+    radius: float = field(default=1.0, metadata=POSITIVE)
+
+    def value(self, w: Vector) -> float:
+        """Return sum w log w - w; inf off the simplex."""
+        if abs(float(w.sum()) - self.radius) > 1e-12 * self.radius:
+            return math.inf
+        if not (w >= 0.0).all():
+            return math.nan if np.isnan(w).any() else math.inf
+        positive = w[w > 0.0]  # 0 log 0 is 0
+        return float(positive @ np.log(positive) - w.sum())
+
+    def gradient(self, w: Vector) -> Vector:
+        """Return log w.
+
+        Raises
+        ------
+        ConfigurationError
+            If a coordinate is not positive, or the sum is not the radius.
+        """
+        if not (w > 0.0).all():
+            place = int(np.argmin(w > 0.0))
+            raise ConfigurationError(
+                f"SimplexEntropy: the gradient does not exist at a point whose coordinate {place} is {w[place]}; the "
+                "start point must be interior, every coordinate > 0. Use the default start (the primal point of the "
+                "dual 0: `mirror_map.start(size)`), or raise zeros to a small positive number."
+            )
+        if abs(float(w.sum()) - self.radius) > _OFF_SIMPLEX * self.radius:
+            raise ConfigurationError(
+                f"SimplexEntropy(radius={self.radius}): the point sums to {float(w.sum())}, so it is not on the "
+                "simplex; divide it by its sum and multiply it by the radius, or use the default start"
+            )
+        return np.log(w)
+
+    def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
+        """Return radius softmax(z), at least 2.2e-308."""
+        if out is None:
+            out = np.empty_like(z)
+        kernels.softmax(z, self.radius, out)
+        return out
+
+    def conjugate(self, z: Vector) -> float:
+        """Return radius (log sum exp(z) - log radius + 1)."""
+        top = float(z.max())
+        return self.radius * (top + math.log(float(np.exp(z - top).sum())) - math.log(self.radius) + 1.0)
+
+    def _terms(self, regularizer: Proximable, shape: tuple[int, ...]) -> SeparableTerms | None:
+        return SeparableTerms() if self._is_own(regularizer) else super()._terms(regularizer, shape)
+
+    def _is_own(self, regularizer: Proximable) -> bool:
+        """Whether psi is the map's own simplex, on the whole vector."""
+        psi: Proximable | None = regularizer
+        if isinstance(regularizer, BoundRegularizer):
+            blocks = regularizer.blocks
+            whole = len(blocks) == 1 and blocks[0][0] == slice(0, regularizer.layout.size)
+            psi = blocks[0][2] if whole else None
+        return isinstance(psi, Simplex) and psi.radius == self.radius
+
+    def _covers(self, terms: SeparableTerms) -> bool:
+        """Whether there are no bounds but 0 and the radius, and no squared l2 norm."""
+        bounds = np.all(np.less_equal(terms.lower, 0.0)) and np.all(np.greater_equal(terms.upper, self.radius))
+        return bool(bounds) and not np.any(terms.shrinkage)
+
+    def _solve(self, z: Vector, terms: Terms, out: Vector) -> None:
+        np.subtract(z, terms.threshold, out=out)
+        kernels.softmax(out, self.radius, out)

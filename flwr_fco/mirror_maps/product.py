@@ -13,7 +13,7 @@ import numpy as np
 
 from flwr_fco.core.layout import Entry, Layout, Vector
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
-from flwr_fco.mirror_maps.base import MirrorMap, RetrievalMethod
+from flwr_fco.mirror_maps.base import MirrorMap
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable
 
 
@@ -111,12 +111,9 @@ class Product(MirrorMap):
         """Return the product on the layout that psi is bound to."""
         return self.bind(regularizer.layout) if isinstance(regularizer, BoundRegularizer) else self._refuse()
 
-    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
-        """Return the bound map's method, for the layout that psi is bound to."""
-        return self._bound_as(regularizer).retrieval_method(regularizer)
-
     def supports(self, regularizer: Proximable) -> bool:
-        return self.retrieval_method(regularizer) != "refused"
+        """Whether the bound map supports psi, on the layout that psi is bound to."""
+        return self._bound_as(regularizer).supports(regularizer)
 
     def require(self, regularizer: Proximable) -> None:
         self._bound_as(regularizer).require(regularizer)
@@ -192,17 +189,13 @@ class BoundProduct(MirrorMap):
     def conjugate(self, z: Vector) -> float:
         return sum(part.mirror_map.conjugate(z[part.place]) for part in self.parts)
 
-    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
-        """Return the arrays' least direct method; "refused" unless psi is bound to this layout with scope="each"."""
-        if not isinstance(regularizer, BoundRegularizer) or regularizer.layout != self.layout:
-            return "refused"
-        if regularizer.scope == "joint":
-            return "refused"
-        ways = (part.mirror_map.retrieval_method(bound) for part, bound in self._pairs(regularizer))
-        return min(ways, key=["refused", "root find", "closed form"].index, default="closed form")
-
     def supports(self, regularizer: Proximable) -> bool:
-        return self.retrieval_method(regularizer) != "refused"
+        """Whether psi is bound to this layout with scope="each", and every array's map supports its psi."""
+        if not isinstance(regularizer, BoundRegularizer) or regularizer.layout != self.layout:
+            return False
+        if regularizer.scope == "joint":
+            return False
+        return all(part.mirror_map.supports(bound) for part, bound in self._pairs(regularizer))
 
     def require(self, regularizer: Proximable) -> None:
         """Raise :class:`UnsupportedPairError` naming the first array whose pair is not supported."""

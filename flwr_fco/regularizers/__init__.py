@@ -3,7 +3,6 @@
 from flwr_fco.regularizers.adapter import Adapter
 from flwr_fco.regularizers.base import BoundRegularizer, FlatRegularizer, Proximable, Regularizer, SeparableTerms
 from flwr_fco.regularizers.constraints import (
-    AffineSubspace,
     Box,
     HardSparsity,
     L1Ball,
@@ -12,8 +11,7 @@ from flwr_fco.regularizers.constraints import (
     NonNegative,
     Simplex,
 )
-from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
-from flwr_fco.regularizers.norms import L2, FusedLasso, LInfinity, LpNorm, Monotone, TotalVariation
+from flwr_fco.regularizers.groups import L2, GroupLasso, SparseGroupLasso
 from flwr_fco.regularizers.per_parameter import PerParameter
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
 from flwr_fco.regularizers.spectral import Nuclear, NuclearBall, SpectralBall
@@ -22,21 +20,16 @@ __all__ = [
     "L1",
     "L2",
     "Adapter",
-    "AffineSubspace",
     "BoundRegularizer",
     "Box",
     "ElasticNet",
     "FlatRegularizer",
-    "FusedLasso",
     "GroupLasso",
     "HardSparsity",
     "L1Ball",
     "L2Ball",
     "L2Squared",
-    "LInfinity",
     "LInfinityBall",
-    "LpNorm",
-    "Monotone",
     "NonNegative",
     "Nuclear",
     "NuclearBall",
@@ -47,6 +40,5 @@ __all__ = [
     "Simplex",
     "SparseGroupLasso",
     "SpectralBall",
-    "TotalVariation",
     "Zero",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -53,6 +54,22 @@ class SeparableTerms(NamedTuple):
     lower: float | Array = -np.inf
     upper: float | Array = np.inf
 
+    @property
+    def is_l1(self) -> bool:
+        """Whether there are no terms but thresholds."""
+        bounds = np.any(np.greater(self.lower, -np.inf)) or np.any(np.less(self.upper, np.inf))
+        return not (np.any(self.shrinkage) or bounds)
+
+    def at(self, indices: NDArray[np.integer[Any]]) -> SeparableTerms:
+        """Return the terms at some coordinates.
+
+        Parameters
+        ----------
+        indices : ndarray of int
+            Their numbers.
+        """
+        return SeparableTerms(*(field[indices] if isinstance(field, np.ndarray) else field for field in self))
+
     def scaled(self, t: float, size: int | None = None) -> Terms:
         """Return the terms of t psi as arrays for the kernels.
 
@@ -85,6 +102,10 @@ def _vector(field: Any, factor: float = 1.0) -> Vector:
     with np.errstate(over="ignore"):
         array = np.atleast_1d(np.multiply(field, factor, dtype=np.float64))
     return array if factor == 1.0 else np.minimum(array, sys.float_info.max, out=array)
+
+
+def _number_if_constant(field: Any) -> Any:
+    return float(field[0]) if np.size(field) and np.all(field == field[0]) else field
 
 
 class Proximable(Protocol):
@@ -399,6 +420,12 @@ class BoundRegularizer:
         for place, shape, part in self._parts:
             result[place] = part.subgradient(w[place].reshape(shape)).reshape(-1)
         return result
+
+    @cached_property
+    def terms(self) -> SeparableTerms | None:
+        """The terms on the flat vector, constant ones as numbers; None if a block is not separable."""
+        terms = self.separable_terms((self.layout.size,))
+        return None if terms is None else SeparableTerms(*(_number_if_constant(field) for field in terms))
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
         """Return the terms on the flat vector, neutral where psi does not act; None if a block is not separable."""

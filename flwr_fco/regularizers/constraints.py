@@ -1,4 +1,4 @@
-"""Constraint sets: boxes, norm balls, the simplex, affine subspaces and hard sparsity."""
+"""Constraint sets: boxes, norm balls, the simplex and hard sparsity."""
 
 from __future__ import annotations
 
@@ -293,89 +293,6 @@ class Simplex(FlatRegularizer):
         """Raise for an empty array, because its sum is 0 instead of the radius."""
         if 0 in shape:
             raise ConfigurationError(f"Simplex cannot act on the empty array {name!r} of shape {shape}")
-
-
-@dataclass(frozen=True)
-class AffineSubspace(FlatRegularizer):
-    """The affine subspace {w : A w = b}, on the array read as one vector.
-
-    The proximal map is the projection, whatever the step: ``v - pinv(A) (A v - b)``. An orthonormal basis of the rows
-    of A is computed once, at construction; A may have dependent rows if the equations agree.
-
-    Parameters
-    ----------
-    matrix : array, shape (k, n)
-        A.
-    target : array, shape (k,)
-        b.
-
-    Raises
-    ------
-    ConfigurationError
-        If the shapes do not fit, a number is not finite, or the equations have no solution.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> AffineSubspace(np.ones((1, 3)), np.array([6.0])).prox(np.array([1.0, 0.0, 2.0]), 1.0)
-    array([2., 1., 3.])
-    """
-
-    kind: ClassVar[str] = "affine-subspace"
-    constraint: ClassVar[bool] = True
-    matrix: Array
-    target: Array
-
-    def __post_init__(self) -> None:
-        matrix = frozen_array(self, "matrix", self.matrix)
-        target = frozen_array(self, "target", self.target)
-        if matrix.ndim != 2 or target.shape != matrix.shape[:1] or not matrix.size:
-            raise ConfigurationError(
-                f"AffineSubspace: matrix of shape {matrix.shape} and target of shape {target.shape}; expected (k, n) "
-                "and (k,)"
-            )
-        if not (np.isfinite(matrix).all() and np.isfinite(target).all()):
-            raise ConfigurationError("AffineSubspace: matrix and target must be finite")
-        left, values, right = np.linalg.svd(matrix, full_matrices=False)
-        rank = int((values > np.finfo(np.float64).eps * max(matrix.shape) * values[0]).sum())
-        # {w : A w = b} = {w : basis w = offsets} with orthonormal rows.
-        basis = right[:rank]
-        offsets = (left[:, :rank].T @ target) / values[:rank]
-        miss = np.abs(matrix @ (basis.T @ offsets) - target)
-        if (miss > 1e-9 * (np.abs(matrix) @ np.abs(basis.T @ offsets) + np.abs(target))).any():
-            raise ConfigurationError(
-                f"AffineSubspace: the equations have no solution (the best point misses one by {miss.max():.2e}); "
-                "remove the equations that contradict the others"
-            )
-        object.__setattr__(self, "matrix", matrix)
-        object.__setattr__(self, "target", target)
-        object.__setattr__(self, "_basis", basis)
-        object.__setattr__(self, "_offsets", offsets)
-
-    def value(self, w: Array) -> float:
-        """Return 0.0 if A w = b (up to rounding), inf elsewhere."""
-        flat = w.reshape(-1).astype(np.float64, copy=False)
-        miss = np.abs(self.matrix @ flat - self.target)
-        scale = np.abs(self.matrix) @ np.abs(flat) + np.abs(self.target)
-        return 0.0 if bool((miss <= tolerance(w) * scale).all()) else math.inf
-
-    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Project twice: the second projection removes the rounding error of the first when v is far away."""
-        self.check_shape("v", shape)
-        basis: Array = self._basis  # type: ignore[attr-defined]
-        offsets: Array = self._offsets  # type: ignore[attr-defined]
-        w = v.astype(np.float64)
-        for _ in range(2):
-            w -= basis.T @ (basis @ w - offsets)
-        np.add(w, 0.0, out=out, casting="same_kind")
-
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise unless the array has as many elements as A has columns."""
-        if math.prod(shape) != self.matrix.shape[1]:
-            raise ConfigurationError(
-                f"AffineSubspace has a matrix with {self.matrix.shape[1]} columns, but the array {name!r} of shape "
-                f"{shape} has {math.prod(shape)} elements"
-            )
 
 
 @dataclass(frozen=True)

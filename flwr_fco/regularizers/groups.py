@@ -1,4 +1,4 @@
-"""Regularizers of groups of coordinates: group lasso and sparse group lasso."""
+"""Regularizers of groups of coordinates: the l2 norm of the whole array, group lasso and sparse group lasso."""
 
 from __future__ import annotations
 
@@ -23,6 +23,61 @@ from flwr_fco.regularizers.validation import (
 
 #: Maximum number of group numbers per coordinate.
 _SPARSEST = 16
+
+
+@dataclass(frozen=True)
+class L2(FlatRegularizer):
+    """The l2 norm, not squared: psi(w) = strength * ||w||_2. It sets either the whole array or no coordinate to 0.
+
+    The proximal map shrinks the array as a block::
+
+        argmin_w step * psi(w) + 1/2 ||w - v||^2 = v * max(1 - step * strength / ||v||_2, 0)
+
+    Parameters
+    ----------
+    strength : float
+        Finite, >= 0.
+
+    Raises
+    ------
+    ConfigurationError
+        If the strength is not a finite number >= 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> L2(1.0).prox(np.array([3.0, -4.0]), 2.5)
+    array([ 1.5, -2. ])
+    """
+
+    kind: ClassVar[str] = "l2"
+    strength: float = field(metadata=NON_NEGATIVE)
+
+    def value(self, w: Array) -> float:
+        """Return strength * ||w||_2."""
+        unit, root = kernels.scaled_norm(w.reshape(-1))
+        return self.strength * unit * root
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        unit, root = kernels.scaled_norm(v)
+        threshold = amount(step, self.strength) / unit
+        if root <= threshold:
+            out.fill(0.0)
+        else:
+            kernels.scale_twice(v, 1.0, 1.0 - threshold / root, out)
+
+    def subgradient(self, w: Array) -> Array:
+        """Return strength * w / ||w||_2, 0 at 0."""
+        unit, root = kernels.scaled_norm(w.reshape(-1))
+        if root == 0.0:
+            return np.zeros_like(w)
+        result: Array = ((w / unit) * (self.strength / root)).astype(w.dtype)
+        return result
+
+    def strength_max(self, gradient_at_zero: Array) -> float:
+        """Return the l2 norm of the gradient, the smallest strength for which 0 is optimal."""
+        unit, root = kernels.scaled_norm(np.asarray(gradient_at_zero, dtype=np.float64).reshape(-1))
+        return unit * root
 
 
 class _Grouped(FlatRegularizer):

@@ -21,8 +21,6 @@ Reshape = Literal["first", "last"]
 #: Largest condition number of the kept part for which the Gram matrix is used. Squaring costs accuracy: the smallest
 #: kept singular value has a relative error of eps * condition^2, about 2e-10 here.
 GRAM_CONDITION = 1e3
-#: Size of the smaller Gram matrix from which a few large eigenvalues are tried first (benchmarks/prox.py).
-SUBSPACE_FROM = 150
 
 
 def unit_of(matrix: Array) -> float:
@@ -99,10 +97,8 @@ def shrink_singular_values(matrix: Array, threshold: float, bound: float) -> tup
 def _gram_factors(wide: Array, threshold: float) -> tuple[Array, Array, Array] | None:
     """Return (U, s, U'A) for A's singular values above the threshold, None if the Gram matrix is too inaccurate."""
     gram = wide @ wide.T
-    level = threshold * threshold
-    leading = _leading_eigenvectors(gram, level) if gram.shape[0] >= SUBSPACE_FROM else None
-    squares, vectors = np.linalg.eigh(gram) if leading is None else leading
-    above = squares > level
+    squares, vectors = np.linalg.eigh(gram)
+    above = squares > threshold * threshold
     squares, vectors = squares[above], vectors[:, above]
     if squares.size and squares.min() * GRAM_CONDITION**2 < squares.max():
         return None
@@ -120,47 +116,6 @@ def _orthonormal(rows: Array) -> Array:
     makes it negligible. Without the step, a result would exceed the bound by that error and its psi would be infinite.
     """
     return 1.5 * rows - 0.5 * (rows @ rows.T) @ rows
-
-
-def _leading_eigenvectors(gram: Array, level: float) -> tuple[Array, Array] | None:
-    """Return all eigenpairs above `level` by subspace iteration if they are few, and verify them; None if that fails.
-
-    Verification: each Ritz value above the level is at most the corresponding eigenvalue (Cauchy), and the remainder
-    after removing them has no eigenvalue above the level, because level * I - remainder has a Cholesky factor.
-    """
-    side = gram.shape[0]
-    rng = np.random.default_rng(side)
-    width = 16
-    basis = np.linalg.qr(rng.standard_normal((side, width)))[0]
-    previous = -1
-    for sweep in range(10):
-        image = gram @ basis
-        ritz, rotation = np.linalg.eigh(basis.T @ image)
-        above = int((ritz > level).sum())
-        if above == width:
-            # The rank is at least the width: retry with a wider subspace, or fall back to a full decomposition.
-            width *= 2
-            if width > side // 5:
-                return None
-            image = np.concatenate((image, rng.standard_normal((side, width // 2))), axis=1)
-        elif sweep >= 1 and above == previous:
-            chosen = rotation[:, width - above :]
-            vectors = basis @ chosen
-            rest = image @ chosen - vectors * ritz[width - above :]
-            if above == 0 or np.linalg.norm(rest) <= 1e-13 * ritz[-1]:
-                return _verified(gram, level, ritz[width - above :], vectors)
-        previous = above
-        basis = np.linalg.qr(image)[0]
-    return None
-
-
-def _verified(gram: Array, level: float, values: Array, vectors: Array) -> tuple[Array, Array] | None:
-    rest = (vectors * values) @ vectors.T - gram
-    rest.flat[:: gram.shape[0] + 1] += level
-    from scipy.linalg import lapack
-
-    _, failed = lapack.dpotrf(rest.T, lower=1, overwrite_a=1, clean=0)
-    return None if failed else (values, vectors)
 
 
 class MatrixRegularizer(Regularizer):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
-from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, OrthantEntropy, PNorm, Product, SimplexEntropy
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product, SimplexEntropy
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.regularizers.validation import amount
@@ -287,13 +287,11 @@ class _PNorm(_Flat):
     def check(self, mirror_map: Any) -> None:
         mirror_map.check_size(self.threshold.numel())
         self._p, self._radius = mirror_map.p, math.inf if mirror_map.radius is None else mirror_map.radius
-        self._low, self._high = self.plain(self.lower, 0.0), self.plain(self.upper, 0.0)
-        free = (self._low or self.plain(self.lower, -math.inf)) and (self._high or self.plain(self.upper, math.inf))
-        self.require(free and self.plain(self.shrinkage, 0.0), mirror_map, "Zero, L1 and NonNegative")
+        free = self.plain(self.lower, -math.inf) and self.plain(self.upper, math.inf)
+        self.require(free and self.plain(self.shrinkage, 0.0), mirror_map, "Zero and L1")
         self._center: Tensor | None = None
         if mirror_map.center is not None:
-            free = not (self._low or self._high) and self.plain(self.threshold, 0.0)
-            self.require(free, mirror_map, "no regularizer, because it has a center,")
+            self.require(self.plain(self.threshold, 0.0), mirror_map, "no regularizer, because it has a center,")
             like = self.threshold
             self._center = torch.tensor(mirror_map.center, dtype=like.dtype, device=like.device)
 
@@ -309,10 +307,6 @@ class _PNorm(_Flat):
 
     def flat_retrieve(self, z: Tensor, t: float) -> Tensor:
         z = self.soft(z, t)
-        if self._low:
-            z = z.clamp(min=0.0)
-        if self._high:
-            z = z.clamp(max=0.0)
         scale = z.abs().max()
         if not bool(scale == 0.0):
             x = z / scale
@@ -323,30 +317,17 @@ class _PNorm(_Flat):
         return z if self._center is None else z + self._center
 
 
-class _Entropy(_Flat):
+class _Simplex(_Flat):
+    def check(self, mirror_map: Any) -> None:
+        self._radius = mirror_map.radius
+        inside = not ((self.lower > 0.0).any() or (self.upper < self._radius).any())
+        self.require(inside and self.plain(self.shrinkage, 0.0), mirror_map, "Zero, L1 and NonNegative")
+
     def flat_gradient(self, w: Tensor) -> Tensor:
         if not bool((w > 0.0).all()):
             what = f"{self.name}: the gradient does not exist at a point with a coordinate of {float(w.min())}"
             raise ConfigurationError(f"{what}; the parameters must start positive, every coordinate > 0")
         return torch.log(w)
-
-
-class _Orthant(_Entropy):
-    def check(self, mirror_map: Any) -> None:
-        plain = self.plain(self.shrinkage, 0.0)
-        self.require(plain, mirror_map, "Zero, L1, Box, NonNegative and LInfinityBall")
-
-    def flat_retrieve(self, z: Tensor, t: float) -> Tensor:
-        # At least the smallest positive normal number, whose logarithm is finite; the upper bound takes precedence.
-        w = torch.maximum(torch.exp(z - t * self.threshold), self.lower).clamp(min=torch.finfo(z.dtype).tiny)
-        return torch.minimum(w, self.upper)
-
-
-class _Simplex(_Entropy):
-    def check(self, mirror_map: Any) -> None:
-        self._radius = mirror_map.radius
-        inside = not ((self.lower > 0.0).any() or (self.upper < self._radius).any())
-        self.require(inside and self.plain(self.shrinkage, 0.0), mirror_map, "Zero, L1 and NonNegative")
 
     def flat_retrieve(self, z: Tensor, t: float) -> Tensor:
         return (self._radius * torch.softmax(z - t * self.threshold, 0)).clamp(min=torch.finfo(z.dtype).tiny)
@@ -355,7 +336,6 @@ class _Simplex(_Entropy):
 _FLAT: dict[type[MirrorMap], type[_Flat]] = {
     DiagonalMetric: _Diagonal,
     PNorm: _PNorm,
-    OrthantEntropy: _Orthant,
     SimplexEntropy: _Simplex,
 }
 

@@ -278,17 +278,6 @@ def _simplex(psi: psis.Simplex, like: Tensor) -> TensorProx:
     return solve
 
 
-def _l_infinity(psi: psis.LInfinity, v: Tensor, step: float) -> Tensor:
-    threshold = amount(step, psi.strength)
-    if threshold == 0.0 or not v.numel():
-        return v
-    size = _exact(v).reshape(-1).abs()
-    top, tau = _level(size, threshold)
-    # Nothing is left where the l1 norm is below the threshold: the level is negative there.
-    level = torch.clamp(top + tau, min=0.0).to(v.dtype)
-    return torch.clamp(v, -level, level) + 0.0
-
-
 def _hard_sparsity(psi: psis.HardSparsity, v: Tensor, step: float) -> Tensor:
     count = psi.count_of(v.numel())
     if count >= v.numel():
@@ -299,20 +288,6 @@ def _hard_sparsity(psi: psis.HardSparsity, v: Tensor, step: float) -> Tensor:
     result = torch.zeros_like(flat)
     result[kept] = flat[kept]
     return result.reshape(v.shape)
-
-
-def _affine_subspace(psi: psis.AffineSubspace, like: Tensor) -> TensorProx:
-    basis = _constant(psi._basis, _exact(like))  # type: ignore[attr-defined]
-    offsets = _constant(psi._offsets, _exact(like))  # type: ignore[attr-defined]
-
-    @_whole
-    def solve(w: Tensor, step: float) -> Tensor:
-        # The second projection removes the rounding error of the first when v is far away.
-        for _ in range(2):
-            w = w - basis.T @ (basis @ w - offsets)
-        return w
-
-    return solve
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------
@@ -376,9 +351,7 @@ _MAKERS: dict[type[Regularizer], _Make] = {
     psis.L2Ball: _direct(_l2_ball),
     psis.L1Ball: _l1_ball,
     psis.Simplex: _simplex,
-    psis.LInfinity: _direct(_l_infinity),
     psis.HardSparsity: _direct(_hard_sparsity),
-    psis.AffineSubspace: _affine_subspace,
     **dict.fromkeys((psis.GroupLasso, psis.SparseGroupLasso), _groups),
     **dict.fromkeys((psis.Nuclear, psis.NuclearBall, psis.SpectralBall), _direct(_singular_values)),
 }

@@ -14,19 +14,14 @@ from flwr_fco.regularizers import (
     L1,
     L2,
     Adapter,
-    AffineSubspace,
     Box,
     ElasticNet,
-    FusedLasso,
     GroupLasso,
     HardSparsity,
     L1Ball,
     L2Ball,
     L2Squared,
-    LInfinity,
     LInfinityBall,
-    LpNorm,
-    Monotone,
     NonNegative,
     Nuclear,
     NuclearBall,
@@ -35,7 +30,6 @@ from flwr_fco.regularizers import (
     Simplex,
     SparseGroupLasso,
     SpectralBall,
-    TotalVariation,
     Zero,
 )
 from flwr_fco.testing import check_regularizer
@@ -111,30 +105,15 @@ EXAMPLES = [
     (Nuclear(0.3, reshape="last"), (2, 2, 3)),
     (L2(0.6), (6,)),
     (L2(0.6), (1,)),
-    (LInfinity(0.6), (6,)),
-    (LInfinity(0.0), (2, 3)),
-    (LpNorm(0.6, p=1.5), (6,)),
-    (LpNorm(0.6, p=1.05), (2, 3)),
-    (LpNorm(0.6, p=1.95), (1,)),
-    (LpNorm(0.0, p=1.5), (6,)),
     (GroupLasso(0.3, groups=GROUPS), (6,)),
     (GroupLasso(0.3, groups=GROUPS, weights=[0.0, 1.0, 0.5, 2.0, 1.0]), (6,)),
     (GroupLasso(0.3, groups=np.arange(2)[:, None]), (2, 3)),
     (SparseGroupLasso(0.4, groups=GROUPS, l1_ratio=0.3), (6,)),
     (SparseGroupLasso(0.4, groups=GROUPS, l1_ratio=0.0), (6,)),
     (SparseGroupLasso(0.4, groups=GROUPS, l1_ratio=1.0), (6,)),
-    (TotalVariation(0.3), (9,)),
-    (TotalVariation(0.3), (1,)),
-    (TotalVariation(0.0), (3,)),
-    (FusedLasso(0.1, 0.3), (9,)),
-    (Monotone(), (9,)),
-    (Monotone(increasing=False), (9,)),
-    (Monotone(), (1,)),
     (NuclearBall(0.7), (4, 3)),
     (NuclearBall(0.7, reshape="first"), (3, 2, 2)),
     (SpectralBall(0.4), (3, 5)),
-    (AffineSubspace(np.arange(12.0).reshape(2, 6) ** 0.5, [1.0, -2.0]), (6,)),
-    (AffineSubspace([[1.0, 1.0, 1.0], [2.0, 2.0, 2.0]], [3.0, 6.0]), (3,)),
     (HardSparsity(2), (6,)),
     (HardSparsity(9), (2, 3)),
     (Adapter(name="test-huber", arguments={"sigma": 0.5}), (6,)),
@@ -269,16 +248,9 @@ def test_strength_max_is_the_threshold_of_zero(regularizer, shape):
 
 
 @together(("regularizer", "shape"), EXAMPLES)
-@together("step", [-1.0, np.nan, np.inf, True])
-def test_bad_steps_are_refused(regularizer, shape, step):
+def test_a_step_of_true_and_an_output_of_another_dtype_are_refused(regularizer, shape):
     with pytest.raises(ConfigurationError, match="step"):
-        regularizer.prox(np.zeros(shape), step)
-
-
-@together(("regularizer", "shape"), EXAMPLES)
-def test_bad_arrays_are_refused(regularizer, shape):
-    with pytest.raises(ConfigurationError, match="float64 or float32"):
-        regularizer.prox(np.zeros(shape, dtype=np.int64), 1.0)
+        regularizer.prox(np.zeros(shape), True)
     with pytest.raises(ConfigurationError, match="out"):
         regularizer.prox(np.zeros(shape), 1.0, np.zeros(shape, dtype=np.float32))
 

@@ -5,33 +5,24 @@ from fractions import Fraction
 import cvxpy as cp
 import numpy as np
 import pytest
-from sklearn.isotonic import isotonic_regression
 from together import together
 
 from flwr_fco.regularizers import (
     L1,
     L2,
-    AffineSubspace,
     Box,
     ElasticNet,
-    FusedLasso,
     GroupLasso,
     L1Ball,
     L2Ball,
     L2Squared,
-    LInfinity,
     LInfinityBall,
-    LpNorm,
-    Monotone,
     NonNegative,
     Nuclear,
     NuclearBall,
-    Regularizer,
     Simplex,
     SparseGroupLasso,
     SpectralBall,
-    TotalVariation,
-    Zero,
 )
 
 N = 12
@@ -40,12 +31,6 @@ WEIGHTS = np.array([0.0, 1.0, 2.0, 0.5, 1.0, 3.0, 1.0, 1.0, 0.25, 1.0, 4.0, 1.0]
 POSITIVE = WEIGHTS + 0.5
 GROUPS = np.array([0, 1, 0, 3, 1, 1, 4, 4, 4, 5, 3, 0])
 ROOTS = np.sqrt(np.bincount(GROUPS))
-MATRIX = np.random.default_rng(0).normal(size=(3, N))
-
-
-def label(x):
-    """Name a case by its regularizer only: functions have addresses for names."""
-    return repr(x)[:50] if isinstance(x, Regularizer) else ""
 
 
 def soft(v, threshold):
@@ -74,16 +59,6 @@ NORMS = [
         lambda r: (np.abs(r) / POSITIVE).max() / 0.7,
     ),
     (L2(0.7), (N,), lambda w: 0.7 * np.linalg.norm(w), lambda r: np.linalg.norm(r) / 0.7),
-    (LInfinity(0.7), (N,), lambda w: 0.7 * np.abs(w).max(), lambda r: np.abs(r).sum() / 0.7),
-    *(
-        (
-            LpNorm(0.7, p=p),
-            (N,),
-            lambda w, p=p: 0.7 * np.linalg.norm(w, p),
-            lambda r, p=p: np.linalg.norm(r, p / (p - 1)) / 0.7,
-        )
-        for p in (1.02, 1.5, 1.98)
-    ),
     (
         GroupLasso(0.7, groups=GROUPS),
         (N,),
@@ -137,23 +112,6 @@ def test_projections_satisfy_their_optimality_conditions(psi, shape, support):
         assert support(v - p) - np.sum((v - p) * p) <= 2e-14 * (1 + np.abs(v).sum())
 
 
-@pytest.mark.parametrize("step", [1e-3, 0.4, 5.0])
-def test_moreau(step):
-    """prox_{step psi}(v) + the projection of v onto the step-fold dual ball is v."""
-    for v in points((N,)):
-        for psi, dual_ball in (
-            (L1(0.7), LInfinityBall(0.7 * step)),
-            (L1(0.7, weights=WEIGHTS), Box(-0.7 * step * WEIGHTS, 0.7 * step * WEIGHTS)),
-            (L2(0.7), L2Ball(0.7 * step)),
-            (LInfinity(0.7), L1Ball(0.7 * step)),
-        ):
-            parts = psi.prox(v, step) + dual_ball.prox(v, 1.0)
-            np.testing.assert_allclose(parts, v, rtol=0, atol=4 * EPS * np.abs(v).max())
-    for v in points((4, 3)):
-        parts = Nuclear(0.7).prox(v, step) + SpectralBall(0.7 * step).prox(v, 1.0)
-        np.testing.assert_allclose(parts, v, rtol=0, atol=1e-13 * np.abs(v).max())
-
-
 @pytest.mark.parametrize("step", [1e-2, 0.4, 3.0])
 def test_other_optimality_conditions(step):
     for v in points((N,)):
@@ -169,77 +127,21 @@ def test_other_optimality_conditions(step):
         norm = 0.21 * np.abs(p).sum() + 0.49 * (ROOTS * group_norms(p)).sum()
         assert abs(r @ p - step * norm) <= size * (1 + np.abs(v).sum())
 
-        p = TotalVariation(0.7).prox(v, step)
-        assert variation_residual(v, p, step * 0.7) <= size
-
-        p = AffineSubspace(MATRIX, np.ones(3)).prox(v, step)
-        assert np.abs(MATRIX @ p - 1).max() <= 64 * EPS * (1 + np.abs(p).max())
-        rest = (v - p) - np.linalg.pinv(MATRIX) @ (MATRIX @ (v - p))
-        assert np.abs(rest).max() <= size
-
         p = L2Squared(0.7, weights=WEIGHTS).prox(v, step)
         assert np.abs(p * (1 + step * 0.7 * WEIGHTS) - v).max() <= size
 
 
-def variation_residual(v, p, strength):
-    """Violation of: u_k = sum_{i <= k} (p - v)_i has |u| <= strength, and = strength * sign at every jump; u_n = 0."""
-    u = np.cumsum(p - v)
-    jumps = np.diff(p)
-    violations = [np.abs(u[-1:]), np.abs(u) - strength, np.abs(u[:-1] - strength * np.sign(jumps))[jumps != 0]]
-    return max(x.max(initial=0.0) for x in violations)
-
-
-@together("n", [2, 3, 10, 1000, 100_000])
-@together("strength", [1e-6, 0.3, 5.0, 1e3])
-def test_total_variation_of_long_sequences(n, strength):
-    rng = np.random.default_rng(n)
-    for v in (rng.normal(size=n), rng.normal(size=n).cumsum(), rng.integers(-2, 3, size=n).astype(float), np.ones(n)):
-        p = TotalVariation(strength).prox(v, 1.0)
-        assert variation_residual(v, p, strength) <= 64 * EPS * (strength + np.abs(v).max()) * np.sqrt(n)
-
-
+#: What the conditions above do not cover: coordinates without weight, and two constraints at a time.
 CONES = [
-    (Zero(), lambda x: 0, lambda x: []),
-    (L1(0.7, weights=WEIGHTS), lambda x: 0.7 * WEIGHTS @ cp.abs(x), lambda x: []),
-    (L1(0.7, bound=0.2), lambda x: 0.7 * cp.norm1(x), lambda x: [cp.abs(x) <= 0.2]),
-    (L2Squared(0.7), lambda x: 0.35 * cp.sum_squares(x), lambda x: []),
-    (ElasticNet(0.7, 0.3), lambda x: 0.21 * cp.norm1(x) + 0.245 * cp.sum_squares(x), lambda x: []),
-    (L2(0.7), lambda x: 0.7 * cp.norm2(x), lambda x: []),
-    (LInfinity(0.7), lambda x: 0.7 * cp.norm_inf(x), lambda x: []),
-    (LpNorm(0.7, p=1.5), lambda x: 0.7 * cp.pnorm(x, 1.5), lambda x: []),
-    (
-        GroupLasso(0.3, groups=GROUPS),
-        lambda x: 0.3 * sum(ROOTS[g] * cp.norm2(x[g == GROUPS]) for g in range(6) if ROOTS[g] > 0),
-        lambda x: [],
-    ),
-    (
-        SparseGroupLasso(0.3, groups=GROUPS),
-        lambda x: (
-            0.15 * cp.norm1(x) + 0.15 * sum(ROOTS[g] * cp.norm2(x[g == GROUPS]) for g in range(6) if ROOTS[g] > 0)
-        ),
-        lambda x: [],
-    ),
-    (TotalVariation(0.7), lambda x: 0.7 * cp.norm1(cp.diff(x)), lambda x: []),
-    (FusedLasso(0.2, 0.3), lambda x: 0.2 * cp.norm1(x) + 0.3 * cp.norm1(cp.diff(x)), lambda x: []),
-    (L1Ball(1.5, weights=WEIGHTS), lambda x: 0, lambda x: [WEIGHTS @ cp.abs(x) <= 1.5]),
-    (L1Ball(1.5), lambda x: 0, lambda x: [cp.norm1(x) <= 1.5]),
-    (Simplex(1.5), lambda x: 0, lambda x: [x >= 0, cp.sum(x) == 1.5]),
-    (NonNegative(), lambda x: 0, lambda x: [x >= 0]),
-    (AffineSubspace(MATRIX, np.ones(3)), lambda x: 0, lambda x: [MATRIX @ x == 1]),
-]
-MATRICES = [
-    (Nuclear(0.7), lambda x: 0.7 * cp.normNuc(x), lambda x: []),
-    (Nuclear(0.3, bound=0.4), lambda x: 0.3 * cp.normNuc(x), lambda x: [cp.sigma_max(x) <= 0.4]),
-    (NuclearBall(1.5), lambda x: 0, lambda x: [cp.normNuc(x) <= 1.5]),
-    (SpectralBall(0.8), lambda x: 0, lambda x: [cp.sigma_max(x) <= 0.8]),
+    (L1(0.7, weights=WEIGHTS), (N,), lambda x: 0.7 * WEIGHTS @ cp.abs(x), lambda x: []),
+    (L1(0.7, bound=0.2), (N,), lambda x: 0.7 * cp.norm1(x), lambda x: [cp.abs(x) <= 0.2]),
+    (L1Ball(1.5, weights=WEIGHTS), (N,), lambda x: 0, lambda x: [WEIGHTS @ cp.abs(x) <= 1.5]),
+    (NonNegative(), (N,), lambda x: 0, lambda x: [x >= 0]),
+    (Nuclear(0.3, bound=0.4), (4, 3), lambda x: 0.3 * cp.normNuc(x), lambda x: [cp.sigma_max(x) <= 0.4]),
 ]
 
 
-@together(
-    ("psi", "shape", "term", "constraints"),
-    [(psi, (N,), term, constraints) for psi, term, constraints in CONES]
-    + [(psi, (4, 3), term, constraints) for psi, term, constraints in MATRICES],
-)
+@together(("psi", "shape", "term", "constraints"), CONES)
 @together("step", [0.05, 1.0, 4.0])
 def test_no_worse_than_cvxpy(psi, shape, term, constraints, step):
     v = np.random.default_rng(2).normal(size=shape)
@@ -251,25 +153,6 @@ def test_no_worse_than_cvxpy(psi, shape, term, constraints, step):
     # Their point is infeasible by their tolerance, which can make its objective smaller by about as much.
     assert objective <= problem.value + 1e-9 * max(1.0, abs(problem.value))
     np.testing.assert_allclose(p, x.value, atol=2e-5)
-
-
-@pytest.mark.parametrize("increasing", [True, False])
-def test_monotone_is_isotonic_regression(increasing):
-    rng = np.random.default_rng(4)
-    for n in (1, 2, 17, 400):
-        for v in (rng.normal(size=n), rng.integers(0, 4, n).astype(float), np.sort(rng.normal(size=n))):
-            p = Monotone(increasing=increasing).prox(v, 1.0)
-            np.testing.assert_allclose(p, isotonic_regression(v, increasing=increasing), rtol=0, atol=1e-14)
-            assert not (np.diff(p) < 0.0 if increasing else np.diff(p) > 0.0).any()
-
-
-@pytest.mark.parametrize("increasing", [True, False])
-def test_monotone_of_huge_numbers_is_that_of_a_multiple(increasing):
-    v = np.array([1.0, -1.0, 1.0, 1.0, -1.0, -0.5])
-    psi = Monotone(increasing=increasing)
-    p = psi.prox(1.5e308 * v, 1.0)
-    np.testing.assert_allclose(p / 1.5e308, psi.prox(v, 1.0), rtol=0, atol=1e-14)
-    assert psi.value(np.sort(1.5e308 * v)[:: 1 if increasing else -1]) == 0.0
 
 
 def rational_projection(v, radius, absolute):
@@ -397,14 +280,3 @@ def test_an_elastic_net_of_scales_is_that_of_the_scaled_coefficients():
         assert best[j] == pytest.approx(own[0] / scales[j], rel=1e-13)
     assert psi.strength_max(v) == pytest.approx(plain.strength_max(v / scales), rel=1e-14)
     np.testing.assert_allclose(psi.subgradient(v), scales * plain.subgradient(scales * v), rtol=1e-13)
-
-
-def test_the_lp_norm_s_newton_steps_end_where_they_only_round(monkeypatch):
-    steps, maximum = [], np.maximum
-    monkeypatch.setattr(np, "maximum", lambda *given: (steps.append(1), maximum(*given))[1])
-    LpNorm(1.0, p=1.5).prox(np.random.default_rng(0).normal(size=10_000), 5.0)
-    assert len(steps) < 100
-
-
-def test_a_nan_is_in_the_lp_norm_s_subgradient():
-    assert np.isnan(LpNorm(1.0, p=1.5).subgradient(np.array([np.nan, 1.0]))).any()

@@ -6,7 +6,7 @@ from together import together
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.pooled import numerical_rank
-from flwr_fco.regularizers import Nuclear, NuclearBall, SpectralBall, spectral
+from flwr_fco.regularizers import Nuclear, NuclearBall, SpectralBall
 
 
 def with_singular_values(m, n, values, seed=0):
@@ -26,16 +26,13 @@ def used(monkeypatch):
 
         def spy(*args, **kwargs):
             result = original(*args, **kwargs)
-            # The subspace iteration's own small problems do not count.
-            if result is not None and not (name == "eigh" and args[0].shape[0] in (16, 32)):
-                names.append(name)
+            names.append(name)
             return result
 
         monkeypatch.setattr(owner, name, spy)
 
     spy_on(np.linalg, "svd")
     spy_on(np.linalg, "eigh")
-    spy_on(spectral, "_leading_eigenvectors")
     return names
 
 
@@ -70,22 +67,19 @@ def low_rank_and_noise(m, n, rank, noise):
     return rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n)) / np.sqrt(m) + noise * rng.normal(size=(m, n))
 
 
-@pytest.mark.parametrize(("m", "n"), [(300, 200), (200, 300), (160, 160)])
-@pytest.mark.parametrize("rank", [0, 1, 5, 15, 16, 18])
-def test_few_large_singular_values_are_found_and_verified(m, n, rank, used):
+@pytest.mark.parametrize(("m", "n"), [(300, 200), (200, 300)])
+@pytest.mark.parametrize("rank", [0, 1, 5, 18])
+def test_few_large_singular_values_above_the_noise_are_the_rank(m, n, rank):
     v = low_rank_and_noise(m, n, max(rank, 1), 1e-3) if rank else 1e-3 * np.random.default_rng(1).normal(size=(m, n))
     threshold = 0.2 if rank else 0.05
-    reference = np.linalg.svd(v, full_matrices=False)
-    used.clear()
+    left, values, right = np.linalg.svd(v, full_matrices=False)
     got, found = Nuclear(1.0).prox_and_rank(v, threshold)
     assert found == rank
-    assert used[0] == "_leading_eigenvectors" or rank > 16 or rank == 0
-    exact = (reference[0] * np.maximum(reference[1] - threshold, 0)) @ reference[2]
-    assert np.abs(got - exact).max() <= 1e-11 * reference[1][0]
+    exact = (left * np.maximum(values - threshold, 0)) @ right
+    assert np.abs(got - exact).max() <= 1e-11 * values[0]
 
 
 def test_a_threshold_inside_the_bulk_is_still_exact():
-    """Where no gap separates kept and dropped, subspace iteration gives up and a full method decides."""
     v = np.random.default_rng(2).normal(size=(200, 200))
     left, values, right = np.linalg.svd(v)
     for k in (1, 3, 10, 100):
@@ -94,13 +88,6 @@ def test_a_threshold_inside_the_bulk_is_still_exact():
         assert rank == k
         exact = (left * np.maximum(values - threshold, 0)) @ right
         assert np.abs(got - exact).max() <= 1e-10
-
-
-def test_the_verification_sees_a_missed_eigenvalue():
-    gram = np.diag([9.0, 4.0, 1.0])
-    one = np.eye(3)
-    assert spectral._verified(gram, 2.0, np.array([4.0, 9.0]), one[:, [1, 0]]) is not None
-    assert spectral._verified(gram, 2.0, np.array([9.0]), one[:, [0]]) is None
 
 
 @together(("m", "n"), [(1, 1), (1, 7), (32, 32), (60, 20), (20, 60), (200, 160)])

@@ -7,12 +7,12 @@ from problems import FEATURES, app_of, flat, run
 from representatives import nightly
 
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
-from flwr_fco.mirror_maps import DiagonalMetric, OrthantEntropy, PNorm, Product, SimplexEntropy
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import centralized_solution
-from flwr_fco.regularizers import L1, NonNegative, Nuclear, Simplex
+from flwr_fco.regularizers import L1, L1Ball, Nuclear, PerParameter, Simplex, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Arrays, FedDualAvg, FedMid, Steps
+from flwr_fco.strategies import FedDualAvg, FedMid, Steps
 
 D = FEATURES + 1
 
@@ -73,11 +73,11 @@ def test_fed_mid_adds_the_primal_increment_to_the_dual_as_printed():
     np.testing.assert_allclose(flat(result.arrays), w, rtol=0, atol=1e-14)
 
 
-def test_simplex_entropy_reaches_the_optimum_on_the_simplex():
+@pytest.mark.parametrize("psi", [Zero(), Simplex()])
+def test_simplex_entropy_reaches_the_optimum_on_the_simplex(psi):
     clients = objectives(np.array([0.4, 0.3, 0.2, 0.1, 0.0, 0.0]), intercept=False)
-    chosen = FedDualAvg(
-        mirror_map=SimplexEntropy(), client_lr=0.5, work=Steps(1, batch_size=None), fraction_evaluate=0.0
-    )
+    geometry = {"mirror_map": SimplexEntropy(), "regularizer": psi}
+    chosen = FedDualAvg(**geometry, client_lr=0.5, work=Steps(1, batch_size=None), fraction_evaluate=0.0)
     start = ArrayRecord({"coefficients": Array(np.full(FEATURES, 1 / FEATURES))})
     result = simulate(chosen, app_of(clients), num_nodes=4, num_rounds=1400, initial_arrays=start, progress=False)
     w = result.arrays["coefficients"].numpy()
@@ -86,22 +86,20 @@ def test_simplex_entropy_reaches_the_optimum_on_the_simplex():
     np.testing.assert_allclose(w, optimum, rtol=0, atol=1e-3)
 
 
-def test_orthant_entropy_for_the_weights_and_euclid_for_the_intercept():
-    clients = objectives(np.array([2.0, 1.0, 0.5, 0.4, 0.3, 0.2]))
-    chosen = FedDualAvg(
-        mirror_map=Product({"coefficients": OrthantEntropy(), "intercept": DiagonalMetric(np.ones(1))}),
-        client_lr=0.1,
-        work=Steps(1, batch_size=None),
-    )
-    result = run(chosen, clients, 1200, start=np.ones(D))
-    optimum = centralized_solution(clients, NonNegative(), tol=1e-12)
-    np.testing.assert_allclose(flat(result.arrays), optimum, rtol=0, atol=1e-5)
+def test_entropy_for_the_weights_and_euclid_for_the_intercept():
+    truth = np.array([0.4, 0.3, 0.15, 0.1, 0.05, 0.0])
+    clients = objectives(truth)
+    geometry = Product({"coefficients": SimplexEntropy(), "intercept": Euclidean()})
+    chosen = FedDualAvg(mirror_map=geometry, client_lr=0.3, work=Steps(1, batch_size=None))
+    result = run(chosen, clients, 1500, start=np.append(np.full(FEATURES, 1 / FEATURES), 0.0))
+    optimum = centralized_solution(clients, PerParameter({"coefficients": Simplex()}), tol=1e-12)
+    np.testing.assert_allclose(flat(result.arrays), optimum, rtol=0, atol=1e-3)
 
 
 def test_a_start_where_the_gradient_does_not_exist_is_an_error():
     clients = objectives(np.ones(FEATURES))
     with pytest.raises(ConfigurationError, match="start"):
-        run(FedDualAvg(mirror_map=OrthantEntropy(), arrays=Arrays(apply_to="*")), clients, 1, start=np.zeros(D))
+        run(FedDualAvg(mirror_map=SimplexEntropy()), clients, 1, start=np.zeros(D))
 
 
 def test_an_unsupported_pair_is_refused_before_any_message():
@@ -116,6 +114,10 @@ def test_an_unsupported_pair_is_refused_before_any_message():
         )
 
 
-def test_a_pair_that_no_model_allows_is_refused_at_construction():
-    with pytest.raises(ConfigurationError, match=r"SimplexEntropy cannot be combined with Nuclear"):
-        FedDualAvg(regularizer=Nuclear(0.1), mirror_map=SimplexEntropy())
+@pytest.mark.parametrize(
+    ("mirror_map", "psi"), [(SimplexEntropy(), Nuclear(0.1)), (PNorm(4), L1Ball(1.0)), (PNorm(4), L1(0.1, bound=1.0))]
+)
+def test_a_pair_that_no_model_allows_is_refused_at_construction(mirror_map, psi):
+    names = f"{type(mirror_map).__name__} cannot be combined with {type(psi).__name__}.*works with Zero.*Euclidean"
+    with pytest.raises(UnsupportedPairError, match=names):
+        FedDualAvg(regularizer=psi, mirror_map=mirror_map)

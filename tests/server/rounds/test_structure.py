@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from problems import changed, clients, flat, run
+from problems import changed, clients, run
 from together import together
 
 from flwr_fco.client_apps import client_app
@@ -12,7 +12,6 @@ from flwr_fco.objectives import TraceRegression
 from flwr_fco.pooled import numerical_rank
 from flwr_fco.regularizers import (
     L1,
-    AffineSubspace,
     GroupLasso,
     L1Ball,
     L2Ball,
@@ -124,10 +123,3 @@ def test_without_psi_there_is_nothing_to_promise():
     layout = Layout.from_arrays({"w": np.zeros(3)})
     assert structure(Zero().bind(layout), layout, np.zeros(3)) == {}
     assert "density" not in run(FedDualAvg(client_lr=0.05), clients(), 1).train_metrics_clientapp[1]
-
-
-def test_an_affine_constraint():
-    psi = AffineSubspace(np.ones((1, 6)), np.zeros(1))
-    result = run(FedDualAvg(regularizer=psi, client_lr=0.05), clients(), 5)
-    assert abs(flat(result.arrays)[:6].sum()) < 1e-12
-    assert result.train_metrics_clientapp[5]["feasible"] == 1

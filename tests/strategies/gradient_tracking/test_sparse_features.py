@@ -13,7 +13,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.objectives import LeastSquares, Logistic
-from flwr_fco.regularizers import L1, GroupLasso, TotalVariation
+from flwr_fco.regularizers import L1, L2, GroupLasso
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Epochs, FedDAGT, Ledger, Scaffold, Steps, Wire, run_of
 from flwr_fco.wire import flower as _flower
@@ -217,7 +217,7 @@ def test_the_optimum_is_that_of_all_data():
     assert abs(slope[D]) < 1e-6
 
 
-@pytest.mark.parametrize("options", [{"wire": Wire(sparse=False)}, {"regularizer": TotalVariation(0.01)}])
+@pytest.mark.parametrize("options", [{"wire": Wire(sparse=False)}, {"regularizer": L2(0.01)}])
 def test_whole_vectors_where_they_are_asked_for_or_needed(options):
     strategy = made(client_state="ledger", **options)
     result = run(strategy)
