@@ -208,7 +208,7 @@ class Exchanges:
         self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any
     ) -> tuple[InformationState, int]:
         """Return the sums, and in how many rounds they came."""
-        own = {"regularizer": Zero(), "hessian": "block", "on_refusal": "stop", "tolerance": self.tolerance}
+        own = {"regularizer": Zero(), "hessian": "block", "tolerance": self.tolerance}
         plain, arrays, rounds = replace(self.strategy, **own), initial_arrays, 0  # type: ignore[arg-type]
         if self.kind is not SQUARES:
             result = plain.start(grid, arrays, num_rounds, timeout, **options)
@@ -269,8 +269,7 @@ def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
             f"intervals of {len(names)} columns{f' and {told.intercepts:.0f} intercepts' * bool(told.intercepts)} from "
             f"{events:.0f} {what}; expected at least {_EVENTS} a column, with "
             "fewer the intervals are too short. Take fewer columns, chosen without these rows, or fit without "
-            "intervals. fit(..., selection=True), a stability selection, says which columns matter, with a bound on "
-            f"how many are chance{_others(told.left_out)}"
+            f"intervals{_others(told.left_out)}"
         )
 
 
@@ -301,12 +300,6 @@ def table(
     ConfigurationError
         If the sums have no estimates.
     """
-    if sums.kept_back:
-        raise ConfigurationError(
-            f"{sums.kept_back:.0f} of {sums.sites:.0f} sites keep their Hessian of {sums.point.size} columns back "
-            "(Disclosure(hessian_share=...)), so there are no standard errors. Their owners can allow more columns, or "
-            "fit on fewer"
-        )
     # A site that has sent sums and has not said how many intercepts it has, has one where the others have theirs.
     silent = max(0.0, sums.sites - len(told.answers)) * bool(told.intercepts)
     at = Sums(sums.point, sums.gradient, sums.hessian, sums.loss, sums.rows, told.intercepts + silent)

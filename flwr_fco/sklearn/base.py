@@ -25,7 +25,6 @@ from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, POSIT
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES, reasons_of
-from flwr_fco.inference.selection import Selected, Selection
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.design import Design, is_sparse, refuse_text
@@ -87,7 +86,6 @@ class Federated(Judges, Solves):
         *,
         features: Any = None,
         intervals: bool | Intervals = False,
-        selection: bool | Selection = False,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
@@ -108,11 +106,8 @@ class Federated(Judges, Solves):
         intervals : bool or Intervals, default False
             Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
             take one more round, of survival times some, and a question before the fit (docs/how-to/inference.md).
-        selection : bool or Selection, default False
-            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
-            selected ones are chance at most; in some tens of rounds before the fit.
         """
-        self._ask(intervals, sample_weight, selection)
+        self._ask(intervals, sample_weight)
         if reading.is_grid(X):
             coefficients, intercepts = self._run_over(X, features, 1)
         else:
@@ -141,17 +136,11 @@ class Federated(Judges, Solves):
         """
         return self._app(load, features, disclosure)
 
-    def _ask(self, intervals: Any, sample_weight: Any, selection: Any) -> None:
-        """Store which intervals, and which selection, are asked for, before a fit."""
-
-        def choice(name: str, given: Any, kind: Any) -> Any:
-            chosen = checked(name, given, bool | kind)
-            return (kind() if chosen else None) if isinstance(chosen, bool) else chosen
-
-        self._selected: Selected | None = None
+    def _ask(self, intervals: Any, sample_weight: Any) -> None:
+        """Store which intervals are asked for, before a fit."""
+        chosen = checked("intervals", intervals, bool | Intervals)
         self._table, self._row_weights = None, sample_weight is not None
-        self._selection: Selection | None = choice("selection", selection, Selection)
-        self._intervals: Intervals | None = choice("intervals", intervals, Intervals)
+        self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
         given = "sample_weight" if sample_weight is not None else "class_weight"
         if self._intervals is not None and (sample_weight is not None or getattr(self, given, None) is not None):
             raise ConfigurationError(

@@ -21,7 +21,6 @@ from flwr_fco.core.schema import Names, is_missing
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, TIMES
-from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives._linear import as_strata
 from flwr_fco.objectives.scikit_learn import class_counts, weights_of_classes
@@ -260,7 +259,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         classes: Any = (0, 1),
         strata: Any = None,
         intervals: bool | Intervals = False,
-        selection: bool | Selection = False,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
@@ -288,11 +286,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
             whether the sites agree; they take some more rounds, and a question before the fit
             (docs/how-to/inference.md).
-        selection : bool or Selection, default False
-            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
-            selected ones are chance at most; in some tens of rounds before the fit.
         """
-        self._ask(intervals, sample_weight, selection)
+        self._ask(intervals, sample_weight)
         parts = None
         if not is_grid(X):
             parts = self._parts(X, y, sample_weight, groups)

@@ -117,9 +117,6 @@ def summary_of(model: Any) -> Summary:
         columns["penalty_factor"] = model._factors.tolist()
     if model._scales is not None:
         columns["deviation"] = model._scales.tolist()
-    if model._selected is not None:
-        columns["selection frequency"] = model._selected.frequencies.tolist()
-        columns["selected"] = [int(own) for own in model._selected.selected]
     rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
     size = np.abs(w).max(axis=1)
     count = int(np.count_nonzero(size))

@@ -1,21 +1,19 @@
-"""How a client deals its rows into folds or halves, and what losses on left-out folds say of a path's strengths."""
+"""How a client deals its rows into folds, and what losses on left-out folds say of a path's strengths."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import combinations
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract.disclosure import Disclosure, rows_with_events
+from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 
-Rows = NDArray[np.int64]
+Matrix = NDArray[np.float64]
 
 
 def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int64]]:
@@ -31,49 +29,19 @@ def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int
                 "expected the number of a fold, from 0, of each example"
             )
         return [np.flatnonzero(given == fold) for fold in range(folds)]
-    return _dealt(objective, folds, np.random.default_rng((seed, rows)))
-
-
-def halves_of(objective: Objective, number: int, seed: int) -> list[Rows]:
-    """Return the rows that each of several halves leaves out; two after the other are complementary.
-
-    Of labels each half has the same shares, up to a row. Every pair is dealt anew.
-
-    Parameters
-    ----------
-    objective : Objective
-        The loss on the client's rows.
-    number : int
-        How many halves: twice the number of pairs.
-    seed : int
-        From which they follow, with the number of rows.
-
-    Raises
-    ------
-    ConfigurationError
-        If the number is odd.
-    """
-    if number % 2:
-        raise ConfigurationError(f"the server asks for {number} halves; expected two for each pair")
-    rng = np.random.default_rng((seed, objective.num_examples))
-    return [half for _ in range(number // 2) for half in _dealt(objective, 2, rng)]
-
-
-def _dealt(objective: Objective, parts: int, rng: np.random.Generator) -> list[Rows]:
-    rows, labels = objective.num_examples, getattr(objective, "labels", None)
+    rng, labels = np.random.default_rng((seed, rows)), getattr(objective, "labels", None)
     order = rng.permutation(rows)
     if labels is not None:
         order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
-    # Of few rows not always the same parts are empty.
-    turn = (np.arange(rows) + rng.integers(parts)) % parts
-    return [np.sort(order[turn == part]) for part in range(parts)]
+    # Of few rows not always the same folds are empty.
+    turn = (np.arange(rows) + rng.integers(folds)) % folds
+    return [np.sort(order[turn == fold]) for fold in range(folds)]
 
 
-def check_what_leaves(limits: Disclosure, objective: Objective, folds: Sequence[Rows], *, halves: bool = False) -> None:
+def check_what_leaves(limits: Disclosure, objective: Objective, folds: Sequence[NDArray[np.int64]]) -> None:
     """Refuse a path that a client's owner does not allow of each fold.
 
-    Sums over all rows less those without a fold are those of the fold; the rows without it hold other folds. Sums over
-    several pairs of halves tell more, those over the rows in which two of them differ first.
+    Sums over all rows less those without a fold are those of the fold; the rows without it hold other folds.
 
     Parameters
     ----------
@@ -82,50 +50,18 @@ def check_what_leaves(limits: Disclosure, objective: Objective, folds: Sequence[
     objective : Objective
         The loss on the client's rows.
     folds : sequence of ndarray of int64
-        The rows of each fold, or those that each half leaves out.
-    halves : bool, default False
-        Whether they are halves.
+        The rows of each fold.
 
     Raises
     ------
     ConfigurationError
-        If there are second derivatives that are to be counted, or sums that are about too few rows.
+        If there are sums that are about too few rows.
     """
-    if limits.hessian_share is not None:
-        raise ConfigurationError(
-            f"the server asks for Hessian blocks of all strengths and folds of a path; this site's owner sets "
-            f"hessian_share={limits.hessian_share:.3g}, which counts them all. Run one strength after the other: "
-            "FedNewton without strengths=, or with hessian='none'"
-        )
     if not limits.limits_rows:
         return
     for fold, rows in enumerate(folds, start=1):
         if rows.size:
-            limits.check(objective.subset(rows)[0], f"sums over {'half' if halves else 'fold'} {fold}")
-    if halves:
-        _check_differences(limits, objective, folds[::2])
-
-
-def _check_differences(disclosure: Disclosure, objective: Objective, firsts: Sequence[Rows]) -> None:
-    """Refuse halves of which some combination is of too few rows."""
-    n, ways = objective.num_examples, len(firsts)
-    what = f"sums over {ways} pairs of halves, which tell those over rows in which they differ"
-    # Sums of k pairs have k + 1 dimensions: some combination of them leaves out k rows, whatever they are.
-    disclosure.check_rows(n - ways, what)
-    inside, events = np.zeros((ways, n), dtype=np.bool_), rows_with_events(objective)
-    for way, rows in enumerate(firsts):
-        inside[way, rows] = True
-    for one, other in combinations(range(ways), 2):
-        apart = inside[one] != inside[other]
-        for rows in (np.flatnonzero(apart), np.flatnonzero(~apart)):
-            disclosure.check_rows(rows.size, what)
-            disclosure.check_events([int(own[rows].sum()) for own in events], what)
-            labels: Any = getattr(objective, "labels", None)
-            if labels is not None:
-                disclosure.check_classes(np.unique(np.asarray(labels)[rows], return_counts=True)[1].tolist(), what)
-
-
-Matrix = NDArray[np.float64]
+            limits.check(objective.subset(rows)[0], f"sums over fold {fold}")
 
 
 def errors_of(losses: Matrix, weights: Vector) -> tuple[Vector, Vector, Vector]:
