@@ -72,8 +72,10 @@ class Solves(BaseEstimator):  # type: ignore[misc]
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
         strategy = self._strategy(psi, told, outputs, **more)
+        self._total, self._slopes = total, np.sum([weight * own[-outputs:] for weight, _, own in told], axis=0)
         self._weighted = more.get("weighting", "examples") != "examples"
-        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites"
+        without = "" if self.without_ is None else f", without site {self.without_}"
+        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites{without}"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
         self.n_iter_ = self._questions
         names = self._names(self.n_features_in_)

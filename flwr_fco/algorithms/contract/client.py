@@ -355,8 +355,7 @@ def register(half: type[ClientHalf]) -> None:
     held = half.holds.values() if isinstance(half.holds, Mapping) else [None]
     if any(kind not in ("derivatives", "losses") for kind in held):
         raise ConfigurationError(
-            f"{who}: holds={half.holds!r}; expected 'derivatives' or 'losses' of each name, and no name of "
-            "an increment"
+            f"{who}: holds={half.holds!r}; expected 'derivatives' or 'losses' of each name, and no name of an increment"
         )
     first = _HALVES.get(half.name)
     # A cell or a file that is run again defines the same class again.
