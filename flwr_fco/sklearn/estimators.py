@@ -78,7 +78,7 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
     path_ : PathResult
-        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+        With `cv`, the models and losses of all strengths.
     strength_ : float
         With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
 
@@ -151,7 +151,7 @@ class FederatedLasso(FederatedElasticNet):
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
     path_ : PathResult
-        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+        With `cv`, the models and losses of all strengths.
     strength_ : float
         With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
 
@@ -224,7 +224,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
     path_ : PathResult
-        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+        With `cv`, the models and losses of all strengths.
     strength_ : float
         With `cv`, the chosen strength of the mean loss: 1 / (n C).
 

@@ -13,6 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
+from flwr_fco.algorithms.newton import model
 from flwr_fco.algorithms.newton.model import Penalty, working_set
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.layout import Layout
@@ -322,3 +323,15 @@ def test_sparse_features_send_the_columns_of_their_rows(kind, hessian):
     assert np.count_nonzero(sparse.arrays["coefficients"].numpy()) >= 3
     assert numbers(sparse, "bytes-up")[-1] < numbers(dense, "bytes-up")[-1]
     assert numbers(sparse, "objective")[-1] == pytest.approx(numbers(dense, "objective")[-1], abs=1e-8)
+
+
+def test_more_coordinates_than_the_largest_block_are_solved_in_turns(monkeypatch):
+    """The point travels with all of its coordinates, not only with those of the block."""
+    monkeypatch.setattr(model, "_MOST", 70)
+    objectives, psi = sites("logistic", p=100, sizes=(60, 80, 70)), L2Squared(0.1)
+    result, _ = solved(objectives, psi, rounds=60)
+    best = objective_value(objectives, psi, centralized_solution(objectives, psi, tol=1e-11))
+    assert not result.left_out
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+    assert objective_value(objectives, psi, point(result, objectives[0])) <= best + 1e-8
+    assert max(numbers(result, "working-set")) == 70
