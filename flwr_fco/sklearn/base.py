@@ -144,7 +144,10 @@ class Federated(Judges, Solves):
         chosen = checked("intervals", intervals, bool | Intervals)
         self._table, self.without_ = None, without
         self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
-        if self._intervals is not None and sample_weight is not None:
+        self._check_weighted(sample_weight is not None)
+
+    def _check_weighted(self, weighted: bool) -> None:
+        if self._intervals is not None and weighted:
             raise ConfigurationError(
                 "intervals with sample_weight: rows that count twice as copies have other standard errors than rows "
                 "that weigh twice; give copies as rows, or fit without intervals"
@@ -358,7 +361,9 @@ class Federated(Judges, Solves):
         rows = math.fsum(answer.examples for answer in answers)
         total = math.fsum(masses := reading.masses_of(answers))
         answers = [own._replace(weight=mass / total) for own, mass in zip(answers, masses, strict=True)]
-        if any(mass != own.examples for own, mass in zip(answers, masses, strict=True)):
+        weighted = any(mass != own.examples for own, mass in zip(answers, masses, strict=True))
+        self._check_weighted(weighted)
+        if weighted:
             more["weighting"] = {own.partition: mass for own, mass in zip(answers, masses, strict=True)}
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         self._scales = self._scales_of(answers, names or range(d)) if self.standardize else None

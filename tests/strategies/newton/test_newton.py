@@ -335,3 +335,20 @@ def test_more_coordinates_than_the_largest_block_are_solved_in_turns(monkeypatch
     assert numbers(result, "duality-gap")[-1] <= 1e-8
     assert objective_value(objectives, psi, point(result, objectives[0])) <= best + 1e-8
     assert max(numbers(result, "working-set")) == 70
+
+
+@pytest.mark.parametrize("kind", ["squares", "logistic", "classes"])
+@pytest.mark.parametrize("hessian", ["block", "none"])
+def test_where_psi_leaves_columns_alone_the_run_ends_at_a_residual(kind, hessian):
+    """Of a confounder; with an l2 term of the losses, which holds it, there is a gap."""
+    weights = np.r_[0.0, 0.0, np.ones(7)]
+    psi = L1(0.05, weights if kind != "classes" else np.repeat(weights[:, None], 3, axis=1))
+    rounds = 40 if hessian == "block" else 3000
+    objectives = sites(kind)
+    result, _ = solved(objectives, psi, rounds, hessian=hessian, tolerance=1e-7)
+    best = objective_value(objectives, psi, centralized_solution(objectives, psi, tol=1e-11))
+    assert numbers(result, "residual")[-1] <= 1e-7
+    assert not numbers(result, "duality-gap")
+    assert objective_value(objectives, psi, point(result, objectives[0])) <= best + 1e-8
+    result, _ = solved(sites(kind, l2=0.05), psi, rounds, hessian=hessian)
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
