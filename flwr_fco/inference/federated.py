@@ -104,21 +104,17 @@ class Kind(NamedTuple):
         How many of them a site needs for each column, for estimates of its own.
     ratio : str, default ""
         What the exponential of a coefficient is called.
-    rows : float, default 1.0
-        How many rows an intercept of a site's own has at least; infinite where none has one.
     """
 
     counted: str
     least: int
     ratio: str = ""
-    rows: float = 1.0
 
 
-#: Kinds of models. The sums of squares at any point tell their minimum. A site's own intercept of classes has as many
-#: rows as SiteIntercept asks for.
+#: Kinds of models. The sums of squares at any point tell their minimum.
 SQUARES = Kind("rows", 10)
-CLASSES = Kind("rows of the rarer class", 5, "odds ratio", 10.0)
-TIMES = Kind("events", 5, "hazard ratio", math.inf)
+CLASSES = Kind("rows of the rarer class", 5, "odds ratio")
+TIMES = Kind("events", 5, "hazard ratio")
 
 
 class Told(NamedTuple):
@@ -131,7 +127,7 @@ class Told(NamedTuple):
     left_out : list of str
         The others, with the reasons.
     intercepts : float
-        How many intercepts of their own the sites have, each of them no more than its rows allow.
+        How many sites have an intercept of their own.
     """
 
     answers: list[Answer]
@@ -180,10 +176,10 @@ class OwnEstimates:
                 "weights, and rows that weigh twice have other standard errors than rows that are there twice. Give "
                 "copies as rows, or fit without intervals"
             )
-        # Beside an intercept of all sites none has one of its own, whatever it says.
-        rows = math.inf if "intercept" in run.plan.layout.names else self.kind.rows
-        said = [(max(0.0, answer.numbers["intercepts"]), answer.examples // rows) for answer in answers]
-        return Told(answers, reasons_of(run), math.fsum(map(min, said)))
+        # Beside an intercept of all sites none has one of its own, nor has a stratum of times, whatever it says.
+        possible = "intercept" not in run.plan.layout.names and self.kind is not TIMES
+        intercepts = sum(answer.numbers["intercepts"] > 0.0 for answer in answers) if possible else 0
+        return Told(answers, reasons_of(run), float(intercepts))
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,7 @@ from scipy.optimize import minimize
 
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.algorithms.newton.dealing import errors_of
-from flwr_fco.algorithms.newton.path import models_of
+from flwr_fco.algorithms.newton.path import errors_of, models_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import NON_NEGATIVE, PART, checked

@@ -23,8 +23,8 @@ from flwr_fco.sklearn.estimators import (
     FederatedElasticNet,
     FederatedLasso,
     FederatedLogisticRegression,
+    to_estimator,
 )
-from flwr_fco.sklearn.fitted import to_estimator
 from flwr_fco.sklearn.reports import Quality, Summary
 
 __all__ = [

@@ -3,7 +3,6 @@
 ========================  ============================================================
 :mod:`.method`            both halves of the method
 :mod:`.path`              all strengths of a path, and the folds of a cross-validation, in each message
-:mod:`.dealing`           how a client deals its rows into folds
 :mod:`.information`       one exchange about one point, with the whole Hessian
 :mod:`.gradient_steps`    the same exchanges without a Hessian, and L-BFGS for an l2 term
 :mod:`.model`             the quadratic model of a step, its minimiser, and the coordinates of a step
