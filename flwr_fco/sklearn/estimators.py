@@ -74,7 +74,8 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
+        factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -147,7 +148,8 @@ class FederatedLasso(FederatedElasticNet):
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
+        factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -220,7 +222,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
+        factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
@@ -444,7 +447,8 @@ class FederatedCoxRegression(Federated):
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
+        factor of 0.
     proved_zero_ : ndarray of bool, shape (d,)
         Which coefficients are zero in every optimum of the problem, as far as the duality gap proves it.
     path_ : PathResult
