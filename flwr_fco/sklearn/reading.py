@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
-from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import MASS, Names, difference, differing_units, is_missing, listed, names_of
@@ -248,10 +247,10 @@ def masses_of(answers: Sequence[Any]) -> list[float]:
     masses, examples = [answer.numbers[MASS] for answer in answers], [answer.examples for answer in answers]
     usual = sorted(mass / count for mass, count in zip(masses, examples, strict=True))[(len(masses) - 1) // 2]
     for answer, mass in zip(answers, masses, strict=True):
-        if not 0.0 < mass <= LARGEST_CLAIM * usual * answer.examples:
+        if not 0.0 < mass <= _HEAVIEST * usual * answer.examples:
             raise ConfigurationError(
                 f"partition {answer.partition} says that its rows weigh {mass / answer.examples:.3g} in the mean, and "
-                f"the sites' median is {usual:.3g}; expected more than 0 and at most {LARGEST_CLAIM:g} times as much: "
+                f"the sites' median is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: "
                 "give all sites weights on one scale"
             )
     return masses
@@ -282,8 +281,8 @@ def row_weights(weights: Any, features: Any) -> Vector:
     return np.asarray(checked)
 
 
-#: Ratio of a deviation to that at most sites above which there is a warning.
-_UNITS = 5.0
+#: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
+_UNITS, _HEAVIEST = 5.0, 10.0
 
 
 def penalty_of(l1: float, l2: float, weights: Vector | None, scales: Vector | None) -> Regularizer:

@@ -476,8 +476,8 @@ def test_a_gradient_that_no_rows_have_is_refused():
         over(model_of("lasso"), parts, targets, grid_type=grid, intervals=True)
 
 
-@pytest.mark.parametrize(("told", "taken"), [(1e6, 80), (-1e6, 0)])
-def test_a_site_that_invents_intercepts_has_no_more_of_them_than_rows(told, taken):
+@pytest.mark.parametrize(("told", "taken"), [(1e6, 1), (-1e6, 0)])
+def test_a_site_that_invents_intercepts_has_no_more_of_them_than_one(told, taken):
     parts, targets = federation("lasso")
     model = FederatedLasso(0.1, num_clients=4, site_intercepts="local")
     grid = lying(lambda vectors, numbers: numbers.update(intercepts=told))
