@@ -46,7 +46,8 @@ def plot_path(path: PathResult, file: Path) -> None:
     validated = not math.isnan(points[0].held_out)
     x = np.log10([point.strength for point in points])
     figure = Figure(figsize=(8.8 if validated else 4.8, 3.6), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(1, 2 if validated else 1))
+    drawn: Any = figure.subplots(1, 2 if validated else 1)
+    axes = np.atleast_1d(drawn)
     lines = _coefficients(path.points, path.acted_on)
     blue, title = np.ones(lines.shape[1], np.bool_), f"{points[0].nonzero} to {points[-1].nonzero} are not zero"
     marked = []
