@@ -2,15 +2,14 @@
 
     python benchmarks/coverage.py           500 federations of each setting, about 20 minutes of one core; writes
                                             benchmarks/coverage.json, and prints docs/benchmarks/intervals.md
-    python benchmarks/coverage.py --quick   2 of each but the selection, without bars: some seconds
+    python benchmarks/coverage.py --quick   2 of each, without bars: some seconds
     python benchmarks/coverage.py --only Cox    settings that begin so; the others stay as they are stored
 
 A federation is a fit with ``intervals=True`` on five sites whose rows differ in location. Federation i of a setting is
 drawn from the seed (setting, i), so that each can be drawn again. The bars are of 95 % intervals: of squares within two
 standard errors (of 500 federations) of .95; logistic with 20 events a column at least .92 of coefficients that are not
 0, and .93 to .98 of those that are, Cox likewise; Hartung and Knapp's at least .93 where sites differ; Q rejects .03 to
-.07 at the level .05 where they do not. What covers less, without a bar: one effect for sites that differ. A stability
-selection, of 20 federations, selects no more columns falsely than its bound, 1.
+.07 at the level .05 where they do not. What covers less, without a bar: one effect for sites that differ.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from shared import options_of, print_row
 from flwr_fco.models import write_file
 from flwr_fco.sklearn import FederatedCoxRegression, FederatedLasso, FederatedLogisticRegression
 
-SITES, FEDERATIONS, SELECTIONS, QUICK, LEVEL = 5, 500, 20, 2, 0.05
+SITES, FEDERATIONS, QUICK, LEVEL = 5, 500, 2, 0.05
 STORED = Path(__file__).with_suffix(".json")
 #: Two standard errors of the share of 500 federations whose interval covers.
 AROUND = 2.0 * (0.95 * 0.05 / FEDERATIONS) ** 0.5
@@ -133,15 +132,6 @@ def cox(rng: np.random.Generator) -> dict[str, float]:
     return split(FederatedCoxRegression(0.05).fit(parts, y, intervals=True).summary().rows, truth)
 
 
-def selected(rng: np.random.Generator) -> dict[str, float]:
-    """200 columns of 400 rows, of which 10 are not 0: a bound of 1 on those selected falsely."""
-    parts, truth = features(rng, 400, 200), np.zeros(200)
-    truth[:10] = rng.choice([-1.0, 1.0], 10) * rng.uniform(0.5, 1.0, 10)
-    rows = FederatedLasso(0.1).fit(parts, targets(rng, parts, truth), selection=True).summary().rows
-    found = np.array([row["selected"] for row in rows])
-    return {"false selections": float(found[truth == 0.0].sum()), "selected": found[truth != 0.0].mean()}
-
-
 Setting = tuple[Callable[[np.random.Generator], dict[str, float]], dict[str, tuple[float, float]]]
 SETTINGS: dict[str, Setting] = {
     "squares, 200 rows, 300 columns": (partial(squares, 200, 300, FederatedLasso(0.2)), {"not 0": LINEAR, "0": LINEAR}),
@@ -154,7 +144,6 @@ SETTINGS: dict[str, Setting] = {
     "squares, effects agree, 10 columns, 5 x 100 rows": (same_squares, {"Q rejects": (0.03, 0.07)}),
     "logistic, effects agree, 10 columns, 5 x 250 rows": (same_classes, {"Q rejects": (0.03, 0.07)}),
     "Cox, 10 columns, 20 events each": (cox, {"not 0": ACTIVE, "0": NULL}),
-    "selection of 200 columns, 400 rows": (selected, {"false selections": (0.0, 1.0)}),
 }
 
 
@@ -172,15 +161,15 @@ def measured(number: int, count: int) -> dict[str, Any]:
 
 def main() -> int:
     only = {"default": "", "help": "settings that begin so"}
-    options = options_of(__doc__, "2 of each setting but the selection, without bars", only=only)
+    options = options_of(__doc__, "2 of each setting, without bars", only=only)
     quick, only = options.quick, options.only
     if not any(name.startswith(only) for name in SETTINGS):
         sys.exit(f"--only {only!r}: expected the beginning of one of {', '.join(map(repr, SETTINGS))}")
     results, failed = json.loads(STORED.read_text(encoding="utf-8")) if only else {}, []
-    for number, (name, (make, bars)) in enumerate(SETTINGS.items()):
-        if not name.startswith(only) or (quick and make is selected):
+    for number, (name, (_, bars)) in enumerate(SETTINGS.items()):
+        if not name.startswith(only):
             continue
-        found = results[name] = measured(number, QUICK if quick else SELECTIONS if make is selected else FEDERATIONS)
+        found = results[name] = measured(number, QUICK if quick else FEDERATIONS)
         shares = {key: value for key, value in found.items() if isinstance(value, list)}
         texts = [f"{key} {mean:.3f} ({error:.3f})" for key, (mean, error) in shares.items()]
         print_row(name, ", ".join(texts), found["federations"])

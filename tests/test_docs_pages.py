@@ -56,8 +56,8 @@ def run_block(page, number):
         return run_file(path)
 
 
-#: Each takes ten seconds and more: tests/inference/test_selection.py selects, and fit_path has tests of its own.
-AT_NIGHT = [("how-to/inference", 1), ("choose/strength", 1)]
+#: Takes ten seconds and more, and fit_path has tests of its own.
+AT_NIGHT = [("choose/strength", 1)]
 BY_DAY = [(page, i) for page in PAGES for i in range(len(blocks(page))) if (page, i) not in AT_NIGHT]
 
 

@@ -215,25 +215,11 @@ def _listed(rows):
     ids=["squares", "classes", "times"],
 )
 def test_parts_that_are_lists_of_rows_are_arrays(model, y):
-    """All clients' or some, in a list or a tuple, with strata and weights: as NumPy reads them."""
-    options = [{"sample_weight": 1.0 + WEIGHTS}]
-    if isinstance(model, FederatedLogisticRegression):
-        options.append({"strata": np.arange(60) % 2, "sample_weight": np.ones(60)})
-    for given in options:
-        arrays = {name: [own[half] for half in HALVES] for name, own in given.items()}
-        expected = model.fit([X[half] for half in HALVES], [y[half] for half in HALVES], **arrays).coef_.copy()
-        lists = {name: _listed(own) for name, own in given.items()}
-        for features in (_listed(X), tuple(_listed(X)), [X[:30].tolist(), X[30:]], [X[:30], X[30:].tolist()]):
-            np.testing.assert_array_equal(model.fit(features, _listed(y), **lists).coef_, expected)
-
-
-@pytest.mark.filterwarnings("ignore:few rows for an intercept")
-def test_rows_and_strata_of_one_list_are_those_of_an_array():
-    model = FederatedLogisticRegression(site_intercepts="local")
-    groups, strata = np.arange(60) // 30, np.arange(60) % 2
-    expected = model.fit(X, Y > 0.0, groups=groups, strata=strata).coef_.copy()
-    lists = {"groups": groups.tolist(), "strata": strata.tolist()}
-    np.testing.assert_array_equal(model.fit(X.tolist(), (Y > 0.0).tolist(), **lists).coef_, expected)
+    """All clients' or some, in a list or a tuple, with weights: as NumPy reads them."""
+    weights = 1.0 + WEIGHTS
+    expected = model.fit(*([own[half] for half in HALVES] for own in (X, y, weights))).coef_.copy()
+    for features in (_listed(X), tuple(_listed(X)), [X[:30].tolist(), X[30:]], [X[:30], X[30:].tolist()]):
+        np.testing.assert_array_equal(model.fit(features, _listed(y), _listed(weights)).coef_, expected)
 
 
 @pytest.mark.parametrize(

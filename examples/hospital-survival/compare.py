@@ -18,6 +18,7 @@ from lifelines import CoxPHFitter
 sys.path.insert(0, str(Path(__file__).parent))
 
 from hospital_survival import client_app, task
+from hospital_survival.forest import forest
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation import InProcessGrid
@@ -61,7 +62,7 @@ def main() -> None:
     print("All 18 institutions:", refusal(len(task.INSTITUTIONS)), sep="\n", end="\n\n")
     print("One with its old column names:", refusal(task.TAKING_PART, misaligned=3), sep="\n", end="\n\n")
     summary = fitted(task.TAKING_PART).summary()
-    summary.plot(picture)
+    forest(summary.rows).savefig(picture, dpi=200)
     own, together = pd.DataFrame(summary.rows).set_index("feature"), pooled()
     columns = {
         "federated": own["estimate"],

@@ -7,16 +7,16 @@ a generator that yields :class:`Request` and receives the answers, so the client
 For Phi(w) = sum_m p_m F_m(w) + psi(w) with losses of linear predictions, Fenchel duality gives
 Phi(w) - min Phi <= Phi(w) + mean f*(u) + psi*(-X'u) for any slopes u. The slopes at w are used, corrected so that they
 sum to 0 over the examples if psi does not act on the intercept, and scaled until psi* is finite. Of other convex losses
-mixtures of gradients are dual points (:func:`flwr_fco.certificates.dual.convex_bound`), and of all losses where psi
-leaves coefficients alone (:mod:`flwr_fco.certificates.dual`). psi* is known
+mixtures of gradients are dual points (:func:`flwr_fco.certificates.dual.convex_bound`). psi* is known
 
 - for any convex psi if the losses have an l2 term, through psi's proximal map;
 - for sums over coordinates (l1, squared l2, elastic net, boxes, l1 in a box), balls and the simplex
   (:mod:`flwr_fco.regularizers.conjugates`);
 - for norms with a strength: 0 up to the strength in the dual norm, infinite beyond.
 
-In all other cases the certificate is the norm of the proximal gradient mapping, ||w - prox(w - g)||, which is 0 exactly
-at the minimisers but does not bound the distance from the optimum.
+In all other cases, also where psi leaves coefficients alone that no l2 term holds, the certificate is the norm of the
+proximal gradient mapping, ||w - prox(w - g)||, which is 0 exactly at the minimisers but does not bound the distance
+from the optimum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.certificates import dual
 from flwr_fco.certificates.told import Told
@@ -38,8 +37,6 @@ from flwr_fco.regularizers import BoundRegularizer
 from flwr_fco.wire.questions import BALANCE, CONVEX, ENTROPY, FACTS, LINKS, SLOPES, Answer
 
 _NOBODY = "no client answered, so nothing is known about this point"
-#: Step of differences of gradients, and how often points are sought that surround the optimum in free coefficients.
-_STEP, _TRIES = 1e-6, 4
 _AGREED = ("link", "outputs", "intercept", "l2", "factor")
 _FACTS = ("loss", *_AGREED, "slope")
 #: By how much a lower bound may be above the objective by rounding, relative to both.
@@ -184,9 +181,6 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     outputs = int(facts["outputs"])
     free = dual.free_intercept(facts, psi, w)
     count = w.size - outputs if facts["intercept"] else w.size
-    on = dual.mixed_coordinates(psi, w.size - count)
-    if on.size and l2 == 0.0:
-        return (yield from _mixed(psi, w, objective, on, link, told))
     if free and link == "identity":
         corrections["centre"] = _mean(answers, "slope")
     elif free and link not in CONVEX:
@@ -235,46 +229,6 @@ def _gap(objective: float, lower: float) -> Certificate:
             "answers contradict each other"
         )
     return Certificate("duality-gap", max(gap, 0.0), objective)
-
-
-def _mixed(psi: BoundRegularizer, w: Vector, objective: float, on: NDArray[np.int64], link: str, told: Told) -> Asking:
-    """Return the gap from further gradients, about the optimum in the coordinates that psi leaves alone."""
-    at_zero = 0.0
-    if link in CONVEX:
-        _, at_zero, _ = yield from _slopes(told, w, {})
-    own = around = yield from _row(w, told)
-    point, rows = w, np.zeros((0, own.size))
-    for tries in range(_TRIES):
-        bend = np.zeros((on.size, on.size))
-        for place, j in enumerate(on):
-            moved = point.copy()
-            moved[j] += _STEP * max(1.0, abs(float(point[j])))
-            changed = yield from _row(moved, told)
-            bend[place] = (changed[on] - around[on]) / (moved[j] - point[j])
-        about, _ = dual.corners(point[on], around[on], bend, around[-1] + at_zero, tries)
-        each = []
-        for values in about:
-            corner = point.copy()
-            corner[on] = values
-            each.append((yield from _row(corner, told)))
-        rows = np.array(each)
-        if dual.surround(rows[:, on]):
-            break
-        point = point.copy()
-        point[on] = about.mean(axis=0)
-        around = yield from _row(point, told)
-    else:
-        reason = "the optimum in the coefficients that psi leaves alone is too far"
-        return (yield from _residual(psi, w, objective, reason))
-    lower, _ = dual.mixed_bound(psi, own, rows, on, at_zero, link == "identity")
-    return _gap(objective, lower)
-
-
-def _row(point: Vector, told: Told) -> Generator[Request, Sequence[Answer], Vector]:
-    """Return the pooled gradient at a point with its conjugate and loss."""
-    check = partial(told.tangent, point=point)
-    answers = yield Request("gradient", {}, ("loss",), {"gradient": point.shape}, point, check=check)
-    return dual.as_row(_mean_vector(answers, "gradient"), point, _mean(answers, "loss"))
 
 
 def _residual(psi: BoundRegularizer, w: Vector, objective: float, reason: str) -> Asking:

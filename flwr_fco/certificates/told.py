@@ -43,7 +43,6 @@ class Told:
         self._w = w
         self._facts: dict[int | None, Numbers] = {}
         self._pairs: dict[int | None, float] = {}
-        self._gradients: dict[int | None, Vector] = {}
 
     def facts(self, answer: Answer) -> None:
         """Check the loss and what is said of its kind.
@@ -152,23 +151,6 @@ class Told:
         if own is not None:
             check_references(answer.vectors["references"], self._w, own["loss"] - self._ridge(own))
 
-    def tangent(self, answer: Answer, point: Vector) -> None:
-        """Check a loss and gradient, first at the certificate's point itself, then at others.
-
-        Parameters
-        ----------
-        answer : Answer
-            The client's.
-        point : ndarray of float64, shape (d,)
-            Where they are.
-        """
-        own, gradient = self._facts.get(answer.node_id), answer.vectors["gradient"]
-        if own is None or not own["link"]:
-            return
-        here = own["loss"], self._gradients.setdefault(answer.node_id, gradient)
-        there = answer.numbers["loss"], gradient
-        check_tangents(here, there, point - self._w, squares=LINKS[int(own["link"])] == "identity")
-
     def _ridge(self, own: Numbers) -> float:
         coefficients = self._w[: self._w.size - int(own["outputs"]) * int(own["intercept"])]
         return 0.5 * own["l2"] * float(coefficients @ coefficients)
@@ -235,44 +217,3 @@ def check_references(rows: NDArray[np.float64], w: Vector, loss: float, toleranc
     sizes = np.abs(pairs).sum(axis=1) + abs(loss) + np.abs(rows[:, -1])
     if (rows[:, -1] < pairs.sum(axis=1) - loss - ROUNDING * sizes - tolerance).any():
         raise ProtocolError("a conjugate of its references is below what its loss at the point allows")
-
-
-def check_tangents(
-    here: tuple[float, Vector], there: tuple[float, Vector], move: Vector, *, squares: bool, tolerance: float = 0.0
-) -> None:
-    """Check a client's loss at two points: a convex one is above its tangents, and squares rise by their mean slope.
-
-    Parameters
-    ----------
-    here, there : tuple of float and ndarray of float64, shape (d,)
-        The loss and its gradient at each point.
-    move : ndarray of float64, shape (d,)
-        From here to there.
-    squares : bool
-        Whether the loss is a mean of squares.
-    tolerance : float, default 0.0
-        What may be missing besides rounding.
-
-    Raises
-    ------
-    ProtocolError
-        If it is below one of them.
-
-    Examples
-    --------
-    >>> one = np.ones(1)
-    >>> check_tangents((0.5, one), (1.7, 2.0 * one), one, squares=False)
-    >>> check_tangents((0.5, one), (1.7, 2.0 * one), one, squares=True)
-    Traceback (most recent call last):
-    ...
-    flwr_fco.errors.ProtocolError: its loss rises by 1.2 to another point; expected from 1.5 to 1.5 by its slopes
-    """
-    rise, pairs = there[0] - here[0], (here[1] * move, there[1] * move)
-    low, high = (float(own.sum()) for own in pairs)
-    if squares:
-        low = high = 0.5 * (low + high)
-    most = tolerance + ROUNDING * (abs(here[0]) + abs(there[0]) + sum(float(np.abs(own).sum()) for own in pairs))
-    if not low - most <= rise <= high + most:
-        raise ProtocolError(
-            f"its loss rises by {rise:.6g} to another point; expected from {low:.6g} to {high:.6g} by its slopes"
-        )

@@ -13,7 +13,7 @@ from flwr_fco.algorithms.newton.information import inverse
 from flwr_fco.algorithms.newton.method import unpacked
 from flwr_fco.core.computing import timed
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES
+from flwr_fco.core.schema import DEVIATIONS, MASS, MEANS, MOMENTS, VARIANCES
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
@@ -82,7 +82,7 @@ def server_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> 
 def gradient(question: Question, objective: Objective) -> Answer:
     """Return the loss and its full gradient at ``primal``.
 
-    With the numbers ``deviations`` and ``moments`` also those of a linear model's columns.
+    With the numbers ``deviations`` and ``moments`` also those of a linear model's columns, with ``mass`` its rows'.
     """
     value, vector = objective.value_and_gradient(question.vectors["primal"])
     vectors = {"gradient": np.asarray(vector, dtype=np.float64)}
@@ -90,7 +90,8 @@ def gradient(question: Question, objective: Objective) -> Answer:
         vectors[DEVIATIONS] = objective.design.deviations()
     if MOMENTS in question.numbers and isinstance(objective, LinearModel):
         vectors[MEANS], vectors[VARIANCES] = objective.moments()
-    return Answer({"loss": float(value)}, vectors)
+    mass = {MASS: objective.mass} if MASS in question.numbers and isinstance(objective, LinearModel) else {}
+    return Answer({"loss": float(value), **mass}, vectors)
 
 
 @answer("validation")
@@ -182,7 +183,7 @@ def own_estimates(objective: Objective) -> tuple[Vector, Vector] | None:
 def events_of(objective: Objective) -> tuple[int, int]:
     """Return the rows of both classes; of a loss without classes its `num_events`, for squares its rows, and its rows.
 
-    With intercepts of their own, the rows of one class of a site or stratum tell nothing, and do not count.
+    With an intercept of its own, the rows of a site of one class tell nothing, and do not count.
 
     Parameters
     ----------
@@ -194,9 +195,9 @@ def events_of(objective: Objective) -> tuple[int, int]:
         return rows, rows
     if labels is None or hasattr(objective, "num_events"):
         return int(getattr(objective, "num_events", 0)), rows
-    counted = np.asarray(objective.counted_labels if isinstance(objective, SiteIntercept) else labels)
-    ones = int(np.count_nonzero(counted == 1))
-    return ones, counted.size - ones
+    idle = isinstance(objective, SiteIntercept) and objective.adds_nothing
+    ones = int(np.count_nonzero(np.asarray(labels) == 1))
+    return (0, 0) if idle else (ones, rows - ones)
 
 
 def _is_squares(objective: Objective) -> bool:
@@ -204,7 +205,7 @@ def _is_squares(objective: Objective) -> bool:
 
 
 def _own_intercepts(objective: Objective) -> int:
-    return objective.num_own if isinstance(objective, SiteIntercept) else 0
+    return int(isinstance(objective, SiteIntercept) and not objective.adds_nothing)
 
 
 def _minimum(objective: Objective) -> tuple[Vector, Vector] | None:

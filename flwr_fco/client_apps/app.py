@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 from flwr_fco.algorithms.contract import Disclosure
 from flwr_fco.client_apps.answers import find_answer, server_buffers
-from flwr_fco.client_apps.disclosed import count, recorded, withheld
+from flwr_fco.client_apps.disclosed import recorded
 from flwr_fco.client_apps.quality import as_bins_may_leave
 from flwr_fco.client_apps.quotas import Limits, clear_errors
 from flwr_fco.client_apps.training import (
@@ -29,14 +29,13 @@ from flwr_fco.client_apps.training import (
     schema_of,
 )
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.core.schema import ABOUT_COLUMNS
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.wire.arrays import primal_vector, vectors_of
 from flwr_fco.wire.envelope import names_reply, partition_reply, reply
 from flwr_fco.wire.keys import SCHEMA
 from flwr_fco.wire.queries import answer_records, read_question
-from flwr_fco.wire.questions import BINS, ESTIMATES
+from flwr_fco.wire.questions import BINS
 
 #: Flower moves its own name for this type between releases.
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
@@ -71,8 +70,7 @@ def client_app(
         read raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
     disclosure : Disclosure, optional
         What may leave this client, as its owner says; by default there is no limit. With one, even ``Disclosure()``,
-        each message is a line of the log: what the server asked for, and what was sent, or why it was refused. Without
-        one, the log counts what has left in each run that asks for second derivatives at one strength.
+        each message is a line of the log: what the server asked for, and what was sent, or why it was refused.
     max_objectives : int, optional
         Maximum number of objectives that one process keeps; by default all that it has loaded. Above it, the least
         recently used ones are evicted. For a simulation of more data than the memory holds; data can also be a memory
@@ -181,12 +179,6 @@ class QuestionHandler:
             if asked.kind == BINS:
                 answer = as_bins_may_leave(answer, asked, objective, discloses, context)
         objective.take_training_loss()
-        if discloses.hessian_share is not None:
-            if asked.kind == ESTIMATES:
-                answer = withheld(answer, discloses, context, objective)
-            size, told = objective.layout.size, answer.numbers.get("told", 1.0)
-            sums = sum(name in ABOUT_COLUMNS or vector.shape == (size,) for name, vector in answer.vectors.items())
-            count(sums if told else 0, discloses, context, objective)
         if held_out:
             separate = self.evaluation is not self.training
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(separate)})

@@ -15,8 +15,8 @@ import numpy as np
 from flwr.app import Context, Message
 
 import flwr_fco.algorithms  # noqa: F401 (a message names one of its methods)
-from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves, named
-from flwr_fco.client_apps.disclosed import as_may_leave, check_folds
+from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves
+from flwr_fco.client_apps.disclosed import check_folds
 from flwr_fco.client_apps.quotas import Limits, clear_errors
 from flwr_fco.core.computing import deadline, single_threaded_blas
 from flwr_fco.core.layout import Layout
@@ -333,9 +333,6 @@ class TrainingHandler:
         signature = layout.signature
         what, passes_through = f"a round of training ({plan.solver})", bool(layout.passed_through)
         checked: tuple[Any, ...] = ()
-        # Otherwise nothing is counted.
-        limited = data.disclosure.hessian_share is not None
-        counted = limited or bool(named(half, "columns"))
 
         def solve(
             context: Context, partition: int, downlink: Downlink, state: ClientState | None, rng: np.random.Generator
@@ -365,12 +362,10 @@ class TrainingHandler:
                     uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
             if passes_through:
                 uplink = uplink._replace(pass_through=objective.buffers())
-            if counted:
-                uplink = as_may_leave(uplink, data.disclosure, context, half, objective)
             schema = schema_of(objective)
             if schema:
                 uplink = uplink._replace(metrics={**uplink.metrics, SCHEMA: schema})
-            if numbers and UNITS in numbers and not limited:
+            if numbers and UNITS in numbers:
                 uplink = uplink._replace(units=_units_of(objective))
             return uplink, after, objective.num_examples
 

@@ -23,6 +23,8 @@ Grades = Sequence[int] | NDArray[np.int64]
 DEVIATIONS = "deviations"
 #: That which asks for what standardises them, and the vectors that answer.
 MOMENTS, MEANS, VARIANCES = "moments", "means", "variances"
+#: That which asks for the sum of the weights of a client's rows, and the number that answers.
+MASS = "mass"
 #: All vectors about columns: their sizes are those of the features' units, and are not compared between sites.
 ABOUT_COLUMNS = frozenset({DEVIATIONS, MEANS, VARIANCES})
 

@@ -1,17 +1,12 @@
 """How sure a federated model is: intervals, tests, and whether sites agree.
 
-===================  ==============================================================
-:mod:`.federated`    what is asked of the sites, and the table of it
-:mod:`.estimates`    estimates and standard errors, from sums of derivatives
-:mod:`.quality`      order, calibration and bins of a fitted model
-:mod:`.proportional` whether hazard ratios change over time
-:mod:`.selection`    stability selection, with bounds on how much of it is chance
-:mod:`.between`      meta-analysis of the sites' own estimates, false discovery rates
-:mod:`.forest`       a picture of the table
-===================  ==============================================================
+================== =====================================================================================
+:mod:`.federated`  what is asked of the sites, and the table of it
+:mod:`.estimates`  estimates and standard errors from sums of derivatives; meta-analysis; false discovery
+:mod:`.quality`    order, calibration and bins of a fitted model
+================== =====================================================================================
 """
 
 from flwr_fco.inference.federated import Intervals
-from flwr_fco.inference.selection import Selection
 
-__all__ = ["Intervals", "Selection"]
+__all__ = ["Intervals"]

@@ -104,21 +104,17 @@ class Kind(NamedTuple):
         How many of them a site needs for each column, for estimates of its own.
     ratio : str, default ""
         What the exponential of a coefficient is called.
-    rows : float, default 1.0
-        How many rows an intercept of a site's own has at least; infinite where none has one.
     """
 
     counted: str
     least: int
     ratio: str = ""
-    rows: float = 1.0
 
 
-#: Kinds of models. The sums of squares at any point tell their minimum. A site's own intercept of classes has as many
-#: rows as SiteIntercept asks for.
+#: Kinds of models. The sums of squares at any point tell their minimum.
 SQUARES = Kind("rows", 10)
-CLASSES = Kind("rows of the rarer class", 5, "odds ratio", 10.0)
-TIMES = Kind("events", 5, "hazard ratio", math.inf)
+CLASSES = Kind("rows of the rarer class", 5, "odds ratio")
+TIMES = Kind("events", 5, "hazard ratio")
 
 
 class Told(NamedTuple):
@@ -131,7 +127,7 @@ class Told(NamedTuple):
     left_out : list of str
         The others, with the reasons.
     intercepts : float
-        How many intercepts of their own the sites have, each of them no more than its rows allow.
+        How many sites have an intercept of their own.
     """
 
     answers: list[Answer]
@@ -180,10 +176,10 @@ class OwnEstimates:
                 "weights, and rows that weigh twice have other standard errors than rows that are there twice. Give "
                 "copies as rows, or fit without intervals"
             )
-        # Beside an intercept of all sites none has one of its own, whatever it says.
-        rows = math.inf if "intercept" in run.plan.layout.names else self.kind.rows
-        said = [(max(0.0, answer.numbers["intercepts"]), answer.examples // rows) for answer in answers]
-        return Told(answers, reasons_of(run), math.fsum(map(min, said)))
+        # Beside an intercept of all sites none has one of its own, nor has a stratum of times, whatever it says.
+        possible = "intercept" not in run.plan.layout.names and self.kind is not TIMES
+        intercepts = sum(answer.numbers["intercepts"] > 0.0 for answer in answers) if possible else 0
+        return Told(answers, reasons_of(run), float(intercepts))
 
 
 @dataclass(frozen=True)
@@ -208,7 +204,7 @@ class Exchanges:
         self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any
     ) -> tuple[InformationState, int]:
         """Return the sums, and in how many rounds they came."""
-        own = {"regularizer": Zero(), "hessian": "block", "on_refusal": "stop", "tolerance": self.tolerance}
+        own = {"regularizer": Zero(), "hessian": "block", "tolerance": self.tolerance}
         plain, arrays, rounds = replace(self.strategy, **own), initial_arrays, 0  # type: ignore[arg-type]
         if self.kind is not SQUARES:
             result = plain.start(grid, arrays, num_rounds, timeout, **options)
@@ -269,8 +265,7 @@ def check_events(told: Told, names: Sequence[str], kind: Kind) -> None:
             f"intervals of {len(names)} columns{f' and {told.intercepts:.0f} intercepts' * bool(told.intercepts)} from "
             f"{events:.0f} {what}; expected at least {_EVENTS} a column, with "
             "fewer the intervals are too short. Take fewer columns, chosen without these rows, or fit without "
-            "intervals. fit(..., selection=True), a stability selection, says which columns matter, with a bound on "
-            f"how many are chance{_others(told.left_out)}"
+            f"intervals{_others(told.left_out)}"
         )
 
 
@@ -301,12 +296,6 @@ def table(
     ConfigurationError
         If the sums have no estimates.
     """
-    if sums.kept_back:
-        raise ConfigurationError(
-            f"{sums.kept_back:.0f} of {sums.sites:.0f} sites keep their Hessian of {sums.point.size} columns back "
-            "(Disclosure(hessian_share=...)), so there are no standard errors. Their owners can allow more columns, or "
-            "fit on fewer"
-        )
     # A site that has sent sums and has not said how many intercepts it has, has one where the others have theirs.
     silent = max(0.0, sums.sites - len(told.answers)) * bool(told.intercepts)
     at = Sums(sums.point, sums.gradient, sums.hessian, sums.loss, sums.rows, told.intercepts + silent)

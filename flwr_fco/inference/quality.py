@@ -79,8 +79,6 @@ class Judged:
         The names of columns and classes that the sites must have.
     sites : sequence, optional
         Names of the sites by partition.
-    bins : bool, default True
-        Whether bins are asked for.
     """
 
     strategy: FedNewton
@@ -88,7 +86,6 @@ class Judged:
     point: Vector
     names: tuple[Any, Any] = (None, None)
     sites: Sequence[Any] = ()
-    bins: bool = True
 
     def start(self, grid: Any, initial_arrays: Any, num_rounds: int, timeout: float = 3600, **options: Any) -> Found:
         """Ask the sites."""
@@ -122,7 +119,7 @@ class Judged:
         bins, kept_back = [], ""
         mean, square = (_mean(answers, [own.numbers[name] for own in answers]) for name in ("mean", "square"))
         deviation = math.sqrt(max(square - mean**2, 0.0))
-        if self.bins and deviation > 0.0:
+        if deviation > 0.0:
             edges = mean + deviation * stats.norm.ppf(np.arange(1, _BINS) / _BINS)
             numbers = {f"{EDGE}{i}": float(edge) for i, edge in enumerate(edges)}
             for merged in _MERGED:

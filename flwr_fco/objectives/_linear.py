@@ -41,6 +41,7 @@ class LinearModel(Objective):
     _curvature: tuple[float, float]
     #: a, and o in the shape of the scores; None for ones and zeros.
     _weights: Vector | None = None
+    _mean_weight: float = 1.0
     _offset: Scores | None = None
     #: Factor of the loss.
     _factor: float = 1.0
@@ -86,7 +87,8 @@ class LinearModel(Objective):
                 raise ConfigurationError(
                     f"sample_weight[{row}] is {weights[row]:g}; expected numbers > 0. Leave out rows that do not count"
                 )
-            self._weights = weights / weights.mean()
+            self._mean_weight = float(weights.mean())
+            self._weights = weights / self._mean_weight
         if offset is not None:
             self._offset = as_targets("offset", offset, n, outputs)
 
@@ -164,6 +166,11 @@ class LinearModel(Objective):
     def weighs_rows(self) -> bool:
         """Whether rows have unequal weights."""
         return self._weights is not None and bool(np.ptp(self._weights) > 0.0)
+
+    @property
+    def mass(self) -> float:
+        """The sum of the weights that the rows were given: their number without any."""
+        return self._mean_weight * self.num_examples
 
     def unweighted(self) -> Self:
         """Return the same loss with rows of equal weights."""
@@ -557,12 +564,8 @@ def as_labels(name: str, labels: ArrayLike, num_examples: int, outputs: int = 1)
     return array
 
 
-#: Sorted labels, and which of them each row has.
-Strata = tuple[list[Any], NDArray[np.int64]]
-
-
-def as_strata(strata: ArrayLike, num_examples: int) -> Strata:
-    """Return the labels of strata, and which of them each row has."""
+def as_strata(strata: ArrayLike, num_examples: int) -> tuple[list[Any], NDArray[np.int64]]:
+    """Return the sorted labels of strata, and which of them each row has."""
     # As they are: NumPy makes a text of NaN among texts.
     given = as_labels("strata", np.asarray(strata, dtype=object), num_examples).tolist()
     if any(is_missing(label) for label in given):

@@ -1,11 +1,10 @@
-"""An intercept of each client, or of its strata, which never leaves it: profiled out of a linear model's loss."""
+"""An intercept of each client, which never leaves it: profiled out of a linear model's loss."""
 
 from __future__ import annotations
 
-import copy
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.objectives._linear import LinearModel, Strata, as_strata
+from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Batch, DualTerms
 from flwr_fco.objectives.classification import Logistic
 from flwr_fco.objectives.design import Design, Scores
@@ -24,7 +23,7 @@ from flwr_fco.objectives.regression import LeastSquares, Poisson
 FEWEST_ROWS, FEW_ROWS = 10, 25
 #: Newton steps for an intercept, which is known to rounding after about ten.
 _STEPS = 100
-#: Names of strata in a warning.
+#: Names of sites in a warning.
 _SHOWN = 5
 #: Rounding error of a column's second moment, relative to it: what is left of a constant column's variance.
 _CONSTANT = 1e-13
@@ -35,17 +34,14 @@ class SiteIntercept(LinearModel):
 
     Its sum over the clients is the loss of a model with an intercept of each client's own, as one dummy variable a
     client would give, and no client sends its intercept. The gradient is that of G at the best b; the Hessian is that
-    of w less what b takes up, X' (W - W 1 1'W / 1'W 1) X with W the second derivatives. With strata each of them has an
-    intercept, F(w) = sum_s share_s min_b G_s(w, b), as one dummy variable a client and stratum would give.
+    of w less what b takes up, X' (W - W 1 1'W / 1'W 1) X with W the second derivatives. Strata within a client are
+    dummy variables of it, all but one, in its features.
 
     Parameters
     ----------
     objective : LeastSquares, Logistic or Poisson
         G, with an intercept. Of a logistic client with one class, or of counts that are all 0, nothing is learnt: F is
-        0 besides its l2 term. So it is with such a stratum, and the others count.
-    strata : array-like, shape (n,), optional
-        Strata within the client, by any labels; one by default. Neither labels nor intercepts are sent, so clients need
-        not have the same strata.
+        0 besides its l2 term.
 
     Attributes
     ----------
@@ -55,22 +51,19 @@ class SiteIntercept(LinearModel):
     Raises
     ------
     ConfigurationError
-        If the objective is another one or has no intercept, a logistic one has fewer than 10 rows, in a stratum with
-        both classes if there are strata, or a stratum's label is missing.
+        If the objective is another one or has no intercept, or a logistic one has fewer than 10 rows.
 
     Warns
     -----
     UserWarning
-        If a logistic one has fewer than 25 rows, in a stratum with both classes if there are strata; or strata of one
-        class, by their labels.
+        If a logistic one has fewer than 25 rows.
 
     Notes
     -----
     An intercept for each client biases logistic coefficients away from 0 where clients have few rows: a true 1 becomes
     1.95 with 2 rows each, 1.4 with 5 and 1.17 with 10. Squares and counts have no such bias. A batch's gradient is that
     of its rows at the best intercept of all rows. :meth:`subset` has an intercept of its own, so that a
-    cross-validation compares losses at the best intercept of the left-out rows. Strata cost a second copy of the
-    features.
+    cross-validation compares losses at the best intercept of the left-out rows.
 
     References
     ----------
@@ -81,9 +74,6 @@ class SiteIntercept(LinearModel):
     >>> objective = SiteIntercept(LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]), scale=0.5))
     >>> objective.value(np.zeros(1)), objective.gradient(np.zeros(1)), objective.own_intercept(np.zeros(1))
     (0.125, array([-0.5]), 1.5)
-    >>> rows = LeastSquares(np.array([[1.0], [3.0], [0.0], [0.0]]), np.array([1.0, 2.0, 5.0, 7.0]), scale=0.5)
-    >>> SiteIntercept(rows, strata=["old", "old", "new", "new"]).own_intercept(np.zeros(1))
-    {'new': 6.0, 'old': 1.5}
     """
 
     _compiled = False
@@ -92,11 +82,8 @@ class SiteIntercept(LinearModel):
     #: The objective with its intercept, and coefficients with their best intercept.
     with_intercept: LinearModel
     _known: tuple[Vector, float] | None
-    #: Labels, and which of them each row has; by label a stratum's rows, share and loss. None and empty without strata.
-    _strata: Strata | None
-    _parts: dict[Any, tuple[NDArray[np.int64], float, SiteIntercept]]
 
-    def __init__(self, objective: LinearModel, *, strata: ArrayLike | None = None) -> None:
+    def __init__(self, objective: LinearModel) -> None:
         # One that a subclass has changed has another best intercept, and no terms.
         if not isinstance(objective, LeastSquares | Logistic | Poisson) or objective.dual_terms() is None:
             raise ConfigurationError(
@@ -106,69 +93,30 @@ class SiteIntercept(LinearModel):
             raise ConfigurationError(
                 "the objective has intercept=False; an intercept of each site needs intercept=True"
             )
-        if isinstance(objective, Logistic) and strata is None:
+        if isinstance(objective, Logistic):
             check_site_rows({"this site": objective.num_examples})
-        self._wrap(objective, None if strata is None else as_strata(strata, objective.num_examples))
-        if isinstance(objective, Logistic) and strata is not None:
-            told = {label: part.num_examples for label, (_, _, part) in self._parts.items() if not part.adds_nothing}
-            if told:
-                # Not by its label, which is the site's: the error goes to the server.
-                check_site_rows({"a stratum of this site": min(told.values())})
-            name_idle([f"stratum {label}" for label in self._parts if label not in told])
+        self._wrap(objective)
 
-    def _wrap(self, objective: Any, strata: Strata | None = None) -> None:
-        self.with_intercept, self._strata, self._parts = objective, strata, {}
-        design = objective.design
+    def _wrap(self, objective: Any) -> None:
+        self.with_intercept, design = objective, objective.design
         self._set_data(design, design.shape[1:], intercept=False, l2=objective.l2)
-        self._weights, self.class_names = objective._weights, objective.class_names
+        self._weights, self._mean_weight = objective._weights, objective._mean_weight
+        self.class_names = objective.class_names
         self._targets = objective._targets
         if isinstance(objective, Logistic):
             self.labels = objective.labels
         self._known = None
-        if strata is not None:
-            labels, codes = strata
-            order: NDArray[np.int64] = np.argsort(codes, kind="stable")
-            for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1):
-                inner, share = objective.subset(rows)
-                self._parts[labels[codes[rows[0]]]] = rows, share, self._of(inner)
 
     @property
     def adds_nothing(self) -> bool:
-        """Whether all rows are of one class, or have no events: the best intercept is infinite, and fits all rows.
-
-        With strata, whether each of them is so.
-        """
-        if self._parts:
-            return all(part.adds_nothing for _, _, part in self._parts.values())
+        """Whether all rows are of one class, or have no events: the best intercept is infinite, and fits all rows."""
         objective: Any = self.with_intercept
         if isinstance(objective, Logistic):
             return bool((self._targets == self._targets[0]).all())
         return isinstance(objective, Poisson) and not self._targets.any()
 
-    @property
-    def num_own(self) -> int:
-        """Number of intercepts that the rows determine: one, or one of each stratum, but none of what adds nothing."""
-        if self._parts:
-            return sum(part.num_own for _, _, part in self._parts.values())
-        return int(not self.adds_nothing)
-
-    @property
-    def counted_labels(self) -> NDArray[Any]:
-        """The labels of a logistic loss, without those of what adds nothing."""
-        if self._parts:
-            return np.concatenate([part.counted_labels for _, _, part in self._parts.values()])
-        return self.labels[:0] if self.adds_nothing else self.labels
-
-    def own_intercept(self, w: Vector) -> float | dict[Any, float]:
-        """Return the best intercept for coefficients `w` on the client's rows, to machine precision.
-
-        With strata, that of each by its label; it is infinite where a stratum adds nothing.
-        """
-        if self._parts:
-            return {label: part._own(w) for label, (_, _, part) in self._parts.items()}
-        return self._own(w)
-
-    def _own(self, w: Vector) -> float:
+    def own_intercept(self, w: Vector) -> float:
+        """Return the best intercept for coefficients `w` on the client's rows, to machine precision."""
         self._check(w)
         if self._known is None or not np.array_equal(self._known[0], w):
             self._known = (w.copy(), self._best(self.with_intercept._scores(np.append(w, 0.0))))
@@ -188,31 +136,20 @@ class SiteIntercept(LinearModel):
             return math.inf if events else -math.inf
         return _log_odds(scores, weights, events)
 
-    def _at_best(self, w: Vector) -> tuple[LinearModel, Vector]:
-        """Return the coefficients with the best intercept, and their objective: of strata they are its offsets."""
-        if not self._parts:
-            return self.with_intercept, np.append(w, self._own(w))
-        own = np.empty(self.num_examples)
-        for rows, _, part in self._parts.values():
-            own[rows] = part._own(w)
-        # An infinite one fits its rows, and so does the largest number, of which no difference is NaN.
-        own = np.nan_to_num(own)
-        objective = copy.copy(self.with_intercept)
-        objective._offset = own if objective._offset is None else own + objective._offset
-        return objective, np.append(w, 0.0)
+    def _at_best(self, w: Vector) -> Vector:
+        """Return the coefficients with the best intercept."""
+        return np.append(w, self.own_intercept(w))
 
     def value(self, w: Vector) -> float:
         self._check(w)
         if self.adds_nothing:
             return self._l2_value(w)
-        objective, whole = self._at_best(w)
-        return objective.value(whole)
+        return self.with_intercept.value(self._at_best(w))
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         found = self.l2 * w
         if not self.adds_nothing:
-            objective, whole = self._at_best(w)
-            found = objective.gradient(whole, batch)[:-1]
+            found = self.with_intercept.gradient(self._at_best(w), batch)[:-1]
         out += scale * found
 
     def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
@@ -222,8 +159,7 @@ class SiteIntercept(LinearModel):
         if self.adds_nothing:
             out += self.l2 * w
             return self._l2_value(w), out
-        objective, whole = self._at_best(w)
-        value, gradient = objective.value_and_gradient(whole, batch)
+        value, gradient = self.with_intercept.value_and_gradient(self._at_best(w), batch)
         out += gradient[:-1]
         return value, out
 
@@ -232,10 +168,7 @@ class SiteIntercept(LinearModel):
         self._check(v)
         if self.adds_nothing:
             return np.asarray(self.l2 * v)
-        if self._parts:
-            return self._mean_of(lambda part: part.hessian_product(w, v))
-        objective, whole = self._at_best(w)
-        product = objective.hessian_product
+        whole, product = self._at_best(w), self.with_intercept.hessian_product
         bend = float(product(whole, np.append(np.zeros(v.size), 1.0))[-1])
         # The intercept moves with w, which centres the predictions' change.
         move = -float(product(whole, np.append(v, 0.0))[-1]) / bend if bend > 0.0 else 0.0
@@ -247,12 +180,9 @@ class SiteIntercept(LinearModel):
         upper, count = np.triu_indices(indices.size), indices.size
         if self.adds_nothing:
             return np.asarray(self.l2 * np.eye(count)[upper])
-        if self._parts:
-            return self._mean_of(lambda part: part.hessian_block(w, indices))
-        objective, whole = self._at_best(w)
         own = np.zeros((count + 1, count + 1))
         on = np.append(indices, self.layout.size)
-        own[np.triu_indices(count + 1)] = objective.hessian_block(whole, on)
+        own[np.triu_indices(count + 1)] = self.with_intercept.hessian_block(self._at_best(w), on)
         block, beside, bend = own[:-1, :-1] - self.l2 * np.eye(count), own[:-1, -1], float(own[-1, -1])
         if bend > 0.0:
             block = np.triu(block - np.outer(beside, beside) / bend)
@@ -262,22 +192,17 @@ class SiteIntercept(LinearModel):
         most = np.sqrt(np.outer(variance, variance))
         return np.asarray((np.clip(block, -most, most) + self.l2 * np.eye(count))[upper])
 
-    def _mean_of(self, each: Callable[[SiteIntercept], Vector]) -> Vector:
-        """Return the mean over the strata by their shares."""
-        found = [share * each(part) for _, share, part in self._parts.values()]
-        return np.asarray(sum(found[1:], found[0]))
-
     def subset(self, rows: NDArray[np.int64]) -> tuple[Self, float]:
         objective, share = self.with_intercept.subset(rows)
-        return self._of(objective, None if self._strata is None else (self._strata[0], self._strata[1][rows])), share
+        return self._of(objective), share
 
     def with_features(self, features: ArrayLike | Design) -> Self:
         """Return the same loss for the same examples with other features."""
-        return self._of(self.with_intercept.with_features(features), self._strata)
+        return self._of(self.with_intercept.with_features(features))
 
-    def _of(self, objective: Any, strata: Strata | None = None) -> Self:
+    def _of(self, objective: Any) -> Self:
         other = type(self).__new__(type(self))
-        other._wrap(objective, strata)
+        other._wrap(objective)
         return other
 
     def dual_terms(self) -> DualTerms:
@@ -287,23 +212,16 @@ class SiteIntercept(LinearModel):
         return DualTerms(kind, l2=self.l2, link="convex" if isinstance(objective, Poisson) else "profiled")
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return the metrics of the objective with its best intercept, which fits a stratum of one class."""
+        """Return the metrics of the objective with its best intercept."""
         if self.adds_nothing:
             return {"loss": self.value(w)}
-        objective, whole = self._at_best(w)
-        return objective.metrics(whole)
+        return self.with_intercept.metrics(self._at_best(w))
 
     def largest_square(self) -> float:
-        """Return the largest mean square of a feature about its means in the strata, times the curvature of their loss.
-
-        What adds nothing has 0.
-        """
-        return self.with_intercept._curvature[0] * float(self._variances().max(initial=0.0))
-
-    def _variances(self) -> Vector:
-        if self._parts:
-            return self._mean_of(lambda part: part._variances())
-        return np.zeros(self.layout.size) if self.adds_nothing else self.with_intercept.moments()[1]
+        """Return the largest variance of a feature times the curvature of the loss; 0 of what adds nothing."""
+        if self.adds_nothing:
+            return 0.0
+        return self.with_intercept._curvature[0] * float(self.with_intercept.moments()[1].max(initial=0.0))
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return that of the objective with its intercept, which is no smaller."""
@@ -315,7 +233,7 @@ class SiteIntercept(LinearModel):
 
 
 def name_idle(names: Sequence[str], stacklevel: int = 3) -> None:
-    """Warn of sites or strata of one class by their names, if there are any.
+    """Warn of sites of one class by their names, if there are any.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.server import options as groups
 from flwr_fco.server.certifying import Certifier
 from flwr_fco.server.clients.memory import ClientMemories
-from flwr_fco.server.clients.participation import CappedMinimisations, Everyone, KeptBack, OtherLosses
+from flwr_fco.server.clients.participation import CappedMinimisations, Everyone, OtherLosses
 from flwr_fco.server.clients.remembering import Gossip, Remembering
 from flwr_fco.server.clients.unmodified import UnmodifiedClients, Untrained, check_unmodified
 from flwr_fco.server.inquiry import FirstGradients, Inquiry
@@ -100,7 +100,6 @@ class Assembly:
             "unmodified": unmodified,
             "untrained": self.untrained,
             "capped": CappedMinimisations() if minimises else None,
-            "kept back": KeptBack() if named(kind, "columns") else None,
             "other losses": OtherLosses() if certifies else None,
             "certificate": self.certifier,
             "graph": None if self.graph is None else Gossip(self.graph, patience),

@@ -1,6 +1,6 @@
 """Simulation: an in-process Flower Grid, workers in other processes, and `simulate` on top of them."""
 
-from flwr_fco.simulation.fit_path import PathResult, fit_path, plot_path
+from flwr_fco.simulation.fit_path import PathResult, fit_path
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.processes import Processes
 from flwr_fco.simulation.ray_actors import RayActors, check_reservation, import_ray, room_of, token_settings
@@ -18,7 +18,6 @@ __all__ = [
     "end_with",
     "fit_path",
     "import_ray",
-    "plot_path",
     "room_of",
     "simulate",
     "token_settings",

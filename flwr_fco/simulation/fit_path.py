@@ -16,9 +16,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from logging import INFO, WARNING
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -30,9 +28,7 @@ from scipy.optimize import minimize
 
 from flwr_fco.algorithms.contract.problem import LARGEST_CLAIM
 from flwr_fco.algorithms.contract.replies import Mean
-from flwr_fco.algorithms.newton.dealing import errors_of
-from flwr_fco.algorithms.newton.path import models_of
-from flwr_fco.core.files import write_file
+from flwr_fco.algorithms.newton.path import errors_of, models_of
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import NON_NEGATIVE, PART, checked
@@ -445,11 +441,7 @@ class StrengthPath:
         return PathResult([PathPoint(*row) for row in zip(*columns, strict=True)], tuple(layout.regularized_names))
 
 
-__all__ = ["PathPoint", "PathResult", "StrengthPath", "fit_path", "plot_path"]
-
-#: Maximum number of coefficients drawn: those that are largest anywhere on the path.
-_LINES = 200
-_BLUE, _GREY = "#0072B2", "#8c8c8c"
+__all__ = ["PathPoint", "PathResult", "StrengthPath", "fit_path"]
 
 
 def fit_path(
@@ -518,91 +510,3 @@ def fit_path(
     runs: Any = StrengthPath(strategy, num_strengths, ratio, strengths, validate, cv)
     given: dict[str, Any] = {"num_nodes": num_nodes, "num_rounds": num_rounds, "initial_arrays": initial_arrays}
     return cast(PathResult, simulate(runs, client_app, on_interrupt="raise", **given, **options))
-
-
-def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
-    """Plot a path in the style of glmnet: coefficients, and the loss on held-out data, against log10(strength).
-
-    The top axis counts non-zero entries. Dashed: the smallest held-out loss; dotted: one standard error, with the
-    coefficients in blue that are not 0 there.
-
-    Parameters
-    ----------
-    path : PathResult
-        The path to plot.
-    file : path-like
-        PNG, SVG or PDF.
-
-    Raises
-    ------
-    ConfigurationError
-        If matplotlib is not installed, or no strength is above 0.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> from types import SimpleNamespace
-    >>> model = SimpleNamespace(arrays=ArrayRecord({"w": Array(np.array([0.5, 0.0]))}))
-    >>> with TemporaryDirectory() as folder:
-    ...     plot_path(PathResult([PathPoint(0.1, model, 1, math.nan, math.nan)], ("w",)), f"{folder}/path.svg")
-    ...     print(os.listdir(folder))
-    ['path.svg']
-    """
-    try:
-        figures = import_module("matplotlib.figure")
-    except ImportError as error:
-        raise ConfigurationError("the picture needs matplotlib: pip install matplotlib (the extra [plot])") from error
-    points = [point for point in path.points if point.strength > 0.0]
-    if not points:
-        raise ConfigurationError("no strength of this path is above 0, so there is no axis for it")
-    validated = not math.isnan(points[0].held_out)
-    x = np.log10([point.strength for point in points])
-    figure = figures.Figure(figsize=(8.8 if validated else 4.8, 3.6), layout="constrained")
-    axes = np.atleast_1d(figure.subplots(1, 2 if validated else 1))
-    lines = _coefficients(path.points, path.acted_on)
-    blue, title = np.ones(lines.shape[1], np.bool_), f"{points[0].nonzero} to {points[-1].nonzero} are not zero"
-    marked = []
-    if validated:
-        best, simple = path.best, path.one_standard_error
-        marked = [(best, "dashed", "smallest loss"), (simple, "dotted", "one standard error")]
-        blue = lines[path.points.index(simple)] != 0.0
-        title = f"{simple.nonzero} are not zero at one standard error, {best.nonzero} at the smallest loss"
-        losses, errors = np.array([(point.held_out, point.standard_error) for point in points]).T
-        look: dict[str, Any] = {"color": _BLUE, "ecolor": _GREY, "marker": "o", "markersize": 3.5, "capsize": 2}
-        axes[1].errorbar(x, losses, errors, label="loss on held-out data, with its standard error", **look)
-        axes[1].set_ylabel("loss on held-out data")
-        text = f"smallest loss {best.held_out:.4g}, at one standard error {simple.held_out:.4g}"
-        axes[1].set_title(text, fontsize=9)
-    lines = lines[[point.strength > 0.0 for point in path.points]]
-    # Grey ones first, below the others.
-    for j in np.argsort(blue, kind="stable"):
-        axes[0].plot(x, lines[:, j], color=_BLUE if blue[j] else _GREY, linewidth=0.9)
-    axes[0].get_lines()[-1].set_label("coefficients, a line each")
-    axes[0].axhline(0.0, color="#000000", linewidth=0.6)
-    axes[0].set_ylabel("coefficient")
-    axes[0].set_title(title, fontsize=9)
-    shown = np.unique(np.linspace(0, len(points) - 1, min(6, len(points))).round().astype(int))
-    for place in axes:
-        place.set_xlabel("log10(strength)")
-        place.locator_params(axis="x", nbins=5)
-        for point, style, what in marked:
-            if point.strength > 0.0:
-                look = {"color": "#000000", "linewidth": 0.8, "linestyle": style}
-                place.axvline(math.log10(point.strength), label=what, **look)
-        top = place.secondary_xaxis("top")
-        top.set_xticks(x[shown], [str(points[i].nonzero) for i in shown])
-        top.set_xlabel("not zero")
-    handles = {text: handle for place in axes for handle, text in zip(*place.get_legend_handles_labels(), strict=True)}
-    look = {"loc": "outside lower center", "ncols": len(handles), "frameon": False, "fontsize": 8}
-    figure.legend(handles.values(), handles.keys(), **look)
-    ending = Path(file).suffix[1:] or "png"
-    write_file(file, lambda place: figure.savefig(place, dpi=200, format=ending))
-
-
-def _coefficients(points: Sequence[PathPoint], names: Sequence[str]) -> NDArray[np.float64]:
-    """Return the coefficients of each point as rows; for a large model, only the largest ones."""
-    models = [point.result.arrays for point in points]
-    rows = np.array([np.concatenate([model[name].numpy().reshape(-1) for name in names]) for model in models])
-    if rows.shape[1] > _LINES:
-        rows = rows[:, np.sort(np.argsort(np.abs(rows).max(axis=0))[-_LINES:])]
-    return rows

@@ -17,14 +17,14 @@ and their loss at 0. No array holds the rows of all clients, and none has a row 
 deployment ``model.client_app(load)`` is a site's ClientApp, and ``model.fit(grid, features=...)`` the ServerApp's part.
 """
 
-from flwr_fco.inference import Intervals, Selection
+from flwr_fco.inference import Intervals
 from flwr_fco.sklearn.estimators import (
     FederatedCoxRegression,
     FederatedElasticNet,
     FederatedLasso,
     FederatedLogisticRegression,
+    to_estimator,
 )
-from flwr_fco.sklearn.fitted import to_estimator
 from flwr_fco.sklearn.reports import Quality, Summary
 
 __all__ = [
@@ -34,7 +34,6 @@ __all__ = [
     "FederatedLogisticRegression",
     "Intervals",
     "Quality",
-    "Selection",
     "Summary",
     "to_estimator",
 ]

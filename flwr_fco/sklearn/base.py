@@ -11,21 +11,18 @@ from numbers import Integral, Real
 from typing import Any, Literal, Self
 
 import numpy as np
-from flwr.app import ConfigRecord
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps import client_app as make_app
-from flwr_fco.client_apps.balance import numbers_of
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.schema import DEVIATIONS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
+from flwr_fco.core.schema import DEVIATIONS, MASS, MEANS, MOMENTS, VARIANCES, Names, digests_of, names_of
 from flwr_fco.core.validation import AT_LEAST_ONE, FRACTION, NON_NEGATIVE, POSITIVE, checked
-from flwr_fco.errors import ConfigurationError, PublicError
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, SQUARES, TIMES, reasons_of
-from flwr_fco.inference.selection import Selected, Selection
 from flwr_fco.objectives import LeastSquares, Logistic, Objective, SiteIntercept
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.design import Design, is_sparse, refuse_text
@@ -86,37 +83,38 @@ class Federated(Judges, Solves):
         groups: Any = None,
         *,
         features: Any = None,
+        without: Any = None,
         intervals: bool | Intervals = False,
-        selection: bool | Selection = False,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
         Parameters
         ----------
-        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
-            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows; or the grid of a
-            ServerApp, whose `num_clients` sites run :meth:`client_app`.
-        y : array-like, shape (n,), or a list of them
+        X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
+            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows, in a dict by its
+            name; or the grid of a ServerApp, whose `num_clients` sites run :meth:`client_app`.
+        y : array-like, shape (n,), or a list or dict of them
             The targets; none with a grid. :class:`FederatedCoxRegression` says how times and events are given.
-        sample_weight : array-like, shape (n,), or a list of them, optional
-            Weight of each row; a row of weight 2 counts as two copies of it.
+        sample_weight : array-like, shape (n,), or a list or dict of them, optional
+            Weight of each row; a row of weight 2 counts as two copies of it. With a grid the sites' ``load`` returns
+            them.
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         features : int or sequence of str, optional
             With a grid, how many columns the sites have, or their names; by default the sites, whose data are frames
             then, are asked for them in one more message.
+        without : str or int, optional
+            The site that the fit leaves out: an entry of `groups`, a name of the dict, a place in the list, or with a
+            grid a partition id.
         intervals : bool or Intervals, default False
             Whether :meth:`summary` has estimates without shrinkage, intervals, tests, and whether the sites agree; they
             take one more round, of survival times some, and a question before the fit (docs/how-to/inference.md).
-        selection : bool or Selection, default False
-            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
-            selected ones are chance at most; in some tens of rounds before the fit.
         """
-        self._ask(intervals, sample_weight, selection)
+        self._ask(intervals, sample_weight, without)
         if reading.is_grid(X):
             coefficients, intercepts = self._run_over(X, features, 1)
         else:
-            parts = self._parts(X, y, sample_weight, groups)
+            parts = self._parts(X, y, sample_weight, groups, without)
             objectives = [self._objective(*own) for own in zip(*parts.rows_of_clients, strict=True)]
             coefficients, intercepts = self._run(objectives, parts, 1)
         self.coef_ = coefficients[:, 0]
@@ -132,8 +130,8 @@ class Federated(Judges, Solves):
         Parameters
         ----------
         load : callable
-            ``(context) -> (X, y)``: the site's rows and targets, as arrays, a sparse matrix or a frame, with the same
-            columns at every site: in the same order, or `features` gives it.
+            ``(context) -> (X, y)`` or ``(X, y, sample_weight)``: the site's rows and targets, as arrays, a sparse
+            matrix or a frame, with the same columns at every site: in the same order, or `features` gives it.
         features : sequence of str, optional
             The order of the columns, of which a frame may have more, in another order; as for :meth:`fit`.
         disclosure : Disclosure, optional
@@ -141,21 +139,17 @@ class Federated(Judges, Solves):
         """
         return self._app(load, features, disclosure)
 
-    def _ask(self, intervals: Any, sample_weight: Any, selection: Any) -> None:
-        """Store which intervals, and which selection, are asked for, before a fit."""
+    def _ask(self, intervals: Any, sample_weight: Any, without: Any) -> None:
+        """Store what is asked for, before a fit."""
+        chosen = checked("intervals", intervals, bool | Intervals)
+        self._table, self.without_ = None, without
+        self._intervals: Intervals | None = (Intervals() if chosen else None) if isinstance(chosen, bool) else chosen
+        self._check_weighted(sample_weight is not None)
 
-        def choice(name: str, given: Any, kind: Any) -> Any:
-            chosen = checked(name, given, bool | kind)
-            return (kind() if chosen else None) if isinstance(chosen, bool) else chosen
-
-        self._selected: Selected | None = None
-        self._table, self._row_weights = None, sample_weight is not None
-        self._selection: Selection | None = choice("selection", selection, Selection)
-        self._intervals: Intervals | None = choice("intervals", intervals, Intervals)
-        given = "sample_weight" if sample_weight is not None else "class_weight"
-        if self._intervals is not None and (sample_weight is not None or getattr(self, given, None) is not None):
+    def _check_weighted(self, weighted: bool) -> None:
+        if self._intervals is not None and weighted:
             raise ConfigurationError(
-                f"intervals with {given}: rows that count twice as copies have other standard errors than rows "
+                "intervals with sample_weight: rows that count twice as copies have other standard errors than rows "
                 "that weigh twice; give copies as rows, or fit without intervals"
             )
 
@@ -189,12 +183,10 @@ class Federated(Judges, Solves):
         """Whether the model has an intercept that all clients share."""
         return self.fit_intercept and self.site_intercepts is None
 
-    def _sited(self, objective: LeastSquares | Logistic, strata: Any = None) -> Objective:
-        """Return a client's objective, with an intercept of its own, or of its strata, if that is asked for."""
+    def _sited(self, objective: LeastSquares | Logistic) -> Objective:
+        """Return a client's objective, with an intercept of its own if that is asked for."""
         if self.site_intercepts is None:
             return objective
-        if strata is not None:
-            return SiteIntercept(objective, strata=strata)
         with warnings.catch_warnings():
             # Who knows all sites names those with few rows.
             warnings.simplefilter("ignore", UserWarning)
@@ -226,13 +218,11 @@ class Federated(Judges, Solves):
             raise ConfigurationError("the model has a common intercept, or none; expected site_intercepts='local'")
         X = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
         classes = (self.classes_,) if isinstance(self, ClassifierMixin) else ()
-        y, given = column_or_1d(y), reading.row_weights(sample_weight, X)
+        y, weights = column_or_1d(y), reading.row_weights(sample_weight, X)
         check_consistent_length(X, y)
-        X, y, given = (own[given != 0.0] for own in (X, y, given))
-        weights = self._site_weights(y, *classes)
-        if sample_weight is not None:
-            weights = given * (1.0 if weights is None else weights)
-        found = self._objective(X, y, *classes, weights).own_intercept(np.ravel(self.coef_))
+        X, y, weights = (own[weights != 0.0] for own in (X, y, weights))
+        given = weights if sample_weight is not None else None
+        found = self._objective(X, y, *classes, given).own_intercept(np.ravel(self.coef_))
         if not math.isfinite(found):
             raise ConfigurationError("all rows are of one class, and their best intercept is infinite")
         return found if not classes else np.array([found])
@@ -255,16 +245,19 @@ class Federated(Judges, Solves):
             )
         return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
 
-    def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, *, reset: bool = True) -> reading.Parts:
+    def _parts(
+        self, X: Any, y: Any, sample_weight: Any, groups: Any, without: Any = None, *, reset: bool = True
+    ) -> reading.Parts:
         """Return each client's data; without `reset` they have the columns of the fit."""
         self._check_settings()
-        y, checks = self._told(X, y), {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
         rows: list[NDArray[np.int64]] | None = None
         self._sites: list[Any] = []
         # A sparse matrix of keys is a dict.
         if isinstance(X, Mapping) and not is_sparse(X):
-            what = f"X is a {type(X).__name__} of {len(X)} tables; expected a list of them, with y in the same order"
-            raise ConfigurationError(f"{what}: fit(list(X.values()), [y[site] for site in X])")
+            self._sites = list(X)
+            y, sample_weight = (reading.in_order(own, self._sites) for own in (y, sample_weight))
+            X = list(X.values())
+        y, checks = self._told(X, y), {"dtype": np.float64, "accept_sparse": "csr", **self._of_y}
         if reading.are_parts(X):
             if groups is not None:
                 what = "groups is for one X, y"
@@ -273,7 +266,8 @@ class Federated(Judges, Solves):
                 refuse_text(own, "X")
             parts = reading.aligned_frames(X, y, sample_weight)
             self._on_trust = len(parts) > 1 and not reading.columns_in(parts[0])
-            names, clients = [f"part {m}" for m in range(len(parts))], list[Any]()
+            names = [f"{site}" for site in self._sites or (f"part {m}" for m in range(len(parts)))]
+            clients = list[Any]()
             given = [None] * len(parts) if sample_weight is None else sample_weight
             for site, own, labels, weights in zip(names, parts, y, given, strict=True):
                 try:
@@ -303,11 +297,15 @@ class Federated(Judges, Solves):
         weighted = [reading.row_weights(weights, own) for own, _, weights in clients]
         if any((w < 0.0).any() for w in weighted) or not any(w.any() for w in weighted):
             raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
-        columns = zip(clients, weighted, rows or weighted, names, strict=True)
+        known = self._sites or list(range(len(clients)))
+        left_out = None if without is None else reading.place_of(without, known)
+        columns = zip(clients, weighted, rows or weighted, names, known, strict=True)
         kept = [
-            (X[w > 0.0], y[w > 0.0], w[w > 0.0], own[w > 0.0], who) for (X, y, _), w, own, who in columns if w.any()
+            (X[w > 0.0], y[w > 0.0], w[w > 0.0], own[w > 0.0], who, site)
+            for m, ((X, y, _), w, own, who, site) in enumerate(columns)
+            if w.any() and m != left_out
         ]
-        features, targets, weights, numbers, names = (list(column) for column in zip(*kept, strict=True))
+        features, targets, weights, numbers, names, self._sites = (list(column) for column in zip(*kept, strict=True))
         self._check_sites({name: len(own) for name, own in zip(names, targets, strict=True)})
         return reading.Parts(features, targets, weights, sample_weight is not None, rows and numbers, names)
 
@@ -351,21 +349,22 @@ class Federated(Judges, Solves):
         asking = self._asking()
         asking.prepare(start)
         asking.mail.schemas.own = (names_of(names), self._names_of_classes())
-        numbers, shapes = {DEVIATIONS: 1.0}, {"gradient": (asking.plan.layout.size,), DEVIATIONS: (d,)}
+        numbers, shapes = {DEVIATIONS: 1.0, MASS: 1.0}, {"gradient": (asking.plan.layout.size,), DEVIATIONS: (d,)}
         if self.standardize:
             numbers, shapes = {**numbers, MOMENTS: 1.0}, {**shapes, MEANS: (d,), VARIANCES: (d,)}
         answers = self._answers(asking, grid, numbers, shapes)
-        config, more = ConfigRecord(), dict[str, Any](min_available_nodes=self.num_clients)
-        if (balance := self._balance(answers, outputs)) is not None:
-            # What is asked next is about rows with these weights.
-            config = ConfigRecord(dict(numbers_of(balance)))
-            answers = self._answers(asking, grid, numbers | numbers_of(balance), shapes)
-            self._questions += 1
-        rows = total = math.fsum(answer.examples for answer in answers)
-        if (masses := self._masses(answers, outputs, balance)) is not None:
-            total, pairs = math.fsum(masses), list(zip(answers, masses, strict=True))
-            answers = [answer._replace(weight=mass / total) for answer, mass in pairs]
-            more["weighting"] = {answer.partition: mass for answer, mass in pairs}
+        if self.without_ is not None:
+            left_out = reading.place_of(self.without_, [answer.partition for answer in answers])
+            answers = [answer for place, answer in enumerate(answers) if place != left_out]
+            grid = reading.SomeNodes(grid, [answer.node_id for answer in answers])
+        more = dict[str, Any](min_available_nodes=len(answers))
+        rows = math.fsum(answer.examples for answer in answers)
+        total = math.fsum(masses := reading.masses_of(answers))
+        answers = [own._replace(weight=mass / total) for own, mass in zip(answers, masses, strict=True)]
+        weighted = any(mass != own.examples for own, mass in zip(answers, masses, strict=True))
+        self._check_weighted(weighted)
+        if weighted:
+            more["weighting"] = {own.partition: mass for own, mass in zip(answers, masses, strict=True)}
         told = [(answer.weight, answer.numbers["loss"], answer.vectors["gradient"]) for answer in answers]
         self._scales = self._scales_of(answers, names or range(d)) if self.standardize else None
         self.n_features_in_ = d
@@ -380,7 +379,7 @@ class Federated(Judges, Solves):
         reading.warn_of_units(deviations, self._names(d))
 
         def run(runs: Any, *begin: Any) -> Any:
-            return runs.start(grid, *begin, train_config=config)
+            return runs.start(grid, *begin)
 
         return self._solved(told, more, run, start, outputs, total, rows)
 
@@ -391,7 +390,7 @@ class Federated(Judges, Solves):
     def _answers(self, asking: Any, grid: Any, numbers: dict[str, float], shapes: dict[str, Any]) -> list[Any]:
         """Ask all sites about their loss at 0 and their columns."""
         question = asking.inquiry.question("gradient", np.zeros(asking.plan.layout.size), numbers)
-        answers: list[Any] = asking.inquiry.ask(grid, question, wanted=("loss",), shapes=shapes)
+        answers: list[Any] = asking.inquiry.ask(grid, question, wanted=("loss", MASS), shapes=shapes)
         if len(answers) < self.num_clients:
             raise self._too_few(len(answers), reasons_of(asking))
         return answers
@@ -440,26 +439,12 @@ class Federated(Judges, Solves):
 
     def _app(self, load: Any, order: Sequence[str] | None, disclosure: Disclosure | None, *classes: Any) -> Any:
         def objective_of(context: Any) -> Objective:
-            X, y, strata, names = reading.read_site(load(context), order)
-            targets, more = self._targets(y), dict[str, Any]()
-            weights = self._site_weights(targets, *classes, context=context)
-            if strata is not None:
-                self._check_strata()
-                more["strata"] = strata
-            objective: Objective = self._objective(X, targets, *classes, weights, **more)
+            X, y, weights, names = reading.read_site(load(context), order)
+            objective: Objective = self._objective(X, self._targets(y), *classes, weights)
             objective.feature_names = names
             return _compared(objective)
 
-        return make_app(objective_of, disclosure=disclosure, mods=self._mods)
-
-    def _check_strata(self) -> None:
-        """Refuse strata beside the features and the targets, if there are no intercepts of theirs."""
-        if self._kind is not CLASSES or self.site_intercepts is None:
-            raise PublicError(
-                f"strata with {type(self).__name__}(site_intercepts={self.site_intercepts!r}); expected "
-                "FederatedLogisticRegression(site_intercepts='local'), whose intercepts are then of each stratum of a "
-                "site. Survival times have theirs in y"
-            )
+        return make_app(objective_of, disclosure=disclosure)
 
     @staticmethod
     def _targets(y: Any) -> NDArray[Any]:
@@ -468,23 +453,6 @@ class Federated(Judges, Solves):
 
     def _names_of_classes(self) -> Names:
         """Return the classes as texts, by which sites are compared; None without classes."""
-        return None
-
-    @property
-    def _mods(self) -> list[Any]:
-        """The mods of a site's ClientApp."""
-        return []
-
-    def _site_weights(self, y: NDArray[Any], *classes: Any, context: Any = None) -> Vector | None:
-        """Return the weights of a site's rows by their classes, if classes have weights."""
-        return None
-
-    def _balance(self, answers: Sequence[Any], outputs: int) -> Vector | None:
-        """Return the weight of each class that balances the rows of all sites, if that is asked for."""
-        return None
-
-    def _masses(self, answers: Sequence[Any], outputs: int, balance: Vector | None) -> list[float] | None:
-        """Return the sum of each site's weights of rows, from its first answer; None if all are 1."""
         return None
 
 

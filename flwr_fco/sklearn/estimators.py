@@ -1,9 +1,8 @@
-"""The estimators: elastic net, lasso, logistic regression and Cox regression, of one model for all sites."""
+"""The estimators: elastic net, lasso, logistic and Cox regression of all sites; a run as a fitted estimator."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -12,24 +11,21 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.utils.multiclass import check_classification_targets
 
 from flwr_fco.client_apps import Disclosure
-from flwr_fco.client_apps.balance import balance_in, with_balance
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.schema import Names, is_missing
 from flwr_fco.errors import ConfigurationError, PublicError
 from flwr_fco.inference import Intervals
 from flwr_fco.inference.federated import CLASSES, TIMES
-from flwr_fco.inference.selection import Selection
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives._linear import as_strata
-from flwr_fco.objectives.scikit_learn import class_counts, weights_of_classes
-from flwr_fco.objectives.site_intercept import check_site_rows, name_idle
 from flwr_fco.objectives.survival import baseline, concordance
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.sklearn.base import Federated
-from flwr_fco.sklearn.reading import Parts, are_parts, as_table, is_grid, strata_of_clients
+from flwr_fco.sklearn.reading import are_parts, as_table, is_grid
 from flwr_fco.sklearn.reports import class_names
 
 
@@ -78,12 +74,13 @@ class FederatedElasticNet(RegressorMixin, Federated):  # type: ignore[misc]
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
+        factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
     path_ : PathResult
-        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+        With `cv`, the models and losses of all strengths.
     strength_ : float
         With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
 
@@ -151,12 +148,13 @@ class FederatedLasso(FederatedElasticNet):
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
+        factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
     path_ : PathResult
-        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+        With `cv`, the models and losses of all strengths.
     strength_ : float
         With `cv`, the chosen strength of the mean loss: scikit-learn's alpha.
 
@@ -204,13 +202,7 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         ``"local"``: each client has an intercept of its own instead of a common one, as dummy variables of the clients
         would give, and does not send it (:class:`flwr_fco.objectives.SiteIntercept`). `intercept_` is then NaN, and
         :meth:`intercept_for` returns that of a client's rows, at the client, with which the model predicts there. For
-        two classes; clients with fewer than 10 rows are refused, and there is a warning below 25. With `strata` in
-        :meth:`fit`, or of a site's ``load``, each stratum of a client has one, and both limits hold for each stratum.
-    class_weight : dict or "balanced", optional
-        A factor > 0 of the weight of each class's rows, 1 if it is not named; ``"balanced"``: the rows of all clients
-        over those of the class and the number of classes, as in scikit-learn. With a grid give the same at every site;
-        for ``"balanced"`` the sites' first answers say how many rows of a class they have, and every site then learns
-        the weights, in one more message.
+        two classes; clients with fewer than 10 rows are refused, and there is a warning below 25.
     cv : int, Strengths or list of splits, optional
         Choose the strength by a cross-validation: a number of folds, into which each client deals its own rows; a
         ``flwr_fco.strategies.Strengths`` that says which strengths, folds and rule; or, of one X, pairs of training and
@@ -220,6 +212,9 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     ----------
     classes_ : ndarray, shape (k,)
         The classes, sorted.
+    class_count_ : ndarray, shape (k,)
+        The rows of each class at all clients, each as often as it weighs; with a grid from the first answers, if the
+        model has a common intercept. Of these a user makes weights that balance the classes.
     coef_ : ndarray, shape (k, d), or (1, d) for two classes
         Coefficients.
     intercept_ : ndarray, shape (k,), or (1,) for two classes
@@ -227,12 +222,13 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
+        factor of 0.
     proved_zero_ : ndarray of bool, shape of `coef_`
         Which coefficients are zero in every optimum of the pooled problem, as far as the duality gap proves it
         (:func:`flwr_fco.strategies.proved_zero`).
     path_ : PathResult
-        With `cv`, the models and losses of all strengths; :func:`flwr_fco.simulation.plot_path` draws them.
+        With `cv`, the models and losses of all strengths.
     strength_ : float
         With `cv`, the chosen strength of the mean loss: 1 / (n C).
 
@@ -246,7 +242,6 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
 
     C: float = 1.0
     l1_ratio: float = field(default=0.0, kw_only=True)
-    class_weight: Any = field(default=None, kw_only=True)
     _kind, _first = CLASSES, "C"
 
     def fit(
@@ -258,21 +253,21 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         *,
         features: Any = None,
         classes: Any = (0, 1),
-        strata: Any = None,
+        without: Any = None,
         intervals: bool | Intervals = False,
-        selection: bool | Selection = False,
     ) -> Self:
         """Fit the model to the clients' rows, here or where they are.
 
         Parameters
         ----------
-        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
-            The rows, dealt to `num_clients` clients in turn; or each client's own; or the grid of a ServerApp, whose
-            `num_clients` sites run :meth:`client_app`.
-        y : array-like, shape (n,), or a list of them
+        X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
+            The rows, dealt to `num_clients` clients in turn; or each client's own, in a dict by its name; or the grid
+            of a ServerApp, whose `num_clients` sites run :meth:`client_app`.
+        y : array-like, shape (n,), or a list or dict of them
             The classes; none with a grid.
-        sample_weight : array-like, shape (n,), or a list of them, optional
-            Weight of each row; a row of weight 2 counts as two copies of it.
+        sample_weight : array-like, shape (n,), or a list or dict of them, optional
+            Weight of each row; a row of weight 2 counts as two copies of it. With a grid the sites' ``load`` returns
+            them.
         groups : array-like, shape (n,), optional
             Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         features : int or sequence of str, optional
@@ -280,27 +275,22 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
             then, are asked for them in one more message.
         classes : array-like, default (0, 1)
             With a grid, as for :meth:`client_app`.
-        strata : array-like, shape (n,), or a list of them, optional
-            With ``site_intercepts="local"``, the stratum of each row within its client, by any labels: each has an
-            intercept of its own. One of a single class tells nothing, and a warning names it. With a grid the sites'
-            ``load`` returns them.
+        without : str or int, optional
+            The site that the fit leaves out: an entry of `groups`, a name of the dict, a place in the list, or with a
+            grid a partition id.
         intervals : bool or Intervals, default False
             Of two classes, whether :meth:`summary` has estimates without shrinkage, intervals, tests, odds ratios, and
             whether the sites agree; they take some more rounds, and a question before the fit
             (docs/how-to/inference.md).
-        selection : bool or Selection, default False
-            Whether :meth:`summary` says how often each feature is selected on half of the rows, and how many of the
-            selected ones are chance at most; in some tens of rounds before the fit.
         """
-        self._ask(intervals, sample_weight, selection)
+        self._ask(intervals, sample_weight, without)
         parts = None
         if not is_grid(X):
-            parts = self._parts(X, y, sample_weight, groups)
+            parts = self._parts(X, y, sample_weight, groups, without)
             for own in parts.y:
                 check_classification_targets(own)
             classes = np.concatenate(parts.y)
         self.classes_ = np.unique(classes)
-        self._class_weights = weights_of_classes(self.class_weight, self.classes_)
         if self.classes_.size < 2:
             what = f"y holds 1 class, {self.classes_.tolist()}"
             raise ConfigurationError(f"{what}; a classifier needs examples of two classes at least")
@@ -310,24 +300,14 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         if outputs > 1 and self.site_intercepts is not None:
             what = f"site_intercepts={self.site_intercepts!r} of {outputs} classes"
             raise ConfigurationError(f"{what}; sites have their own of two only")
-        if strata is not None:
-            self._check_strata()
         if parts is None:
-            if strata is not None:
-                raise ConfigurationError("strata with a grid: they are at the sites, whose load returns (X, y, strata)")
             coefficients, intercept = self._run_over(X, features, outputs)
         else:
-            parts = self._with_class_weights(parts)
-            labels: list[Any] = [None] * len(parts.y)
-            if strata is not None:
-                labels = strata_of_clients(strata, sample_weight, X, parts.rows)
-                _check_rows_of_strata(parts, labels)
-            clients = zip(*parts.rows_of_clients, labels, strict=True)
-            with warnings.catch_warnings():
-                # Those of sites that say less.
-                warnings.simplefilter("ignore", UserWarning)
-                objectives = [self._objective(own, y, self.classes_, *rest) for own, y, *rest in clients]
+            clients = zip(*parts.rows_of_clients, strict=True)
+            objectives = [self._objective(own, y, self.classes_, weights) for own, y, weights in clients]
             coefficients, intercept = self._run(objectives, parts, outputs)
+        if self._common_intercept:
+            self.class_count_ = np.round(self._total * class_shares(self._slopes), 9)
         # With a column for each class, what is not penalised is unique only up to a common constant.
         if outputs > 1 and self._factors is not None:
             free = self._factors == 0.0
@@ -349,9 +329,8 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         Parameters
         ----------
         load : callable
-            ``(context) -> (X, y)``: the site's rows and labels, as arrays, a sparse matrix or a frame, with the same
-            columns at every site: in the same order, or `features` gives it. With ``site_intercepts="local"`` also
-            ``(X, y, strata)``, of which neither labels nor intercepts are sent.
+            ``(context) -> (X, y)`` or ``(X, y, sample_weight)``: the site's rows and labels, as arrays, a sparse
+            matrix or a frame, with the same columns at every site: in the same order, or `features` gives it.
         classes : array-like, default (0, 1)
             All classes of the federation, the same at every site, which need not have all of them.
         features : sequence of str, optional
@@ -359,68 +338,15 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         disclosure : Disclosure, optional
             What may leave the site, as its owner says; by default no limit is set.
         """
-        known = np.unique(np.asarray(classes))
-        self._class_weights = weights_of_classes(self.class_weight, known)
-        return self._app(load, features, disclosure, known)
+        return self._app(load, features, disclosure, np.unique(np.asarray(classes)))
 
     def _strength(self, total: float) -> float:
         return float(1.0 / (self.C * total))
 
-    def _with_class_weights(self, parts: Parts) -> Parts:
-        """Return the parts with the weights of their rows' classes."""
-        if self.class_weight is None:
-            return parts
-        pairs = list(zip(parts.y, parts.weights, strict=True))
-        counts = [[float(weights[y == label].sum()) for label in self.classes_] for y, weights in pairs]
-        self._class_weights = weights_of_classes(self.class_weight, self.classes_, np.sum(counts, axis=0))
-        assert self._class_weights is not None
-        own = [weights * _weights_of(self._class_weights, y, self.classes_) for y, weights in pairs]
-        return parts._replace(weights=own, weighted=True)
-
     def _names_of_classes(self) -> Names:
-        return self._named(self.classes_)
+        return class_names(self.classes_)
 
-    def _named(self, classes: NDArray[Any]) -> tuple[str, ...]:
-        """Return the classes as texts, of which a balance's weights are no part: sites do not know them at first."""
-        return class_names(classes, "balanced" if self._balanced else self._class_weights)
-
-    @property
-    def _balanced(self) -> bool:
-        return isinstance(self.class_weight, str)
-
-    @property
-    def _mods(self) -> list[Any]:
-        return [with_balance] if self._balanced else []
-
-    def _site_weights(self, y: NDArray[Any], *classes: Any, context: Any = None) -> Vector | None:
-        told = balance_in(context, classes[0].size) if context is not None and self._balanced else self._class_weights
-        return None if told is None else _weights_of(told, y, *classes)
-
-    def _counts(self, answers: Sequence[Any], outputs: int, weights: Vector | None) -> list[Vector]:
-        """Return each site's rows of each class, which have these weights."""
-        if not self._common_intercept:
-            raise ConfigurationError(
-                f"class_weight={self.class_weight!r} over a grid: the sites say by a common intercept how many rows of "
-                "a class they have, and this model has none; leave it out"
-            )
-        pairs = [(answer.vectors["gradient"][-outputs:], round(answer.examples)) for answer in answers]
-        return [class_counts(slopes, rows, weights) for slopes, rows in pairs]
-
-    def _balance(self, answers: Sequence[Any], outputs: int) -> Vector | None:
-        if not self._balanced:
-            return None
-        counts = self._counts(answers, outputs, None)
-        return weights_of_classes(self.class_weight, self.classes_, np.sum(counts, axis=0))
-
-    def _masses(self, answers: Sequence[Any], outputs: int, balance: Vector | None) -> list[float] | None:
-        weights = self._class_weights if balance is None else balance
-        if weights is None:
-            return None
-        return [float(own @ weights) for own in self._counts(answers, outputs, weights)]
-
-    def _objective(
-        self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None, strata: Any = None
-    ) -> Objective:
+    def _objective(self, X: Any, y: NDArray[Any], classes: NDArray[Any], weights: Vector | None = None) -> Objective:
         if not np.isin(y, classes).all():
             # Not the labels themselves, which are the site's data: the error goes to the server.
             raise PublicError(
@@ -431,10 +357,10 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         options: dict[str, Any] = {"intercept": self.fit_intercept, "sample_weight": weights}
         made: Objective
         if classes.size == 2:
-            made = self._sited(Logistic(X, codes, **options), strata)
+            made = self._sited(Logistic(X, codes, **options))
         else:
             made = MultinomialLogistic(X, codes, num_classes=classes.size, **options)
-        made.class_names = self._named(classes)
+        made.class_names = class_names(classes)
         return made
 
     def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
@@ -457,24 +383,17 @@ class FederatedLogisticRegression(ClassifierMixin, Federated):  # type: ignore[m
         return np.asarray(self.classes_[best])
 
 
-def _check_rows_of_strata(parts: Parts, strata: Sequence[NDArray[Any]]) -> None:
-    """Refuse strata with few rows, and warn of others with few and of those of one class, by site and label."""
-    rows, idle = dict[str, int](), []
-    for site, y, own in zip(parts.sites, parts.y, strata, strict=True):
-        labels, codes = as_strata(own, y.size)
-        counts, of_first = np.bincount(codes), np.bincount(codes, y == y[0])
-        for label, count, first in zip(labels, counts.tolist(), of_first, strict=True):
-            if 0 < first < count:
-                rows[f"{site}, stratum {label}"] = count
-            else:
-                idle.append(f"{site}, stratum {label}")
-    check_site_rows(rows)
-    name_idle(idle, stacklevel=4)
+def class_shares(slopes: Vector) -> Vector:
+    """Return the classes' shares of the weights, from a logistic loss's derivatives by its intercepts at 0.
 
+    There all chances are 1/k, and the derivatives are these less the shares.
 
-def _weights_of(weights: Vector, y: NDArray[Any], classes: NDArray[Any]) -> Vector:
-    """Return the weight of each row's class."""
-    return np.asarray(weights[np.minimum(np.searchsorted(classes, y), classes.size - 1)])
+    Examples
+    --------
+    >>> class_shares(np.array([-0.25])).tolist(), class_shares(np.array([0.25, -0.25, 0.0])).round(3).tolist()
+    ([0.25, 0.75], [0.083, 0.583, 0.333])
+    """
+    return np.asarray(1.0 / slopes.size - slopes if slopes.size > 1 else np.array([0.5 + slopes[0], 0.5 - slopes[0]]))
 
 
 #: The fields of targets that are no time and no event.
@@ -528,7 +447,8 @@ class FederatedCoxRegression(Federated):
     n_iter_ : int
         Number of rounds: messages to each client, the one before round 1 included.
     duality_gap_ : float
-        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty.
+        Bound on how far the objective is above the optimum, from the clients' sums; NaN without a penalty, or with a
+        factor of 0.
     proved_zero_ : ndarray of bool, shape (d,)
         Which coefficients are zero in every optimum of the problem, as far as the duality gap proves it.
     path_ : PathResult
@@ -670,3 +590,76 @@ def _fields_of(y: Any) -> tuple[list[NDArray[Any]], dict[str, NDArray[Any]], str
     fields = {name: np.asarray(y[name]) for name in names}
     more = {name: fields.pop(name) for name in (_ENTRY, _STRATA) if name in fields}
     return list(fields.values()), more, f"the fields {names}"
+
+
+def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None = None) -> Any:
+    """Convert a run's result into a fitted scikit-learn estimator, which can predict, score and be saved with joblib.
+
+    Parameters
+    ----------
+    result : flwr.serverapp.strategy.Result
+        Its ``arrays`` hold ``coefficients`` and, if the objective has one, ``intercept``.
+    objective : LeastSquares, Logistic or MultinomialLogistic
+        One client's objective; it determines how the arrays are interpreted.
+    classes : array-like, optional
+        Class names for the labels 0, 1, ... (or -1, +1), in this order; by default the labels. Required if all of the
+        client's labels are 1, because the other label is then unknown.
+
+    Returns
+    -------
+    sklearn.linear_model.LinearRegression or LogisticRegression
+        The fitted estimator. Calling its ``fit`` retrains it with scikit-learn, without the run's regularizer.
+
+    Raises
+    ------
+    ConfigurationError
+        If `result` has no arrays, the objective is not one of these three, or the arrays or number of classes differ.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from flwr.app import Array
+    >>> objective = LeastSquares(np.eye(2), np.ones(2))
+    >>> arrays = {"coefficients": Array(np.array([2.0, 0.0])), "intercept": Array(np.array([1.0]))}
+    >>> to_estimator(SimpleNamespace(arrays=arrays), objective).predict([[3.0, 5.0]])
+    array([7.])
+    """
+    if not hasattr(result, "arrays"):
+        what = f"result is a {type(result).__name__}"
+        raise ConfigurationError(f"{what}; expected what `start` or `simulate` returned, with `arrays`")
+    if not isinstance(objective, LeastSquares | Logistic | MultinomialLogistic):
+        what = f"{type(objective).__name__} has no estimator"
+        raise ConfigurationError(f"{what}; LeastSquares, Logistic and MultinomialLogistic have one")
+    arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in result.arrays.items()}
+    expected = dict(objective.layout.shapes)
+    shapes = {name: array.shape for name, array in arrays.items()}
+    if shapes != expected:
+        what = f"the result's arrays are {shapes}, the objective's {expected}"
+        raise ConfigurationError(f"{what}: they are of different runs")
+    coefficients = arrays["coefficients"]
+    intercept = arrays.get("intercept", np.zeros(coefficients.shape[1:] or 1))
+    if isinstance(objective, LeastSquares):
+        if classes is not None:
+            raise ConfigurationError("classes is given, but least squares have none; leave it out")
+        regression = LinearRegression(fit_intercept="intercept" in arrays)
+        regression.coef_, regression.intercept_ = coefficients, float(intercept[0])
+        regression.n_features_in_ = coefficients.shape[0]
+        return regression
+    if isinstance(objective, Logistic):
+        if classes is None and np.isin(objective.labels, 1).all():
+            what = "all labels of this objective are 1, which are 0 and 1 or -1 and +1 on other clients"
+            raise ConfigurationError(f"{what}; say which they are: classes=[0, 1] or classes=[-1, 1]")
+        labels = np.array([0, 1]) if np.isin(objective.labels, (0, 1)).all() else np.array([-1, 1])
+    else:
+        labels = np.arange(objective.num_classes)
+    names = labels if classes is None else np.asarray(classes)
+    if names.shape != labels.shape:
+        raise ConfigurationError(f"classes={names.tolist()}; expected {labels.size} of them, for {labels.tolist()}")
+    if isinstance(objective, MultinomialLogistic) and names.size == 2:
+        # scikit-learn stores two classes as one row and applies the logistic function to its score.
+        coefficients, intercept = coefficients[:, 1] - coefficients[:, 0], intercept[1:] - intercept[:1]
+    classifier = LogisticRegression(fit_intercept="intercept" in arrays)
+    classifier.coef_ = np.atleast_2d(coefficients.T)
+    classifier.intercept_, classifier.classes_ = intercept, names
+    classifier.n_features_in_, classifier.n_iter_ = coefficients.shape[0], np.zeros(1, dtype=np.int32)
+    return classifier

@@ -13,9 +13,8 @@ from sklearn.utils.validation import check_array, check_consistent_length, colum
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.core.schema import Names, difference, differing_units, is_missing, listed, names_of
+from flwr_fco.core.schema import MASS, Names, difference, differing_units, is_missing, listed, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.objectives._linear import as_strata
 from flwr_fco.objectives.design import is_sparse, refuse_text
 from flwr_fco.regularizers import L1, ElasticNet, L2Squared, Regularizer, Zero
 
@@ -135,15 +134,15 @@ def is_grid(X: Any) -> bool:
 
 
 def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Names]:
-    """Return a site's features, of an array or of a frame, targets and strata as they are, and the columns' names.
+    """Return a site's features, of an array or of a frame, targets and weights as they are, and the columns' names.
 
-    A frame's columns are those of `order`, if it is given. Strata are None if there are none.
+    A frame's columns are those of `order`, if it is given. Weights are None if there are none.
     """
     given = tuple(data) if isinstance(data, tuple | list) else ()
     if len(given) not in (2, 3):
         of = f"{type(data).__name__}{f' of {len(given)}' * bool(given)}"
-        raise PublicError(f"load returns a {of}; expected a tuple (X, y), or of classes (X, y, strata)")
-    features, targets, strata = (*given, None)[:3]
+        raise PublicError(f"load returns a {of}; expected a tuple (X, y) or (X, y, sample_weight)")
+    features, targets, weights = (*given, None)[:3]
     if isinstance(features, list | tuple):
         features = as_table(features, "a site")
     names = names_of(getattr(features, "columns", None))
@@ -157,7 +156,7 @@ def read_site(data: Any, order: Sequence[str] | None) -> tuple[Any, Any, Any, Na
         what = f"this site's rows have {np.shape(features)[-1]} columns without names"
         raise PublicError(f"{what}, and features= has {len(order)}")
     refuse_text(features, "X")
-    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, strata, names
+    return features if is_sparse(features) else np.asarray(features, dtype=np.float64), targets, weights, names
 
 
 def refuse_two_codings(labels: Mapping[str, NDArray[Any]]) -> None:
@@ -197,24 +196,64 @@ def owners_of(groups: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:
     return np.unique(given, return_inverse=True)
 
 
-def strata_of_clients(strata: Any, weights: Any, X: Any, rows: list[NDArray[np.int64]] | None) -> list[NDArray[Any]]:
-    """Return the strata of each client's rows, of which `rows` has the numbers if they are of one X.
+def in_order(given: Any, sites: Sequence[Any]) -> Any:
+    """Return what a dict has for each site, in their order; None for None."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping) or set(given) != set(sites):
+        told = sorted(map(str, given)) if isinstance(given, Mapping) else type(given).__name__
+        raise ConfigurationError(f"X is a dict of the sites {listed(list(map(str, sites)))}, and beside it is {told}")
+    return [given[site] for site in sites]
 
-    Those of weight 0 are left out, as the rows are.
+
+def place_of(without: Any, sites: Sequence[Any]) -> int:
+    """Return the place of the site that is left out.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such site, or no other one.
     """
-    if rows is not None:
-        labels = _labels(strata, X)
-        return [labels[own] for own in rows]
-    if not isinstance(strata, list | tuple) or len(strata) != len(X):
-        raise ConfigurationError(f"X has {len(X)} parts, strata is {type(strata).__name__}; expected a list of as many")
-    given = [None] * len(X) if weights is None else weights
-    kept = [row_weights(own, each) > 0.0 for own, each in zip(given, X, strict=True)]
-    return [_labels(own, each)[w] for own, each, w in zip(strata, X, kept, strict=True) if w.any()]
+    if without not in sites:
+        what = f"without={without!r} is none of the sites"
+        raise ConfigurationError(f"{what}, which are {', '.join(repr(site) for site in sites[:20])}")
+    if len(sites) < 2:
+        raise ConfigurationError(f"without={without!r}: there is no other site, so nothing is left to fit to")
+    return list(sites).index(without)
 
 
-def _labels(strata: Any, X: Any) -> NDArray[Any]:
-    labels, codes = as_strata(strata, np.shape(X)[0])
-    return np.array([*labels, None], dtype=object)[codes]
+class SomeNodes:
+    """Some of the nodes of a grid."""
+
+    def __init__(self, grid: Any, nodes: Sequence[int]) -> None:
+        self._grid, self._nodes = grid, list(nodes)
+
+    def get_node_ids(self) -> list[int]:
+        """Return their ids."""
+        return self._nodes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+
+def masses_of(answers: Sequence[Any]) -> list[float]:
+    """Return each site's sum of weights, which its first answer says: its rows, if these have no weights.
+
+    Raises
+    ------
+    ConfigurationError
+        If the mean weight of a site is not above 0, or more than ten times the sites' median: it would decide alone.
+    """
+    masses, examples = [answer.numbers[MASS] for answer in answers], [answer.examples for answer in answers]
+    usual = sorted(mass / count for mass, count in zip(masses, examples, strict=True))[(len(masses) - 1) // 2]
+    for answer, mass in zip(answers, masses, strict=True):
+        if not 0.0 < mass <= _HEAVIEST * usual * answer.examples:
+            raise ConfigurationError(
+                f"partition {answer.partition} says that its rows weigh {mass / answer.examples:.3g} in the mean, and "
+                f"the sites' median is {usual:.3g}; expected more than 0 and at most {_HEAVIEST:g} times as much: "
+                "give all sites weights on one scale"
+            )
+    return masses
 
 
 def fold_of_rows(splits: Any, rows: list[NDArray[np.int64]] | None) -> NDArray[np.int64]:
@@ -242,8 +281,8 @@ def row_weights(weights: Any, features: Any) -> Vector:
     return np.asarray(checked)
 
 
-#: Ratio of a deviation to that at most sites above which there is a warning.
-_UNITS = 5.0
+#: Ratio of a deviation to that at most sites above which there is a warning; and of a mean weight to the sites' median.
+_UNITS, _HEAVIEST = 5.0, 10.0
 
 
 def penalty_of(l1: float, l2: float, weights: Vector | None, scales: Vector | None) -> Regularizer:

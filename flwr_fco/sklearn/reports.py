@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 
 from flwr_fco.client_apps import client_app as make_app
 from flwr_fco.core.logs import printable
 from flwr_fco.core.schema import names_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.federated import COMPARED, ESTIMATED, SQUARES, Kind, Table
-from flwr_fco.inference.forest import forest
-from flwr_fco.inference.quality import Found, Judged, about_pairs
+from flwr_fco.inference.quality import Found, Judged
 from flwr_fco.objectives.base import Objective
 from flwr_fco.results import columns_of
 from flwr_fco.simulation import simulate
-from flwr_fco.sklearn.reading import are_parts, is_grid
+from flwr_fco.sklearn.reading import is_grid
 from flwr_fco.sklearn.solving import FEW
 from flwr_fco.strategies import FedNewton
 
@@ -44,14 +41,9 @@ def _cell(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
 
 
-def class_names(
-    classes: NDArray[Any], weights: NDArray[np.float64] | Literal["balanced"] | None = None
-) -> tuple[str, ...]:
-    """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not; with their weights."""
-    names = [repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist()]
-    if weights is None or isinstance(weights, str):
-        return tuple(name if weights is None else f"{name} {weights}" for name in names)
-    return tuple(f"{name} of weight {factor:.6g}" for name, factor in zip(names, weights, strict=True))
+def class_names(classes: NDArray[Any]) -> tuple[str, ...]:
+    """Return classes as texts, of which 0 and '0' differ, and 0 and 0.0 do not."""
+    return tuple(repr(label) if isinstance(label, str) else f"{label:.17g}" for label in classes.tolist())
 
 
 #: Coefficients in the text of a summary, and sites with their own estimates, at most.
@@ -75,32 +67,10 @@ class Summary(str):
     """
 
     rows: list[dict[str, Any]]
-    _sites: tuple[str, ...] = ()
-    _level: float | None = None
 
     def table(self) -> Any:
         """Return all features as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
         return columns_of(self.rows)
-
-    def plot(self, file: str | os.PathLike[str]) -> None:
-        """Draw a forest plot: intervals of all sites together, of each site, and between sites (Hartung and Knapp).
-
-        The axis is that of the estimates, of odds or hazard ratios if there are any: features in very different units
-        do not go together on it, so choose units, or ``Intervals(columns=...)``.
-
-        Parameters
-        ----------
-        file : path-like
-            PNG, SVG or PDF.
-
-        Raises
-        ------
-        ConfigurationError
-            If the fit was without intervals, or matplotlib is not installed.
-        """
-        if self._level is None:
-            raise ConfigurationError("this fit has no intervals to draw; expected one with fit(..., intervals=True)")
-        forest(self.rows, self._sites, self._level).savefig(file, dpi=200, bbox_inches="tight")
 
     __repr__ = str.__str__
 
@@ -117,9 +87,6 @@ def summary_of(model: Any) -> Summary:
         columns["penalty_factor"] = model._factors.tolist()
     if model._scales is not None:
         columns["deviation"] = model._scales.tolist()
-    if model._selected is not None:
-        columns["selection frequency"] = model._selected.frequencies.tolist()
-        columns["selected"] = [int(own) for own in model._selected.selected]
     rows = [{"feature": str(name)} | {key: columns[key][j] for key in columns} for j, name in enumerate(names)]
     size = np.abs(w).max(axis=1)
     count = int(np.count_nonzero(size))
@@ -137,8 +104,6 @@ def summary_of(model: Any) -> Summary:
         text.append("Columns were matched by position: that they are the same at all sites is taken on trust.")
     summary = Summary("\n".join(text))
     summary.rows = rows
-    if model._table is not None and model._intervals is not None:
-        summary._sites, summary._level = model._table.sites, model._intervals.level
     return summary
 
 
@@ -168,11 +133,9 @@ class Quality(str):
     ----------
     overall : dict of str to float
         Of all rows: ``concordance``, of the ``pairs`` within sites; ``slope`` of the calibration and ``slope error``;
-        of classes ``intercept``, ``intercept error`` and ``Brier``. NaN where the rows do not tell it. Where each site
-        was left out, there is no common slope.
+        of classes ``intercept``, ``intercept error`` and ``Brier``. NaN where the rows do not tell it.
     rows : list of dict
-        Of each site: ``site``, ``rows``, ``events``, ``concordance``, of classes ``Brier``, and where each site was
-        left out the calibration there.
+        Of each site: ``site``, ``rows``, ``events``, ``concordance``, and of classes ``Brier``.
     bins : list of dict
         Of each bin of scores, from the lowest: the score ``up to`` which it goes, ``rows``, ``expected`` and
         ``observed`` events. Empty if a site keeps them back.
@@ -202,33 +165,29 @@ class Judges:
 
     _kind: Kind
     site_intercepts: Any
-    #: Whether rows of the fit had weights, of whatever kind; and weights of their own.
+    #: Whether rows of the fit had weights.
     _weighted = False
-    _row_weights = False
     #: How `y` is checked besides.
     _of_y: Mapping[str, Any] = MappingProxyType({})
 
-    def quality(self, X: Any, y: Any = None, groups: Any = None, *, leave_one_out: bool = False) -> Quality:
+    def quality(self, X: Any, y: Any = None, groups: Any = None) -> Quality:
         """Return how good the fitted model is on the rows of several sites, which send sums of them.
 
         Of two classes and of survival times. Give rows that the model has not been fitted to: on those of the fit it
-        looks better than it is. Or leave each site out of a fit, and judge that model there.
+        looks better than it is. Or ``fit(..., without=site)`` to the others, and judge that model there.
 
-        Every row counts once, whatever weights of rows or classes the fit had, so that chances are judged by how often
-        events happen. A model of ``class_weight="balanced"`` promises as many events as others, and the calibration's
-        intercept says by how much that is off.
+        Every row counts once, whatever weights of rows the fit had, so that chances are judged by how often events
+        happen. A model of balanced classes promises as many events as others, and the calibration's intercept says by
+        how much that is off.
 
         Parameters
         ----------
-        X : array-like or sparse matrix, shape (n, d), a list of them, or a Flower Grid
+        X : array-like or sparse matrix, shape (n, d), a list or dict of them, or a Flower Grid
             Each site's rows, as for :meth:`fit`.
-        y : array-like, or a list of them
+        y : array-like, or a list or dict of them
             The classes, or the times and events, as for :meth:`fit`; none with a grid.
         groups : array-like, shape (n,), optional
             The site of each row of one `X`.
-        leave_one_out : bool, default False
-            Whether each site is judged by a model of the same parameters that is fitted without it: as many fits as
-            there are sites, over the same rows. Not after a fit with `sample_weight`, which these fits would lack.
 
         Returns
         -------
@@ -238,8 +197,7 @@ class Judges:
         Raises
         ------
         ConfigurationError
-            Of squares, of more than two classes, of intercepts that stay at the sites, or if a site is left out and
-            there is no other one, or the fit had a `sample_weight`.
+            Of squares, of more than two classes, or of intercepts that stay at the sites.
         sklearn.exceptions.NotFittedError
             Before `fit`.
         """
@@ -252,11 +210,8 @@ class Judges:
                 f"quality with site_intercepts={self.site_intercepts!r}: each site's intercept has stayed there; ask "
                 "`score` at each site, after model.intercept_ = model.intercept_for(X, y)"
             )
-        if leave_one_out and self._row_weights:
-            what = "leave_one_out after a fit with sample_weight, which the fits without a site would lack"
-            raise ConfigurationError(f"{what}. Fit without it, or give copies as rows")
-        found = _left_out(self, X, y, groups) if leave_one_out else _judged(self, X, y, groups)
-        lines = [("Each site", "judged by a fit without it")] * leave_one_out + found.lines
+        found = _judged(self, X, y, groups)
+        lines = found.lines
         if self._weighted:
             lines.append(("Weights", "none: every row counts once, unlike in the fit"))
         text = [f"Quality of {type(self).__name__}", *(f"├── {title}: {about}" for title, about in lines)]
@@ -272,19 +227,19 @@ class Judges:
         return y
 
 
-def _judged(model: Any, X: Any, y: Any, groups: Any, *, bins: bool = True) -> Found:
+def _judged(model: Any, X: Any, y: Any, groups: Any) -> Found:
     """Ask the sites about a model."""
     point = np.ravel(np.append(model.coef_, model.intercept_) if model.fit_intercept else model.coef_)
     start, own = model._start(model.n_features_in_, 1), FedNewton(min_available_nodes=1, **FEW)
     if is_grid(X):
         own.min_available_nodes = model.num_clients
         names = names_of(getattr(model, "feature_names_in_", None)), model._names_of_classes()
-        return Judged(own, model._kind, point, names, bins=bins).start(X, start, 1)
+        return Judged(own, model._kind, point, names).start(X, start, 1)
     # A copy, because a fitted model is not changed.
     other, extra = copy.copy(model), (model.classes_,) if hasattr(model, "classes_") else ()
     parts = other._parts(X, y, None, groups, reset=False)
     objectives = [model._objective(*pair, *extra) for pair in zip(parts.features, parts.y, strict=True)]
-    found: Found = simulated(objectives, Judged(own, model._kind, point, sites=other._sites, bins=bins), start, 1)
+    found: Found = simulated(objectives, Judged(own, model._kind, point, sites=other._sites), start, 1)
     return found
 
 
@@ -293,74 +248,3 @@ def simulated(objectives: Sequence[Objective], runs: Any, start: Any, num_rounds
     app = make_app(lambda context: objectives[int(context.node_config["partition-id"])])
     options: dict[str, Any] = {"initial_arrays": start, "progress": False, "on_interrupt": "raise"}
     return simulate(runs, app, num_nodes=len(objectives), num_rounds=num_rounds, **options)
-
-
-class _Some:
-    """Some of the nodes of a grid."""
-
-    def __init__(self, grid: Any, nodes: Sequence[int]) -> None:
-        self._grid, self._nodes = grid, list(nodes)
-
-    def get_node_ids(self) -> list[int]:
-        return self._nodes
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
-
-
-def _left_out(model: Any, X: Any, y: Any, groups: Any) -> Found:
-    """Ask each site about a model that is fitted to the others."""
-    sites: list[dict[str, Any]] = []
-    lines: list[tuple[str, str]] = []
-    splits = _splits(model, X, y, groups)
-    if len(splits) < 2:
-        raise ConfigurationError("leave_one_out with one site: without it there is nothing to fit to")
-    for name, others, judge in splits:
-        try:
-            fitted = clone(model).set_params(num_clients=len(splits) - 1).fit(**others).set_params(num_clients=1)
-            own = _judged(fitted, *judge, None, bins=False)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"with {name or 'one site'} left out: {error}") from error
-        row = own.sites[0] | ({"site": name} if name else {})
-        sites.append(row | {key: value for key, value in own.overall.items() if key not in row})
-        lines += [line for line in own.lines if line[0] == "Left out"]
-    pairs, rows = ([row[name] for row in sites] for name in ("pairs", "rows"))
-    ordered = [row["concordance"] * row.pop("pairs") for row in sites]
-    overall = {"concordance": np.nansum(ordered) / sum(pairs) if any(pairs) else math.nan, "pairs": sum(pairs)}
-    if "Brier" in sites[0]:
-        overall["Brier"] = float(np.average([row["Brier"] for row in sites], weights=rows))
-    count, events = sum(rows), sum(row["events"] for row in sites)
-    first = [("Data", f"{count} rows, {events} events, of {len(sites)} sites"), ("Concordance", about_pairs(overall))]
-    return Found(overall, sites, [], [*first, *lines])
-
-
-def _splits(model: Any, X: Any, y: Any, groups: Any) -> list[tuple[str, dict[str, Any], tuple[Any, Any]]]:
-    """Return for each site its name, the arguments of a fit to the others, and those that judge it there."""
-    if is_grid(X):
-        nodes = sorted(X.get_node_ids())
-        more: dict[str, Any] = {"features": list(getattr(model, "feature_names_in_", ())) or model.n_features_in_}
-        if hasattr(model, "classes_"):
-            more["classes"] = model.classes_
-        without = {node: _Some(X, [other for other in nodes if other != node]) for node in nodes}
-        return [("", {"X": others, **more}, (_Some(X, [node]), None)) for node, others in without.items()]
-    # A fit and a question see their part only.
-    model = copy.copy(model)
-    model._parts(X, y, None, groups, reset=False)
-    if are_parts(X):
-        each = range(len(X))
-        kept = [{"X": [X[i] for i in each if i != m], "y": [y[i] for i in each if i != m]} for m in each]
-        return [(f"site {m}", kept[m], ([X[m]], [y[m]])) for m in each]
-    if groups is None:
-        raise ConfigurationError("leave_one_out of one X needs the site of each row: groups=[...]")
-    splits, owner = [], column_or_1d(groups)
-    for name in model._sites:
-        away, here = np.flatnonzero(owner != name), np.flatnonzero(owner == name)
-        others = {"X": _rows(X, away), "y": _rows(y, away), "groups": owner[away]}
-        splits.append((f"site {name}", others, ([_rows(X, here)], [_rows(y, here)])))
-    return splits
-
-
-def _rows(table: Any, rows: Any) -> Any:
-    if hasattr(table, "iloc"):
-        return table.iloc[rows]
-    return table[rows] if hasattr(table, "shape") else np.asarray(table)[rows]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +16,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.federated import TIMES, Exchanges, OwnEstimates, Table, Trends, check_events
 from flwr_fco.inference.federated import table as table_of
-from flwr_fco.inference.selection import Halves, Selection
 from flwr_fco.regularizers import L2Squared, Regularizer, Zero
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation.fit_path import StrengthPath
@@ -29,8 +27,8 @@ _SOLVED = 1e-9
 _CONSTANT = 1e-13
 #: Relative residual of the unpenalised fit of a table of intervals.
 _UNPENALISED = 1e-14
-#: That of the models of a cross-validation, and of those of a stability selection.
-_ON_A_PATH, _ON_HALVES = 1e-10, 1e-8
+#: That of the models of a cross-validation.
+_ON_A_PATH = 1e-10
 #: Options of a strategy that is used, or of which only questions are, at however many sites.
 FEW: dict[str, Any] = {"min_train_nodes": 1, "fraction_evaluate": 0.0}
 #: Without an l1 term all coefficients are non-zero: above so many no block of the Hessian is asked for.
@@ -68,24 +66,16 @@ class Solves(BaseEstimator):  # type: ignore[misc]
         hessian: Literal["none", "block"] = "none" if dense_solution else "block"
         return FedNewton(regularizer=psi, hessian=hessian, tolerance=tolerance, **FEW, **more)
 
-    def _halves(self, asked: Selection, strategy: FedNewton, outputs: int) -> Halves:
-        """Return the runs of a stability selection with the estimator's penalty, whatever its strength."""
-        d = self.n_features_in_
-        if self.l1_ratio == 0.0:
-            raise ConfigurationError("selection with l1_ratio=0.0: a ridge selects nothing; give l1_ratio=1.0")
-        penalised = np.ones(d, dtype=np.bool_) if self._factors is None else self._factors != 0.0
-        tolerance = strategy.tolerance * max(1.0, _ON_HALVES / self.tol)
-        own = replace(strategy, regularizer=self._penalty(1.0, outputs), tolerance=tolerance, hessian="block")
-        return Halves(own, asked, penalised, outputs)
-
     def _solved(
         self, told: Any, more: dict[str, Any], run: Any, start: Any, outputs: int, total: float, rows: float
     ) -> tuple[NDArray[np.float64], Vector]:
         """Return the coefficients and intercepts of a run, at the strength of the cross-validation if there is one."""
         psi = self._penalty(self._strength(total) if self._path is None else 1.0, outputs)
         strategy = self._strategy(psi, told, outputs, **more)
+        self._total, self._slopes = total, np.sum([weight * own[-outputs:] for weight, _, own in told], axis=0)
         self._weighted = more.get("weighting", "examples") != "examples"
-        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites"
+        without = "" if self.without_ is None else f", without site {self.without_}"
+        data = f"{rows:.0f} rows{', weighted' * self._weighted}, of {len(told)} sites{without}"
         rounds, tolerance = max(1, self.max_rounds - 1), strategy.tolerance
         self.n_iter_ = self._questions
         names = self._names(self.n_features_in_)
@@ -95,9 +85,6 @@ class Solves(BaseEstimator):  # type: ignore[misc]
             answers = run(OwnEstimates(strategy, self._kind), start, 1)
             check_events(answers, names, self._kind)
             self.n_iter_ += 1
-        if self._selection is not None:
-            self._selected = run(self._halves(self._selection, strategy, outputs), start, rounds)
-            self.n_iter_ += self._selected.rounds
         for name in ("path_", "strength_"):
             # Of an earlier fit.
             self.__dict__.pop(name, None)
@@ -165,7 +152,6 @@ class Solves(BaseEstimator):  # type: ignore[misc]
         self._lines = [("Strength", text), ("Data", data), ("Rounds", rounds), end]
         if self.site_intercepts:
             self._lines.append(("Intercepts", "each site's own, which have stayed there"))
-        self._lines += self._selected.lines if self._selected is not None else []
         proved = proved_zero(strategy)["coefficients"].reshape(-1, outputs)
         self.proved_zero_ = proved[:, 0] if first == "alpha" else np.ascontiguousarray(proved.T)
         if proved.any():

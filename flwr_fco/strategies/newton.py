@@ -36,10 +36,9 @@ class FedNewton(
     on the pooled data. All clients take part in every round, and remember nothing.
 
     Each round's metrics hold ``objective`` and ``duality-gap``, a bound on how far the model is above the optimum that
-    holds for the data of all clients; the run ends when it is at most `tolerance`. Coefficients that psi leaves alone,
-    such as a confounder's, take the gradients at as many points more, once; then the gap is known. Without a known
-    conjugate, without any penalty, with more than 64 such coefficients, and with them and ``hessian="none"``, there is
-    ``residual`` instead: the norm of a proximal gradient step, which is 0 at the solution but bounds nothing.
+    holds for the data of all clients; the run ends when it is at most `tolerance`. Without a known conjugate, and where
+    psi leaves coefficients alone, such as a confounder's (an intercept may be left alone), there is ``residual``
+    instead: the norm of a proximal gradient step, which is 0 at the solution but bounds nothing.
 
     :func:`~flwr_fco.strategies.proved_zero` says which coefficients every optimum of the pooled problem has at zero.
 
@@ -57,12 +56,6 @@ class FedNewton(
     strengths : Strengths, optional
         Solve for a path of strengths of the regularizer, and its cross-validation, in the rounds of the hardest of
         them; the strength of `regularizer` is ignored. :func:`flwr_fco.fit_path` returns all models of it.
-    on_refusal : {"gradient", "stop"}, default "gradient"
-        What follows where a client's owner allows no Hessian blocks of enough columns (``Disclosure(hessian_share=)``).
-        The working set is first cut down to what all clients allow, and its coordinates take turns. Then
-        ``"gradient"``: all clients are asked for gradients only, from the best point on; ``"stop"``: the run ends with
-        that point. The log says so once; ``result.left_out`` names who has kept a block back; each round's metrics hold
-        ``columns-left``, what is allowed, and ``working-set``, the columns of the next block.
 
     References
     ----------
@@ -87,7 +80,6 @@ class FedNewton(
     tolerance: float = field(default=1e-8, metadata=POSITIVE)
     hessian: Literal["block", "none"] = "block"
     strengths: Strengths | None = None
-    on_refusal: Literal["gradient", "stop"] = "gradient"
 
     def __check__(self) -> None:
         super().__check__()

@@ -21,16 +21,10 @@ _DIGEST = "-digest"
 
 
 class Disclosed(NamedTuple):
-    """What has left a client in a run.
+    """What has left a client in a run, of which differences could be single rows.
 
     Parameters
     ----------
-    answers : int
-        Number of answers that were counted.
-    sums : int
-        Weighted sums of the client's rows in them.
-    columns : int
-        Of the largest Hessian blocks in one of them.
     folds : int
         Number of folds of a cross-validation that it was about; 0 for none.
     seed : int
@@ -39,9 +33,6 @@ class Disclosed(NamedTuple):
         A digest of the bins of scores that it was about; 0 for none.
     """
 
-    answers: int = 0
-    sums: int = 0
-    columns: int = 0
     folds: int = 0
     seed: int = 0
     bins: int = 0

@@ -15,8 +15,6 @@ PASS, NUMBER = "pass:", "number:"
 POINTS = "points"
 #: Number of folds into which a client deals its rows.
 FOLDS = "folds"
-#: Where these folds are what complementary halves leave out.
-HALVES = "halves"
 #: Prefix of the indices of a sparse vector; its values are stored under its own name.
 INDICES = "places:"
 #: Prefix of a vector sent by its non-zeros: all other entries are zero.

@@ -190,7 +190,7 @@ def fit_path(
     `python -m reproduction path digits --strengths 30 --set num-rounds=200 --out paths/digits`
     """
     from flwr_fco.models import save_npz
-    from flwr_fco.simulation import plot_path
+    from reproduction.pictures.paths import plot_path
     from reproduction.pictures.report import markdown_table
     from reproduction.problems.baselines import BASELINES
     from reproduction.runs.settings import RunSettings

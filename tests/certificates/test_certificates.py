@@ -163,7 +163,8 @@ class Cubic(Objective):
             Adapter(HalfSquare()),
             "the conjugate of Adapter(",
         ),
-        (clients_of(np.random.default_rng(0), "squares"), L1(0.0), "some directions"),
+        (clients_of(np.random.default_rng(0), "squares"), L1(0.0), "psi leaves coefficients alone"),
+        (clients_of(np.random.default_rng(0), "squares"), L1(0.1, weights=np.eye(4)[0]), "coefficients alone"),
         (
             [LeastSquares(np.eye(3), np.ones(3)), LeastSquares(np.eye(3), np.ones(3), scale=0.5)],
             L1(0.1),

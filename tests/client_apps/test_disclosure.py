@@ -1,4 +1,4 @@
-"""What a site's owner may forbid: answers about few rows, and columns of Hessian blocks over a whole run."""
+"""What a site's owner may forbid: answers about few rows, few of a class, few events."""
 
 import logging
 import re
@@ -7,14 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from fitting import fitting
-from newton import sites
 from problems import CONSTANTS, SADDLE, app_of, clients, kind_of, start_arrays
 from representatives import by_class
 
 from flwr_fco import topology
-from flwr_fco.algorithms.newton import ProximalNewton
 from flwr_fco.client_apps import Disclosure, client_app
-from flwr_fco.client_apps.disclosed import as_may_leave
 from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import (
@@ -28,11 +25,9 @@ from flwr_fco.objectives import (
 )
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Everyone, FedDualAvg, FedNewton, Minimise, Steps, run_of
+from flwr_fco.strategies import Everyone, FedDualAvg, Minimise, Steps, run_of
 from flwr_fco.wire import flower
-from flwr_fco.wire.client_state import read_disclosed
 from flwr_fco.wire.envelope import QUESTION, addressed
-from flwr_fco.wire.protocol import Uplink
 from flwr_fco.wire.queries import question_records
 from flwr_fco.wire.questions import Question
 
@@ -48,7 +43,6 @@ NAN = float("nan")
         *(("min_rows", value) for value in (0, -3, 2.5, True, "3", NAN)),
         *(("min_class_rows", value) for value in (0, -1, 1.5, False)),
         *(("min_events", value) for value in (0, -1, 1.5, False, "5")),
-        *(("hessian_share", value) for value in (-0.1, NAN, float("inf"), "a third", True)),
     ],
 )
 def test_a_limit_that_is_none_is_refused_with_its_value(limit, value):
@@ -59,7 +53,6 @@ def test_a_limit_that_is_none_is_refused_with_its_value(limit, value):
 def test_without_limits_everything_leaves():
     Disclosure().check_rows(0, "a fold")
     Disclosure().check_classes([1, 0, 5], "a fold")
-    assert Disclosure().most_sums(3) == float("inf")
 
 
 def test_as_many_as_the_limit_are_enough_and_a_class_without_rows_is_none():
@@ -70,12 +63,6 @@ def test_as_many_as_the_limit_are_enough_and_a_class_without_rows_is_none():
         limits.check_rows(4, "a fold")
     with pytest.raises(ConfigurationError, match="asks for a fold; this site has a class with fewer rows"):
         limits.check_classes([3, 2, 9], "a fold")
-
-
-@pytest.mark.parametrize(("share", "rows", "most"), [(1 / 3, 300, 100), (1 / 3, 299, 99), (0.1, 30, 3), (0.0, 9, 0)])
-def test_a_share_of_the_rows_is_that_many_whole_sums(share, rows, most):
-    assert Disclosure(hessian_share=share).most_sums(rows) == most
-    assert Disclosure(hessian_share=1e300).most_sums(10**9) == 2**53
 
 
 # --- rows and classes -------------------------------------------------------------------------------------------------
@@ -232,30 +219,7 @@ def test_a_rare_class_is_left_out_with_its_limit_in_a_run():
     assert "min_class_rows=5" in result.left_out[0].reason
 
 
-# --- the count of what has left ---------------------------------------------------------------------------------------
-
-
-class Messages(InProcessGrid):
-    """Hooks of its own: everything travels in messages."""
-
-    def _deliver(self, message):
-        return super()._deliver(message)
-
-
-def newton_run(app, grid_type=InProcessGrid, rounds=4, **options):
-    strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0, **options)
-    grid = grid_type(app, 3)
-    start = {name: flower.Array(np.zeros(shape)) for name, shape in sites()[0].layout.shapes.items()}
-    with flower.identity(grid.run_id), flower.quiet(50):
-        strategy.start(grid, flower.ArrayRecord(start), rounds)
-    return grid
-
-
-@pytest.mark.parametrize("grid_type", [InProcessGrid, Messages])
-def test_gradients_columns_and_means_are_counted_over_the_rounds(grid_type):
-    """30, 41 and 25 rows, 10 parameters; the means of the columns in the first round."""
-    grid = newton_run(app_of(sites(), disclosure=Disclosure(hessian_share=100.0)), grid_type)
-    assert [read_disclosed(grid.contexts[node])[:3] for node in (2, 3, 4)] == [(4, 4 * (10 + 1) + 1, 10)] * 3
+# --- events -----------------------------------------------------------------------------------------------------------
 
 
 def test_events_are_a_class_and_numbers_are_none():
@@ -319,103 +283,6 @@ def test_the_events_of_a_subset_are_its_own():
             limits.check(whole.subset(np.arange(2, 8))[0], "a fold")
 
 
-def test_questions_count_as_well():
-    app = app_of(sites(), disclosure=Disclosure(hessian_share=100.0))
-    with_gradients = newton_run(app, certificate_every=1)
-    without = newton_run(app)
-    more = read_disclosed(with_gradients.contexts[2]).sums - read_disclosed(without.contexts[2]).sums
-    assert more >= 4
-
-
-@pytest.mark.parametrize("more", [{}, {"sample_weight": np.ones(27)}, {"offset": np.ones((27, 3))}])
-def test_each_output_of_a_model_is_a_sum_of_its_own(more):
-    plain, context = of_classes(9, 9, 9), InProcessGrid(lambda *_: None, 1).contexts[2]
-    objective = MultinomialLogistic(plain.features, plain.labels, num_classes=3, **more)
-    sent = {"gradient": np.ones(9), "terms": np.ones(8), "block": np.ones(10)}
-    uplink = Uplink(sent, None, 1)
-    as_may_leave(uplink, Disclosure(hessian_share=1.0), context, ProximalNewton, objective)
-    assert read_disclosed(context)[:3] == (1, 3 * (1 + 4), 4)
-
-
-def test_a_server_that_asks_for_anything_never_gets_more_than_the_share():
-    """Blocks of any size, in any order, with what comes in a first round or not."""
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        n, d, share = int(rng.integers(1, 60)), 12, float(rng.uniform(0.0, 1.5))
-        objective = Logistic(rng.normal(size=(n, d - 1)), rng.integers(0, 2, n))
-        context, limits = InProcessGrid(lambda *_: None, 1).contexts[2], Disclosure(hessian_share=share)
-        total = with_block = 0
-        for _ in range(12):
-            k = int(rng.integers(0, d + 1))
-            sent = {"gradient": np.ones(d), "terms": np.ones(8), "block": np.ones(k * (k + 1) // 2)}
-            sent |= {"columns": np.ones(d)} if rng.random() < 0.3 else {}
-            left = read_disclosed(context).sums
-            answer = as_may_leave(Uplink(sent, None, 1), limits, context, ProximalNewton, objective)
-            gone = np.asarray(getattr(answer.vectors["block"], "values", answer.vectors["block"])).size > 0
-            rest = 2 if "columns" in sent else 1
-            total += rest + (k if gone else 0)
-            with_block = total if gone else with_block
-            assert read_disclosed(context).sums == total
-            assert gone == (k > 0 and left + rest + k <= share * n + 1e-9)
-            # What it says that it allows, it allows.
-            told = answer.metrics["columns-left"]
-            assert told == max(0, int(share * n + 1e-9) - total - 1)
-        assert with_block <= share * n + 1e-9
-
-
-def test_a_block_that_is_kept_back_takes_no_bytes():
-    context = InProcessGrid(lambda *_: None, 1).contexts[2]
-    sent = {"gradient": np.ones(10), "terms": np.ones(8), "block": np.ones(55)}
-    answer = as_may_leave(Uplink(sent, None, 1), Disclosure(hessian_share=0.1), context, ProximalNewton, sites()[0])
-    assert answer.vectors["block"].shape == (55,)
-    assert answer.vectors["block"].values.size == 0
-    assert answer.vectors["gradient"] is sent["gradient"]
-
-
-def test_another_run_begins_at_nothing():
-    app = app_of(sites(), disclosure=Disclosure(hessian_share=100.0))
-    assert read_disclosed(newton_run(app).contexts[2]) == read_disclosed(newton_run(app).contexts[2])
-
-
-def logged(caplog, **options):
-    with caplog.at_level(logging.INFO, logger="flwr"):
-        grid = InProcessGrid(app_of(sites(), **options), 3)
-        strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
-        start = {name: flower.Array(np.zeros(shape)) for name, shape in sites()[0].layout.shapes.items()}
-        with flower.identity(grid.run_id):
-            strategy.start(grid, flower.ArrayRecord(start), 5)
-    return [record.getMessage() for record in caplog.records if "this site has sent" in record.getMessage()]
-
-
-def test_the_log_says_what_left_at_the_1st_2nd_4th_answer(caplog):
-    lines = logged(caplog, disclosure=Disclosure(hessian_share=2.0))
-    assert len(lines) == 3 * 3
-    assert re.search(
-        r"sent 4 answers, Hessian blocks of up to 10 columns, 45 sums over its rows; 75% of the 60 that "
-        "hessian_share=2 allows with a Hessian block",
-        lines[-3],
-    )
-
-
-def test_without_limits_the_log_says_it_too(caplog):
-    lines = logged(caplog)
-    assert lines[-1].endswith(
-        "4 answers, Hessian blocks of up to 10 columns, 45 sums over its rows; 25 rows, and no hessian_share"
-    )
-
-
-def test_strategies_without_blocks_count_nothing_unless_there_is_a_share(caplog):
-    for limits, counted in (
-        (None, (0, 0, 0)),
-        (Disclosure(min_rows=2), (0, 0, 0)),
-        (Disclosure(hessian_share=1.0), (3, 3, 0)),
-    ):
-        grid = InProcessGrid(app_of(clients(), disclosure=limits), 4)
-        with flower.identity(grid.run_id), flower.quiet(50):
-            FedDualAvg(client_lr=0.01, fraction_evaluate=0.0).start(grid, start_arrays(), 3)
-        assert read_disclosed(grid.contexts[2])[:3] == counted
-
-
 def test_limits_on_work_stand_beside_it():
     app = app_of(clients(), disclosure=Disclosure(min_rows=2), limits=Limits(max_steps=1))
     with pytest.raises(ClientError, match="max_steps=1"):
@@ -455,3 +322,8 @@ def test_the_text_of_an_error_about_the_data_tells_no_value(caplog, raised, show
     if limit and "sex" not in shown:
         assert "this site's data cannot be loaded" in reason
         assert "hiv" in caplog.text or "John" in caplog.text
+
+
+def test_an_app_takes_a_disclosure_only():
+    with pytest.raises(ConfigurationError, match=r"disclosure=0\.3 .*; expected a Disclosure"):
+        client_app(lambda context: None, disclosure=0.3)

@@ -7,15 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
-from newton import sites
 from problems import app_of, clients, start_arrays
 
 from flwr_fco.client_apps import Disclosure, answers, client_app
 from flwr_fco.client_apps.disclosed import plain
 from flwr_fco.errors import ClientError
-from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg, FedNewton, run_of
+from flwr_fco.strategies import FedDualAvg, run_of
 from flwr_fco.wire import flower
 from flwr_fco.wire.downlink import PLAN
 from flwr_fco.wire.envelope import HANDSHAKE, NAMES, QUESTION, addressed
@@ -116,14 +114,14 @@ def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
     assert "round 1: asked for an evaluation; sent arrays: none; numbers: num-examples, loss" in lines()[-1]
 
 
-@pytest.mark.parametrize(("share", "what"), [(None, ""), (0.0, " of zeros")])
-def test_estimates_that_are_kept_back_are_zeros_in_the_record(lines, share, what):
-    app = app_of(clients((200, 200)), disclosure=Disclosure(hessian_share=share))
+@pytest.mark.parametrize(("rows", "what"), [(200, ""), (20, " of zeros")])
+def test_estimates_that_a_site_does_not_have_are_zeros_in_the_record(lines, rows, what):
+    app = app_of(clients((rows, 200)), disclosure=Disclosure())
     ask(InProcessGrid(app, 2, raise_errors=False), question("estimates"))
     assert f"sent arrays: estimate[7]{what}, error[7]{what}; numbers: " in lines()[-1]
 
 
-def test_arrays_that_a_mod_adds_to_what_is_kept_back_are_not_zeros_in_the_record(lines):
+def test_arrays_that_a_mod_adds_beside_zeros_are_not_zeros_in_the_record(lines):
     def adding(message, context, call_next):
         answer = call_next(message, context)
         return flower.with_content(
@@ -133,20 +131,9 @@ def test_arrays_that_a_mod_adds_to_what_is_kept_back_are_not_zeros_in_the_record
             ),
         )
 
-    app = app_of(clients((200, 200)), disclosure=Disclosure(hessian_share=0.0), mods=[adding])
+    app = app_of(clients((20, 200)), disclosure=Disclosure(), mods=[adding])
     ask(InProcessGrid(app, 2, raise_errors=False), question("estimates"))
     assert "sent arrays: estimate[7] of zeros, error[7] of zeros, own[2]; numbers: " in lines()[-1]
-
-
-def test_a_block_that_is_kept_back_is_sent_with_no_number(lines):
-    objectives = sites()
-    start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
-    strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
-    app = app_of(objectives, disclosure=Disclosure(hessian_share=0.0))
-    simulate(strategy, app, num_nodes=3, num_rounds=3, initial_arrays=start, progress=False)
-    assert all("block[0]" in line for line in lines() if "block" in line)
-    assert any("block[0]" in line for line in lines())
-    assert not any(re.search(r"block\[[1-9]", line) for line in lines())
 
 
 HOSTILE = (
@@ -233,7 +220,7 @@ def test_every_question_has_a_row_that_says_what_it_reveals_and_what_holds_it_ba
 
 
 def test_what_the_page_says_holds_back_a_question_does():
-    limits = Disclosure(min_rows=10, hessian_share=100.0)
+    limits = Disclosure(min_rows=10)
     told = {re.match(r"`(\w+)`", row[0])[1]: row[3] for row in table()}
     grid = grid_of(disclosure=limits)
     for kind in answers._ANSWERS:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord
 from scipy import stats
+from sklearn.base import clone
 
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.client_apps.answers import find_answer
@@ -184,8 +185,9 @@ def test_the_same_over_a_grid_and_of_one_table(fitted):
 
 @pytest.mark.parametrize("grid", [True, False])
 def test_weights_of_the_fit_change_no_number_and_are_said_to_be_left_out(grid):
-    """Here, over a grid whose sites weigh classes, and at sites whose own loss of times has weights."""
-    model = FederatedLogisticRegression(class_weight="balanced", num_clients=4).fit(X, CLASSES)
+    """Here, and over a grid."""
+    weights = [np.where(own == 1, 2.0, 0.7) for own in CLASSES]
+    model = FederatedLogisticRegression(num_clients=4).fit(X, CLASSES, weights)
     found = over(model, CLASSES)[0] if grid else model.quality(X, CLASSES)
     scores = [own.to_numpy() @ model.coef_[0] + model.intercept_[0] for own in X]
     off = np.concatenate([1 / (1 + np.exp(-own)) for own in scores]) - np.concatenate(CLASSES)
@@ -209,20 +211,9 @@ def test_what_a_site_says_of_a_loss_of_times_has_no_weights():
             np.testing.assert_array_equal(vector, told[1].vectors[name])
 
 
-def test_fits_without_a_site_would_lack_the_weights_of_rows():
-    weights = [np.linspace(0.5, 1.5, 90)] * 4
-    model = FederatedLogisticRegression().fit(X, CLASSES, weights)
-    with pytest.raises(ConfigurationError, match="leave_one_out after a fit with sample_weight"):
-        model.quality(X, CLASSES, leave_one_out=True)
-    model.fit(X, CLASSES).quality(X, CLASSES, leave_one_out=True)
-    # Those of classes are the model's own, which they have too.
-    balanced = FederatedLogisticRegression(class_weight="balanced").fit(X, CLASSES)
-    assert "Weights: none" in balanced.quality(X, CLASSES, leave_one_out=True)
-
-
 def test_chances_are_judged_by_rows_without_the_weights_of_classes():
     """A class that counts more in the fit has been promised too often."""
-    model = FederatedLogisticRegression(class_weight={1: 5.0}).fit(X, CLASSES)
+    model = FederatedLogisticRegression().fit(X, CLASSES, [np.where(own == 1, 5.0, 1.0) for own in CLASSES])
     listed = model.quality(X, CLASSES)
     there, _ = over(model, CLASSES)
     assert str(listed) == str(there)
@@ -233,28 +224,31 @@ def test_chances_are_judged_by_rows_without_the_weights_of_classes():
 
 
 def test_each_site_is_judged_by_a_fit_without_it(fitted):
+    """As named by a place of a list, a key of a dict, an entry of groups, and a partition of a grid."""
     model, y = fitted
-    before = model.coef_.copy()
-    quality = model.quality(X, y, leave_one_out=True)
-    for m, row in enumerate(quality.rows):
-        others = [own for own in range(4) if own != m]
-        other = KINDS["Cox" if y is TIMES else "logistic"][0].__class__(**model.get_params())
-        alone = other.fit([X[own] for own in others], [y[own] for own in others]).quality([X[m]], [y[m]])
-        assert row["concordance"] == alone.overall["concordance"]
-        assert row["slope"] == alone.overall["slope"]
-        assert row["site"] == f"site {m}"
-    assert np.array_equal(model.coef_, before)
-    assert quality.overall["concordance"] != model.quality(X, y).overall["concordance"]
-    assert quality.bins == []
-    there, _ = over(model.set_params(num_clients=4), y, leave_one_out=True)
-    assert [row["concordance"] for row in there.rows] == [row["concordance"] for row in quality.rows]
-    names = np.repeat(["d", "c", "b", "a"], 90)
-    grouped = model.quality(pd.concat(X), pd.concat(y), names, leave_one_out=True)
-    assert [row["site"] for row in grouped.rows] == ["site a", "site b", "site c", "site d"]
-    assert [row["concordance"] for row in grouped.rows][::-1] == [row["concordance"] for row in quality.rows]
-
-
-# --- baselines ------------------------------------------------------------------------------------------------------
+    model.set_params(num_clients=4)
+    names = ["d", "c", "b", "a"]
+    tables, targets = dict(zip(names, X, strict=True)), dict(zip(names, y, strict=True))
+    app = model.client_app(lambda context: at(context, y))
+    for m, name in enumerate(names):
+        alone = clone(model).fit([X[own] for own in range(4) if own != m], [y[own] for own in range(4) if own != m])
+        found = {
+            f"site {m}": clone(model).fit(X, y, without=m),
+            f"site {name}": clone(model).fit(tables, targets, without=name),
+            f"site {name} ": clone(model).fit(pd.concat(X), pd.concat(y), groups=np.repeat(names, 90), without=name),
+        }
+        for told, other in found.items():
+            np.testing.assert_allclose(other.coef_, alone.coef_, atol=1e-12)
+            assert re.search(rf"Data: 270 rows, of 3 sites, without {told.strip()}\n", other.summary())
+        judged = alone.quality([X[m]], [y[m]])
+        assert found[f"site {name}"].quality({name: tables[name]}, {name: targets[name]}).overall == judged.overall
+        grid = InProcessGrid(app, 4, raise_errors=False)
+        with flower.identity(grid.run_id), flower.quiet(50):
+            there = clone(model).fit(grid, features=["a", "b", "c"], without=m)
+            np.testing.assert_allclose(there.coef_, alone.coef_, atol=1e-9)
+            assert there.quality(grid).rows[m]["concordance"] == judged.overall["concordance"]
+        assert there.without_ == m
+    assert "without" not in model.fit(X, y).summary()
 
 
 def test_chances_are_those_of_lifelines_and_of_the_sites_own_stratum():
@@ -441,19 +435,33 @@ def test_squares_and_many_classes_have_another_quality():
             model.fit(X, y).quality(X, y)
 
 
-def test_a_site_cannot_be_left_out_of_one():
+def test_a_site_that_is_none_or_the_only_one_cannot_be_left_out():
     model, y = KINDS["Cox"]
-    model.fit(X, y)
-    with pytest.raises(ConfigurationError, match="leave_one_out with one site"):
-        model.quality(X[:1], y[:1], leave_one_out=True)
-    with pytest.raises(ConfigurationError, match=r"needs the site of each row: groups="):
-        model.quality(X[0], y[0], leave_one_out=True)
-    with pytest.raises(ConfigurationError, match=r"with site 0 left out: there is no event"):
-        model.quality(X[:2], [y[0], y[1].assign(event=False)], leave_one_out=True)
+    model.set_params(num_clients=4)
+    for given, told in (
+        ({"without": 4}, r"without=4 is none of the sites, which are 0, 1, 2, 3$"),
+        ({"without": "part 1"}, "without='part 1' is none of the sites"),
+    ):
+        with pytest.raises(ConfigurationError, match=told):
+            model.fit(X, y, **given)
+    with pytest.raises(ConfigurationError, match=r"without='e' is none of the sites, which are 'a', 'b', 'c', 'd'$"):
+        model.fit(dict(zip("abcd", X, strict=True)), dict(zip("abcd", y, strict=True)), without="e")
+    with pytest.raises(ConfigurationError, match="without=0: there is no other site, so nothing is left to fit to"):
+        model.fit(X[:1], y[:1], without=0)
+    grid = InProcessGrid(model.client_app(lambda context: at(context, y)), 4, raise_errors=False)
+    with flower.identity(grid.run_id), flower.quiet(50), pytest.raises(ConfigurationError, match="without=9 is none"):
+        model.fit(grid, features=["a", "b", "c"], without=9)
 
 
-@pytest.mark.parametrize("leave_one_out", [True, False])
-def test_rows_that_do_not_fit_together_are_refused_before_anything_is_fitted(leave_one_out):
+def test_tables_and_targets_of_a_dict_have_the_same_names():
+    model, y = KINDS["logistic"]
+    tables = dict(zip("abcd", X, strict=True))
+    for given in (dict(zip("abce", y, strict=True)), dict(zip("abc", y[:3], strict=True)), y):
+        with pytest.raises(ConfigurationError, match=r"X is a dict of the sites .*, and beside it is"):
+            model.fit(tables, given)
+
+
+def test_rows_that_do_not_fit_together_are_refused():
     model, y = KINDS["logistic"]
     model.fit(X, y)
     whole, classes, sites = pd.concat(X), pd.concat(y), np.repeat(["a", "b", "c", "d"], 90).astype(object)
@@ -467,4 +475,4 @@ def test_rows_that_do_not_fit_together_are_refused_before_anything_is_fitted(lea
         ([own[["a", "b"]] for own in X], y, None, "feature names should match"),
     ):
         with pytest.raises(ValueError, match=told):
-            model.quality(rows, targets, groups, leave_one_out=leave_one_out)
+            model.quality(rows, targets, groups)

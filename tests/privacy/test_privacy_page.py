@@ -40,10 +40,7 @@ def test_blocks_of_as_many_columns_as_rows_give_the_rows_away_and_of_fewer_do_no
 def test_the_refusal_of_the_page_is_as_printed(tmp_path):
     printed = re.search(r"```text\n(.*?)```", PAGE, flags=re.DOTALL)[1].splitlines()
     done = run_block(2, tmp_path)
-    found = done.stdout.splitlines()
-    assert found[0] == printed[0]
-    rounds, gap = re.fullmatch(r"(\d+) rounds, duality gap (.*)", found[1]).groups()
-    assert rounds == printed[1].split()[0]
-    assert float(gap) <= 1e-8
+    # What Flower and the strategy log stands between.
+    assert [line for line in done.stdout.splitlines() if line in printed] == printed
     record = re.search(r"^(Disclosure: run )\d+(, .*)$", PAGE, flags=re.MULTILINE)
     assert re.search(rf"{record[1]}\d+{re.escape(record[2])}$", done.stderr, flags=re.MULTILINE)

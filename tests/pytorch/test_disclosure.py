@@ -61,7 +61,7 @@ def test_an_answer_that_does_not_count_its_rows_does_not_leave():
         run(app_of(evaluated=False, disclosure=Disclosure(min_rows=7)))
 
 
-@pytest.mark.parametrize("limit", [{"hessian_share": 0.5}, {"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}])
+@pytest.mark.parametrize("limit", [{"min_class_rows": 5}, {"min_events": 5, "min_rows": 3}])
 def test_a_limit_that_a_loop_cannot_keep_is_refused_at_once(limit):
     with pytest.raises(ConfigurationError, match=rf"disclosure has {next(iter(limit))}, .*only how many rows"):
         ClientApp(disclosure=Disclosure(**limit))

@@ -130,7 +130,7 @@ def test_a_method_that_remembers_says_what_and_how(memory, functions):
 def test_what_a_vector_holds_is_of_a_known_kind(holds):
     """Misspelt, it would be compared by its length, or kept back by nobody."""
     half = {"begin": staticmethod(Start), "holds": holds}
-    with pytest.raises(ConfigurationError, match=r"holds=.*'loss'.*expected 'derivatives', 'columns' or 'losses'"):
+    with pytest.raises(ConfigurationError, match=r"holds=.*'loss'.*expected 'derivatives' or 'losses'"):
         type("Misspelt", (ClientHalf,), {"name": "holds-what", **half})
     assert "holds-what" not in halves()
 

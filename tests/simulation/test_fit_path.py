@@ -1,6 +1,5 @@
 """Paths of strengths: against scikit-learn's, and what they choose."""
 
-import sys
 import warnings
 
 import numpy as np
@@ -16,7 +15,7 @@ from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Tra
 from flwr_fco.objectives.scikit_learn import sklearn_strength, strength_of_sklearn
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
 from flwr_fco.results import Result
-from flwr_fco.simulation.fit_path import PathPoint, PathResult, StrengthPath, fit_path, plot_path
+from flwr_fco.simulation.fit_path import PathPoint, PathResult, StrengthPath, fit_path
 from flwr_fco.strategies import FedDualAvg, Steps
 
 SIZES = (20, 25, 35)
@@ -234,25 +233,11 @@ def test_a_gradient_of_zero_at_zero_has_no_path():
         )
 
 
-def test_the_picture_and_the_table(tmp_path):
-    pytest.importorskip("matplotlib", reason="pip install matplotlib")
+def test_the_table(tmp_path):
     path = path_of(LeastSquares, rounds=10, num_strengths=4)
-    plot_path(path, tmp_path / "path.png")
-    assert (tmp_path / "path.png").stat().st_size > 10_000
     path.to_csv(tmp_path / "path.csv")
     assert (tmp_path / "path.csv").read_text().splitlines()[0] == "strength,nonzero,held-out,standard-error,rounds"
     assert list(path.table()["strength"]) == [point.strength for point in path.points]
-    with pytest.raises(ConfigurationError, match="no strength of this path"):
-        plot_path(PathResult([]), tmp_path / "none.png")
-
-
-def test_of_a_large_model_the_largest_coefficients_are_drawn(monkeypatch):
-    path = path_of(LeastSquares, rounds=5, num_strengths=3, validate=False)
-    paths = sys.modules[fit_path.__module__]
-    monkeypatch.setattr(paths, "_LINES", 2)
-    drawn = paths._coefficients(path.points, path.acted_on)
-    assert drawn.shape == (3, 2)
-    np.testing.assert_array_equal(drawn[:, 0], [coefficients(point)[0] for point in path.points])
 
 
 def test_the_scales_and_their_inverse():

@@ -19,4 +19,6 @@ def main(grid: Grid, context: Context) -> None:
     if config["table"]:
         summary.table().to_csv(str(config["table"]), index=False)
     if config["picture"]:
-        summary.plot(str(config["picture"]))
+        from hospital_survival.forest import forest
+
+        forest(summary.rows).savefig(str(config["picture"]), dpi=200)

@@ -2,8 +2,6 @@
 
 from flwr_fco.algorithms.contract.algorithm import Algorithm as Algorithm
 from flwr_fco.algorithms.contract.algorithm import Implied as Implied
-from flwr_fco.algorithms.contract.client import COLUMNS_LEFT as COLUMNS_LEFT
-from flwr_fco.algorithms.contract.client import HESSIAN_SHARE as HESSIAN_SHARE
 from flwr_fco.algorithms.contract.client import Client as Client
 from flwr_fco.algorithms.contract.client import ClientHalf as ClientHalf
 from flwr_fco.algorithms.contract.client import Memory as Memory

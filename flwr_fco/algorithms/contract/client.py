@@ -22,10 +22,6 @@ from flwr_fco.wire.protocol import Downlink, Plan
 #: As the base of an increment: the increment is the point itself.
 ORIGIN = np.zeros(())
 
-#: Metrics of a client with a `hessian_share`: how many columns a Hessian block of its next answer may have, and the
-#: share.
-COLUMNS_LEFT, HESSIAN_SHARE = "columns-left", "hessian-share"
-
 #: A client's vectors by name, between rounds.
 Memory = Mapping[str, Vector]
 #: ``(point, batch) -> None``: a local step, which changes the point in place.
@@ -172,13 +168,12 @@ class ClientHalf:
     #: Whether a client may do its round on the coordinates of its sparse features alone; the plan's option
     #: ``sparse-wire`` forbids it.
     sparse: ClassVar[bool] = False
-    #: What the vectors to send hold that are no increments: ``"derivatives"``; ``"columns"`` of a Hessian, which a
-    #: client may keep back: then all entries are 0 and left out, and its reply's metrics say how many columns it allows
-    #: (:data:`COLUMNS_LEFT`); or ``"losses"`` that decide something, and are bounded as metrics are. The lengths of
+    #: What the vectors to send hold that are no increments: ``"derivatives"``, or ``"losses"`` that decide something,
+    #: and are bounded as metrics are. The lengths of
     #: derivatives depend on the units of a client's features, so with any of these no lengths are compared
     #: (``max_ratio``), and :meth:`check` knows what is possible. Nor is the model's norm then compared with that of the
     #: first rounds, because each step lowers the objective.
-    holds: ClassVar[Mapping[str, Literal["derivatives", "columns", "losses"]]] = MappingProxyType({})
+    holds: ClassVar[Mapping[str, Literal["derivatives", "losses"]]] = MappingProxyType({})
 
     @staticmethod
     def hear(downlink: Downlink, memory: Memory | None) -> Downlink:
@@ -282,17 +277,6 @@ class ClientHalf:
         return {}
 
     @staticmethod
-    def sums(sent: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return how many weighted sums of the client's rows each vector to send holds, for what may leave.
-
-        Parameters
-        ----------
-        sent : mapping of str to ndarray or SparseVector
-            The vectors.
-        """
-        return dict.fromkeys(sent, 1)
-
-    @staticmethod
     def change(downlink: Downlink, sent: Memory, elapsed: float | None) -> Vector:
         """Return what a reply adds to a sum that the server keeps over all clients' memories.
 
@@ -369,10 +353,9 @@ def register(half: type[ClientHalf]) -> None:
             "vectors names them in `memory` and has both `fresh` and `remember`"
         )
     held = half.holds.values() if isinstance(half.holds, Mapping) else [None]
-    if any(kind not in ("derivatives", "columns", "losses") for kind in held):
+    if any(kind not in ("derivatives", "losses") for kind in held):
         raise ConfigurationError(
-            f"{who}: holds={half.holds!r}; expected 'derivatives', 'columns' or 'losses' of each name, and no name of "
-            "an increment"
+            f"{who}: holds={half.holds!r}; expected 'derivatives' or 'losses' of each name, and no name of an increment"
         )
     first = _HALVES.get(half.name)
     # A cell or a file that is run again defines the same class again.

@@ -3,11 +3,9 @@
 ========================  ============================================================
 :mod:`.method`            both halves of the method
 :mod:`.path`              all strengths of a path, and the folds of a cross-validation, in each message
-:mod:`.dealing`           how a client deals its rows into folds and halves
 :mod:`.information`       one exchange about one point, with the whole Hessian
 :mod:`.gradient_steps`    the same exchanges without a Hessian, and L-BFGS for an l2 term
 :mod:`.model`             the quadratic model of a step, its minimiser, and the coordinates of a step
-:mod:`.mixing`            what is asked besides where psi leaves coefficients alone
 :mod:`.terms`             what a duality gap takes of an exchange
 :mod:`.exchange`          whose an exchange is, what is possible, how far the run is
 ========================  ============================================================

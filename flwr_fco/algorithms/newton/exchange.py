@@ -1,15 +1,10 @@
-"""What methods of one exchange a round share: whose an exchange is, what is possible, how far the run is.
-
-Where psi leaves coefficients alone, an exchange asks for losses and gradients at some points besides. They are the
-corners of a simplex (:mod:`flwr_fco.certificates.dual`), asked for once, in a message of the method, as soon as the
-optimum in the free coefficients is near. Their sums stay dual points of the same clients.
-"""
+"""What methods of one exchange a round share: whose an exchange is, what is possible, how far the run is."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from logging import WARNING
@@ -18,16 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flwr_fco.algorithms.contract import Algorithm, Evaluation, Problem, Replies, Setting, Uplink, Vector
-from flwr_fco.algorithms.newton.model import Indices, Matrix
+from flwr_fco.algorithms.newton.model import Indices
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS, Evaluated, reference_size
-from flwr_fco.certificates.dual import as_row, corners, mixed_coordinates, surround
-from flwr_fco.certificates.told import ROUNDING, check_references, check_tangents, link_of
+from flwr_fco.certificates.told import ROUNDING, check_references, link_of
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
-from flwr_fco.core.sparse import SparseVector, dense, is_shorter
+from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.duality import num_intercepts
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.wire.questions import CONVEX, LINKS
 
@@ -39,8 +31,6 @@ UNKNOWN = 1e300
 _CONTRADICTION = 1e-11
 #: Bytes of a digest that a float64 holds exactly.
 _DIGEST = 6
-#: How often corners may be asked for.
-_TRIES = 5
 
 
 def population_of(replies: Replies) -> float:
@@ -336,9 +326,6 @@ def distance(state: Any) -> float:
 def finished(state: Any, tolerance: float, whose: str = "all clients' data") -> str:
     """Return why a run is over, and whose data that is about; an empty string as long as it goes on."""
     told = progress(state)
-    if "residual" in told and getattr(state, "asking", False):
-        # The next exchange has a gap.
-        return ""
     for name, text in (("duality-gap", "duality gap"), ("residual", "residual of a proximal gradient step")):
         if name in told and told[name] <= tolerance:
             return f"the {text} of {whose} is {told[name]:.3g}, at most tolerance={tolerance:g}"
@@ -366,16 +353,6 @@ class CertifiedMethod(Algorithm):
 
     tolerance: float = 1e-8
 
-    @staticmethod
-    def sums(sent: Mapping[str, Any]) -> Mapping[str, int]:
-        """Return 1 for each vector of shape (d,), the columns of a block, and 0 for numbers."""
-        each = dense(sent["gradient"]).size + 1
-        rows = {name: dense(sent[name]).size // each for name in ("references", "corners") if name in sent}
-        # The place of references is empty where a loss needs none.
-        rows |= {"references": 0} if "references" in sent and not dense(sent["references"]).any() else {}
-        rows |= {"block": order_of(sent["block"].size)} if "block" in sent else {}
-        return {name: {"terms": 0, "smoothness": 0, "square": 0, **rows}.get(name, 1) for name in sent}
-
     def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient and terms; of the first round also of what clients say once."""
         shapes = {"gradient": state.trial.shape, "terms": (len(TERMS),)}
@@ -402,15 +379,10 @@ class CertifiedMethod(Algorithm):
         return [("Ends", f"at a duality gap of {self.tolerance:g}, of the data of all clients")]
 
 
-def order_of(triangle: int) -> int:
-    """Return the order of a matrix whose upper triangle has this many entries."""
-    return math.isqrt(2 * triangle)
-
-
 def begun_anew(state: Any, **own: Any) -> Any:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
     nothing = {"objective": UNKNOWN, "lower": -UNKNOWN, "residual": UNKNOWN, "population": -1.0, "stalled": 0.0}
-    own |= {"trial": state.point, "rows": np.zeros(state.rows.size), "round": state.round + 1}
+    own |= {"trial": state.point, "round": state.round + 1}
     return state._replace(**nothing, **own)
 
 
@@ -426,20 +398,6 @@ def residual_of(psi: BoundRegularizer, w: Vector, gradient: Vector) -> float:
     return float(np.linalg.norm(w - psi.prox(w - gradient, 1.0)))
 
 
-# --- where psi leaves coefficients alone -------------------------------------------------------------------------
-
-
-def mixed(psi: BoundRegularizer) -> Indices:
-    """Return the coordinates that psi leaves alone, if a bound needs more than an intercept's correction; else none."""
-    return mixed_coordinates(psi, num_intercepts(psi.layout))
-
-
-def mixing_sizes(psi: BoundRegularizer) -> tuple[int, int]:
-    """Return the sizes of a state's corners, and of its rows; 0 if there are none."""
-    count = mixed(psi).size
-    return count and (count + 1) * count, count and (count + 1) * (psi.layout.size + 2)
-
-
 def parted(told: Any, size: int) -> list[tuple[Vector, Indices]]:
     """Return the points of a message, 0 where nothing is told, and the coordinates that are told of each."""
     points = []
@@ -450,80 +408,3 @@ def parted(told: Any, size: int) -> list[tuple[Vector, Indices]]:
         point[on] = told.values[begin:end]
         points.append((point, on))
     return points
-
-
-def corner_points(w: Vector, told: Sequence[tuple[Vector, Indices]]) -> list[Vector]:
-    """Return the corners of a message, which are the point itself but for the coordinates that are told."""
-    return [np.where(np.isin(np.arange(w.size), on), values, w) for values, on in told]
-
-
-def corners_of(state: Any, psi: BoundRegularizer) -> list[Vector]:
-    """Return the corners that a state asks about."""
-    on = mixed(psi)
-    points = np.tile(state.trial, (state.corners.size // on.size, 1))
-    points[:, on] = state.corners.reshape(-1, on.size)
-    return list(points)
-
-
-def corner_answers(objective: Objective, points: Sequence[Vector]) -> Any:
-    """Return a client's gradient and loss at each corner, in one vector."""
-    each = [objective.value_and_gradient(point) for point in points]
-    told = np.concatenate([np.append(gradient, loss) for loss, gradient in each])
-    on = np.flatnonzero(told)
-    return SparseVector(on.astype(np.int32), told[on], told.size) if is_shorter(on.size, told.size) else told
-
-
-def check_corners(state: Any, psi: BoundRegularizer, vectors: Any, tolerance: float) -> None:
-    """Check a client's corners: a convex loss is above its tangents, at the corners those of the trial point and back.
-
-    Raises
-    ------
-    ProtocolError
-        If it is below one of them.
-    """
-    told = dict(zip(TERMS, vectors["terms"].tolist(), strict=True))
-    if not told["link"] or told["l2"] > 0.0:
-        return
-    here, squares = (told["loss"], vectors["gradient"]), LINKS[int(told["link"])] == "identity"
-    for point, own in zip(corners_of(state, psi), vectors["corners"].reshape(-1, state.trial.size + 1), strict=True):
-        check_tangents(here, (float(own[-1]), own[:-1]), point - state.trial, squares=squares, tolerance=tolerance)
-
-
-def with_corners(state: Any, psi: BoundRegularizer, replies: Replies) -> Any:
-    """Return the state with the dual points of the corners, if they surround 0 in what psi leaves alone."""
-    if not state.asking:
-        return state
-    told = replies.sum("corners").reshape(-1, state.trial.size + 1)
-    pairs = zip(told, corners_of(state, psi), strict=True)
-    rows = np.array([as_row(own[:-1], point, float(own[-1])) for own, point in pairs])
-    state = state._replace(asking=0.0)
-    return state._replace(rows=rows.reshape(-1)) if surround(rows[:, mixed(psi)]) else state
-
-
-def asking(problem: Problem, state: Any, known: Evaluated, gradient: Vector, block: Matrix, on: Indices) -> Any:
-    """Return the state that asks about corners in the next exchange, if it needs some and knows where.
-
-    Parameters
-    ----------
-    gradient : ndarray of float64, shape (d,)
-        At the trial point, as the quadratic model predicts it.
-    block : ndarray of float64, shape (k, k)
-        The Hessian on the coordinates `on`.
-    """
-    free = mixed(problem.psi) if state.rows.size and not state.rows.any() else np.zeros(0, dtype=np.int64)
-    known_there = free.size and block.size and np.isin(free, on).all()
-    if not known_there or known.reason or known.facts["l2"] > 0.0 or state.tries >= _TRIES:
-        return state
-    places = np.searchsorted(on, free)
-    bend, room = block[np.ix_(places, places)], known.loss - known.least
-    # The first ones are smaller than a certificate's, which can ask again at once.
-    about, near = corners(state.trial[free], gradient[free], bend, room, 1 + int(state.tries))
-    # The model is that of squares; of other losses only near its minimum.
-    if known.link != "identity" and math.sqrt(-2.0 * state.slope) > near:
-        return state
-    return state._replace(corners=about.reshape(-1), asking=1.0, tries=state.tries + 1.0)
-
-
-def corner_shapes(state: Any) -> dict[str, tuple[int, ...]]:
-    """Return the shape of :func:`corner_answers`, if a state asks for them."""
-    return {"corners": (state.rows.size - state.rows.size // (state.trial.size + 2),)} if state.asking else {}

@@ -79,14 +79,12 @@ class AcceleratedState(NamedTuple):
         What the clients' losses agree on; -1 each if they do not.
     references : ndarray of float64
         Further dual points of losses that need them for their intercepts.
-    rows : ndarray of float64
-        Those for coefficients that psi leaves alone; none but of a Newton method that goes on by these steps.
     objective, lower, residual : float
         Of the best point, as in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
     momentum : float
         t.
     smoothness, largest : float
-        L, and sum_m p_m L_m; -1 where the clients must say it.
+        L, and sum_m p_m L_m.
     population : float
         A digest of the clients and their weights; -1 before the first round.
     since : float
@@ -106,7 +104,6 @@ class AcceleratedState(NamedTuple):
     targets: Vector
     facts: Vector
     references: Vector
-    rows: Vector
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
     residual: float = UNKNOWN
@@ -143,7 +140,7 @@ class AcceleratedGradient(CertifiedMethod):
         _, gradient = objective.value_and_gradient(w)
         first = bool(downlink.numbers["first"])
         sent = terms_at(objective, w, gradient, first)
-        if first or downlink.numbers.get("smoothness"):
+        if first:
             try:
                 smoothness = objective.lipschitz()
             except ConfigurationError:
@@ -155,19 +152,15 @@ class AcceleratedGradient(CertifiedMethod):
         """Return the state before round 1."""
         nothing = np.zeros(primal.size)
         start, facts, references = exchange.beginning(problem, primal)
-        return AcceleratedState(start, start, start, start, nothing, nothing, nothing, facts, references, np.zeros(0))
+        return AcceleratedState(start, start, start, start, nothing, nothing, nothing, facts, references)
 
     def downlink(self, problem: Problem, state: Any, to: To | None) -> Downlink:
         """Return the point of the exchange."""
-        numbers = {"first": float(state.population < 0.0)}
-        # A Newton method that goes on by these steps knows all but L.
-        numbers |= {"smoothness": 1.0} if state.largest < 0.0 else {}
-        return Downlink(problem.plan, {"primal": state.trial}, numbers=numbers)
+        return Downlink(problem.plan, {"primal": state.trial}, numbers={"first": float(state.population < 0.0)})
 
     def shapes(self, problem: Problem, state: Any) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient and terms; of the first round also of what never changes."""
-        asked = state.population < 0.0 or state.largest < 0.0
-        return super().shapes(problem, state) | ({"smoothness": (1,)} if asked else {})
+        return super().shapes(problem, state) | ({"smoothness": (1,)} if state.population < 0.0 else {})
 
     def check(self, problem: Problem, state: Any, uplink: Uplink) -> None:
         """Check what a client says by its meaning."""
@@ -182,8 +175,7 @@ class AcceleratedGradient(CertifiedMethod):
         if told is None:
             return exchange.begun_anew(state, previous=state.point, momentum=1.0, since=0.0)
         state, known, objective, lower = told
-        begins = first or state.largest < 0.0
-        if begins:
+        if first:
             largest = mean_smoothness(replies)
             state = state._replace(smoothness=largest, largest=largest)
         # Of points that differ by rounding the last one: its gradient is the smallest.
@@ -192,7 +184,7 @@ class AcceleratedGradient(CertifiedMethod):
             residual = exchange.residual_of(psi, y, known.gradient)
             state = state._replace(point=y, objective=objective, residual=residual)
         smoothness, move = state.smoothness, float(np.linalg.norm(y - state.asked))
-        if not begins:
+        if not first:
             # The curvature between the last two points, or a little less than before.
             seen = float(np.linalg.norm(known.gradient - state.gradient)) / move if move > 0.0 else 0.0
             smoothness = max(seen, _FALL * smoothness)
@@ -253,14 +245,12 @@ class QuasiNewtonState(NamedTuple):
         What the clients' losses agree on; -1 each if they do not.
     references : ndarray of float64
         Further dual points of losses that need them for their intercepts.
-    rows : ndarray of float64
-        None.
     objective, lower, residual : float
         Of the best point, as in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
     step : float
         t.
-    smoothness, largest : float
-        sum_m p_m L_m; and 0, not -1 as where :class:`AcceleratedState` lacks it.
+    smoothness : float
+        sum_m p_m L_m.
     population : float
         A digest of the clients and their weights; -1 before the first round.
     since : float
@@ -281,13 +271,11 @@ class QuasiNewtonState(NamedTuple):
     targets: Vector
     facts: Vector
     references: Vector
-    rows: Vector
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
     residual: float = UNKNOWN
     step: float = 1.0
     smoothness: float = 0.0
-    largest: float = 0.0
     population: float = -1.0
     since: float = 0.0
     stalled: float = 0.0
@@ -314,7 +302,7 @@ class QuasiNewton(AcceleratedGradient):
         """Return the state before round 1."""
         zero, pairs = np.zeros(primal.size), np.zeros((_PAIRS, primal.size))
         start, facts, references = exchange.beginning(problem, primal)
-        return QuasiNewtonState(start, start, zero, zero, pairs, pairs, zero, zero, facts, references, np.zeros(0))
+        return QuasiNewtonState(start, start, zero, zero, pairs, pairs, zero, zero, facts, references)
 
     def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after a step, or half of the last one."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import COLUMNS_LEFT, Downlink, Problem, Replies, To, Uplink, Vector
+from flwr_fco.algorithms.contract import Downlink, Problem, Replies, To, Uplink, Vector
 from flwr_fco.algorithms.newton.exchange import evaluated
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, unpacked
 from flwr_fco.algorithms.newton.model import Matrix
@@ -39,8 +39,6 @@ class InformationState(NamedTuple):
         The upper triangle of the Hessian, by rows.
     loss, rows, sites : float
         The mean loss at the point, and of how many rows and sites all of it is.
-    kept_back : float
-        Number of sites that have kept their Hessian back, which is then not that of the loss.
     round : int
         1 after the exchange.
     """
@@ -51,7 +49,6 @@ class InformationState(NamedTuple):
     loss: float = 0.0
     rows: float = 0.0
     sites: float = 0.0
-    kept_back: float = 0.0
     round: int = 0
 
     @property
@@ -87,9 +84,8 @@ class Information(ProximalNewton):
         """Return the sums."""
         known, share = evaluated(problem.psi, state.point, replies), replies.sum("block")
         _check_curvatures(replies)
-        kept = sum(COLUMNS_LEFT in uplink.metrics and not uplink.vectors["block"].any() for uplink in replies)
         rows = float(sum(uplink.examples for uplink in replies))
-        told = (known.loss, rows, float(len(replies)), float(kept))
+        told = (known.loss, rows, float(len(replies)))
         return InformationState(state.point, known.gradient, share, *told, round=state.round + 1)
 
     def metrics(self, problem: Problem, state: Any) -> Mapping[str, float | int]:  # type: ignore[override]

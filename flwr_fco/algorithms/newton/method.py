@@ -21,12 +21,8 @@ Squares need no line search, because the model is the loss. The null model: if a
 intercept b and the gradient there are known from the first round; of two classes also the Hessian, which is that at
 b = 0 times 4 q (1 - q). Then the first step begins there.
 
-``hessian="none"`` asks for no block: accelerated proximal gradient steps (:mod:`.accelerated`), or those of L-BFGS if
-psi is an l2 term (:mod:`.quasi_newton`).
-
-A client may keep its block back, and say how many columns it allows. Then W has no more than the fewest columns that
-any client has ever allowed: of the coordinates that are needed, those that are farthest from optimal, in turn. Where
-that is less than a quarter of them, or an end without an optimum, accelerated gradient steps go on from the best point.
+``hessian="none"`` asks for no block: accelerated proximal gradient steps, or those of L-BFGS if psi is an l2 term
+(:mod:`.gradient_steps`).
 
 Differs from the paper in: 1. the subproblem is solved on a working set, which grows with the number of non-zeros, and
 to rounding instead of to an adaptive tolerance, because a sweep on the server costs nothing next to a round; 2. each
@@ -41,18 +37,16 @@ the dual points.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from logging import WARNING
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import COLUMNS_LEFT, Client, Memory, Moved, Problem, Replies, To, Vector
+from flwr_fco.algorithms.contract import Client, Memory, Moved, Problem, Replies, To, Vector
 from flwr_fco.algorithms.newton import exchange
 from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, progress
-from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient
 from flwr_fco.algorithms.newton.model import (
     LEAST,
     SMALL,
@@ -65,11 +59,9 @@ from flwr_fco.algorithms.newton.model import (
 )
 from flwr_fco.algorithms.newton.terms import Evaluated, largest_square, terms_at
 from flwr_fco.core.computing import check_time
-from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.wire.keys import POINTS
 from flwr_fco.wire.protocol import Downlink, Option, ReceivedVectors, Uplink
 from flwr_fco.wire.questions import CONVEX
 
@@ -83,10 +75,6 @@ _LESS = 0.5
 _SINGULAR = 1e-10
 #: Ratio of events to expected ones that is rounding.
 _NO_EVENTS = 1e-12
-#: More columns than any client can mean; a whole number that a float holds.
-_MOST_COLUMNS = 2.0**53
-#: In how many turns the coordinates that are needed may be in blocks that clients limit.
-_TURNS = 4
 #: Ratio to its start below which the unpenalised block's smallest eigenvalue says that the classes are separable.
 _SEPARABLE = 1e-6
 
@@ -110,11 +98,6 @@ class NewtonState(NamedTuple):
         1.0 for each coefficient that is proved zero in every optimum.
     references : ndarray of float64
         Further dual points of losses that need them for their intercepts.
-    corners : ndarray of float64, shape (k (k + 1),)
-        The k coefficients that psi leaves alone of the points that the clients are asked about besides the trial point;
-        none if it leaves an intercept alone at most.
-    rows : ndarray of float64, shape ((k + 1) (d + 2),)
-        The dual points of such points; 0 before they are known.
     square : float
         The weighted mean of each client's largest mean square of a column.
     objective : float
@@ -133,14 +116,6 @@ class NewtonState(NamedTuple):
         A digest of the clients and their weights, whose sums the bounds are about; -1 before the first round.
     stalled : float
         1.0 if no step decreases the objective by more than its rounding error.
-    columns_left : float
-        The fewest columns of a block that a client has allowed.
-    asking, tries : float
-        1.0 if the next exchange is about the corners too, and how often that has been so.
-    hessian : float
-        0.0 once no blocks are asked for any more, and accelerated gradient steps go on.
-    previous, asked, gradient, momentum, smoothness, largest, since
-        As in :class:`~flwr_fco.algorithms.newton.gradient_steps.AcceleratedState`, for these steps.
     round : int
         Number of successful rounds.
     """
@@ -151,13 +126,8 @@ class NewtonState(NamedTuple):
     columns: Vector
     targets: Vector
     facts: Vector
-    previous: Vector
-    asked: Vector
-    gradient: Vector
     proved: Vector
     references: Vector
-    corners: Vector
-    rows: Vector
     square: float = 0.0
     objective: float = UNKNOWN
     lower: float = -UNKNOWN
@@ -167,27 +137,17 @@ class NewtonState(NamedTuple):
     curvature: float = 0.0
     population: float = -1.0
     stalled: float = 0.0
-    columns_left: float = UNKNOWN
-    asking: float = 0.0
-    tries: float = 0.0
-    hessian: float = 1.0
-    momentum: float = 1.0
-    smoothness: float = 0.0
-    largest: float = 0.0
-    since: float = 0.0
     round: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalNewton(AcceleratedGradient):
+class ProximalNewton(CertifiedMethod):
     """Proximal Newton steps on a working set, from sums of the clients' gradients and Hessian blocks.
 
     Parameters
     ----------
     tolerance : float, default 1e-8
         Duality gap at which the run ends.
-    on_refusal : {"gradient", "stop"}, default "gradient"
-        What follows where clients allow too few columns of a block: accelerated gradient steps, or the end of the run.
     sizes : tuple of int
         The size of a model that is its own working set, and the smallest size of a working set.
 
@@ -198,16 +158,15 @@ class ProximalNewton(AcceleratedGradient):
     Examples
     --------
     >>> ProximalNewton.reads, dict(ProximalNewton.holds)
-    ('everyone', {'gradient': 'derivatives', 'block': 'columns'})
+    ('everyone', {'gradient': 'derivatives', 'block': 'derivatives'})
     """
 
     name, refuses = "proximal_newton", {"mirror_map": "takes steps in the metric of the Hessian"}
-    holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "block": "columns"}
+    holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "block": "derivatives"}
 
     #: Whether a block's diagonal is held against the curvature of its loss.
     bounded: ClassVar[bool] = True
 
-    on_refusal: str = "gradient"
     sizes: tuple[int, int] = (SMALL, LEAST)
 
     # --- a client -------------------------------------------------------------------------------------------------
@@ -216,13 +175,11 @@ class ProximalNewton(AcceleratedGradient):
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
         """Return loss, gradient and the Hessian's block at the server's point; at first also what never changes."""
         vectors = downlink.vectors
-        if not downlink.numbers.get("hessian", 1.0):
-            return AcceleratedGradient.local(client, downlink, memory)
         size = client.objective.layout.size
-        (w, on), *others = exchange.parted(_places(vectors, "primal"), size)
+        ((w, on),) = exchange.parted(_places(vectors, "primal"), size)
         if "working-set" in vectors:
-            on = exchange.parted(_places(vectors, "working-set"), size)[0][1]
-        sent = answer(client.objective, w, on, bool(downlink.numbers["first"]), exchange.corner_points(w, others))
+            ((_, on),) = exchange.parted(_places(vectors, "working-set"), size)
+        sent = answer(client.objective, w, on, bool(downlink.numbers["first"]))
         return sent, Moved(dense(sent["gradient"]), None, 1)
 
     # --- the server -----------------------------------------------------------------------------------------------
@@ -238,64 +195,37 @@ class ProximalNewton(AcceleratedGradient):
         mask = (start != 0.0) | penalty.idle | (primal.size <= self.sizes[0])
         on = whole_groups(mask, penalty).astype(np.float64)
         zeros = np.zeros(primal.size)
-        at, rows = map(np.zeros, exchange.mixing_sizes(problem.psi))
-        return NewtonState(start, start, on, zeros, zeros, facts, zeros, zeros, zeros, zeros, references, at, rows)
+        return NewtonState(start, start, on, zeros, zeros, facts, zeros, references)
 
     def downlink(self, problem: Problem, state: NewtonState, to: To | None) -> Downlink:
         """Return the trial point at the coordinates of the working set; where it is not 0 elsewhere, both apart."""
-        if not state.hessian:
-            told = super().downlink(problem, state, to)
-            return told._replace(numbers={**told.numbers, "hessian": 0.0})
         on = _set_of(state).astype(np.int32)
         size, values = state.trial.size, state.trial[on]
         vectors: dict[str, Any] = {"primal": NonZeros(on, values, size)}
         if np.count_nonzero(state.trial) > np.count_nonzero(values):
             vectors = {"primal": NonZeros.of(state.trial), "working-set": NonZeros(on, np.ones(on.size), size)}
-        numbers = {"first": float(state.population < 0.0)}
-        if state.asking:
-            free = exchange.mixed(problem.psi)
-            count = state.corners.size // free.size
-            places = np.add.outer(size * (1 + np.arange(count)), free).reshape(-1)
-            for name, own in vectors.items():
-                everywhere = np.append(own.indices, places).astype(np.int32)
-                vectors[name] = NonZeros(everywhere, np.append(own.values, state.corners), (1 + count) * size)
-            numbers[POINTS] = 1.0 + count
-        return Downlink(problem.plan, vectors, numbers=numbers)
+        return Downlink(problem.plan, vectors, numbers={"first": float(state.population < 0.0)})
 
     def shapes(self, problem: Problem, state: NewtonState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of gradient, block and terms; of the first round also of what never changes."""
-        if not state.hessian:
-            return super().shapes(problem, state)
         k, once = _set_of(state).size, {"square": (1,)} if state.population < 0.0 else {}
-        shapes = CertifiedMethod.shapes(self, problem, state) | {"block": (k * (k + 1) // 2,)}
-        return shapes | once | exchange.corner_shapes(state)
+        return super().shapes(problem, state) | {"block": (k * (k + 1) // 2,)} | once
 
     def check(self, problem: Problem, state: NewtonState, uplink: Uplink) -> None:
         """Check what a client says by its meaning: bounds of losses and conjugates, and a Hessian's entries."""
-        if not state.hessian:
-            super().check(problem, state, uplink)
-            return
         vectors = exchange.checked(state, uplink, self.tolerance)
-        if state.asking:
-            exchange.check_corners(state, problem.psi, vectors, self.tolerance)
-        kept_back = COLUMNS_LEFT in uplink.metrics and not vectors["block"].any()
-        if not kept_back:
-            square = float(vectors["square"][0]) if "square" in vectors else math.inf
-            block, on, terms = unpacked(vectors["block"]), _set_of(state), vectors["terms"]
-            exchange.check_block(block, on, terms, state.trial.size if self.bounded else None, square)
+        square = float(vectors["square"][0]) if "square" in vectors else math.inf
+        block, on, terms = unpacked(vectors["block"]), _set_of(state), vectors["terms"]
+        exchange.check_block(block, on, terms, state.trial.size if self.bounded else None, square)
 
     def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return the state after the trial point is known: a shorter step, or the next Newton step."""
-        if not state.hessian:
-            return super().aggregate(problem, state, replies)
-        state, block = _with_limits(state, replies)
         first, told = state.population < 0.0, exchange.opened(state, problem.psi, replies)
         if told is None:
             return _begun_anew(state)
         state, known = told
         if first:
             state = state._replace(square=float(replies.sum("square")[0]))
-        state = exchange.with_corners(state, problem.psi, replies)
         objective = known.loss + problem.psi.value(state.trial)
         rounding = _EPSILON * (1.0 + abs(objective))
         enough = state.objective + _SUFFICIENT * state.step * state.slope + rounding
@@ -320,7 +250,7 @@ class ProximalNewton(AcceleratedGradient):
         if state.stalled and before.step < 1.0 and objective >= before.objective - rounding:
             # Nor does any shorter one: the next search would end as this one did.
             return state._replace(trial=state.point)
-        return self._next_step(problem, state, known, block, first)
+        return self._next_step(problem, state, known, unpacked(replies.sum("block")), first)
 
     def _shortened(self, problem: Problem, state: NewtonState, known: Evaluated, objective: float) -> NewtonState:
         """Return the state with a trial point nearer to the best one.
@@ -337,10 +267,8 @@ class ProximalNewton(AcceleratedGradient):
         trial = exchange.handed_out(problem.layout, state.point + factor * move)
         same = np.array_equal(trial, state.point) or np.array_equal(trial, state.trial)
         mask = whole_groups((state.mask > 0.0) | (trial != 0.0), Penalty.of(psi))
-        if mask.sum() > state.columns_left:
-            mask = working_set(trial, known.gradient, Penalty.of(psi), most=state.columns_left)
         state = state._replace(trial=trial, mask=mask.astype(np.float64), step=factor * state.step)
-        return self._continued(problem, state._replace(stalled=float(same), round=state.round + 1))
+        return state._replace(stalled=float(same), round=state.round + 1)
 
     def _next_step(self, problem: Problem, state: NewtonState, known: Evaluated, block: Matrix, first: bool) -> Any:
         """Return the state with the next trial point, its working set and the decrease that the step promises."""
@@ -355,33 +283,11 @@ class ProximalNewton(AcceleratedGradient):
             gradient[on] += block @ (own - x[on])
             x[on] = own
         x = exchange.handed_out(problem.layout, x)
-        most = state.columns_left
-        mask = working_set(x, gradient, penalty, *self.sizes, outputs=known.outputs, most=most).astype(np.float64)
+        mask = working_set(x, gradient, penalty, *self.sizes, outputs=known.outputs).astype(np.float64)
         slope = min(0.0, float(known.gradient @ (x - w)) + psi.value(x) - psi.value(w))
         nothing = np.array_equal(mask, state.mask) and -slope <= 0.1 * _EPSILON * abs(state.objective)
         stalled = nothing and (state.stalled > 0.0 or np.array_equal(x, w))
-        state = state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
-        return self._continued(problem, exchange.asking(problem, state, known, gradient, block, on))
-
-    def _continued(self, problem: Problem, state: NewtonState) -> NewtonState:
-        """Return the state, or that of gradient steps where clients allow too few columns of a block."""
-        left, tolerance = state.columns_left, self.tolerance
-        if left >= UNKNOWN or not state.point.size or distance(state) <= tolerance:
-            return state
-        penalty = Penalty.of(problem.psi)
-        needed = int(whole_groups((state.trial != 0.0) | penalty.free, penalty).sum())
-        # No step on a set without room for what is needed and one group more says nothing of the optimum.
-        stuck = state.stalled > 0.0 and left < needed + penalty.widest
-        if _TURNS * left >= needed and state.mask.any() and not stuck:
-            return state
-        follows = "the run ends" if self.on_refusal == "stop" else "accelerated gradient steps go on"
-        text = (
-            "A client allows %d columns of a Hessian block, and %d coordinates of the model are needed: no block is "
-            "asked for after round %d, and %s (on_refusal=%r)"
-        )
-        log(WARNING, text, left, needed, problem.round, follows, self.on_refusal)
-        nothing: dict[str, Any] = dict.fromkeys(("hessian", "asking", "stalled"), 0.0)
-        return state._replace(mask=np.zeros(state.mask.size), previous=state.trial, step=1.0, largest=-1.0, **nothing)
+        return state._replace(trial=x, mask=mask, slope=slope, stalled=float(stalled))
 
     def _with_curvature(self, penalty: Penalty, state: NewtonState, known: Evaluated, block: Matrix) -> NewtonState:
         """Return the state, unless the classes are separable along coefficients that psi leaves alone.
@@ -419,39 +325,15 @@ class ProximalNewton(AcceleratedGradient):
     # --- what else it says ----------------------------------------------------------------------------------------
 
     def metrics(self, problem: Problem, state: NewtonState) -> dict[str, float | int]:
-        """Return the objective, the duality gap or else the residual, and the size of the working set.
-
-        If clients limit it, also to how many columns; if no blocks are asked for, what gradient steps say.
-        """
-        limit = {} if state.columns_left >= UNKNOWN else {COLUMNS_LEFT: int(state.columns_left)}
-        own = {"step": state.step} if state.hessian else super().metrics(problem, state)
-        return {**progress(state), "working-set": _set_of(state).size, **own, **limit}
-
-    def finished(self, problem: Problem, state: Any) -> str:
-        """Return why the run is over: also that clients allow no blocks, if that ends it."""
-        ended = super().finished(problem, state)
-        if ended or state.hessian or self.on_refusal != "stop":
-            return ended
-        return f"clients allow {state.columns_left:.0f} columns of a Hessian block, and on_refusal='stop'"
-
-    def describe(self, state: NewtonState | None) -> list[tuple[str, str]]:
-        """Return the lines about when the run ends, and about what clients allow."""
-        lines = super().describe(state)
-        if state is not None and state.columns_left < UNKNOWN:
-            told = "" if state.hessian else ": none is asked for any more"
-            lines.append(("Hessian block", f"{state.columns_left:.0f} columns at most, as clients allow{told}"))
-        return lines
+        """Return the objective, the duality gap or else the residual, and the size of the working set."""
+        return {**progress(state), "working-set": _set_of(state).size, "step": state.step}
 
 
-def answer(objective: Objective, w: Vector, on: Indices, first: bool, corners: Sequence[Vector] = ()) -> dict[str, Any]:
-    """Return what a client says of its loss at a point: derivatives and terms, at first also what never changes.
-
-    At further points it is loss and gradient.
-    """
+def answer(objective: Objective, w: Vector, on: Indices, first: bool) -> dict[str, Any]:
+    """Return what a client says of its loss at a point: derivatives and terms, at first also what never changes."""
     _, gradient = objective.value_and_gradient(w)
     check_time(1, "of two passes over the data")
     sent = terms_at(objective, w, gradient, first) | {"block": objective.newton_block(w, on)}
-    sent |= {"corners": exchange.corner_answers(objective, corners)} if corners else {}
     return sent | {"square": largest_square(objective)} if first else sent
 
 
@@ -465,26 +347,9 @@ def _places(vectors: Any, name: str) -> Any:
     return vectors.as_sent(name) if isinstance(vectors, ReceivedVectors) else vectors[name]
 
 
-def _with_limits(state: NewtonState, replies: Replies) -> tuple[NewtonState, Matrix]:
-    """Return the state with the columns that clients allow, and the sum of their blocks.
-
-    Without a client's block there is none, on no set.
-    """
-    asked, left, kept_back = _set_of(state).size, state.columns_left, False
-    for uplink in replies:
-        if COLUMNS_LEFT in uplink.metrics:
-            left = min(left, float(math.floor(min(max(0.0, uplink.metrics[COLUMNS_LEFT]), _MOST_COLUMNS))))
-            kept_back = kept_back or (asked > 0 and not uplink.vectors["block"].any())
-    if not kept_back:
-        return state._replace(columns_left=left), unpacked(replies.sum("block"))
-    # Also if it says that it allows as many.
-    left = min(left, float(asked - max(1, asked // 4)))
-    return state._replace(columns_left=left, mask=np.zeros(state.mask.size)), np.zeros((0, 0))
-
-
 def unpacked(triangle: Vector) -> Matrix:
     """Return the symmetric matrix of an upper triangle by rows."""
-    order = exchange.order_of(triangle.size)
+    order = math.isqrt(2 * triangle.size)
     upper = np.zeros((order, order))
     upper[np.triu_indices(order)] = triangle
     return upper + np.triu(upper, 1).T
@@ -492,9 +357,8 @@ def unpacked(triangle: Vector) -> Matrix:
 
 def _begun_anew(state: NewtonState) -> Any:
     """Return the state at its best point with nothing known of its objective: other clients have another one."""
-    mask = np.zeros(state.mask.size) if state.columns_left < UNKNOWN else np.maximum(state.mask, state.point != 0.0)
-    nothing = dict.fromkeys(("asking", "tries", "slope", "curvature"), 0.0)
-    return exchange.begun_anew(state, mask=mask, proved=np.zeros(mask.size), step=1.0, **nothing)
+    mask = np.maximum(state.mask, state.point != 0.0)
+    return exchange.begun_anew(state, mask=mask, proved=np.zeros(mask.size), step=1.0, slope=0.0, curvature=0.0)
 
 
 def _null_model(known: Evaluated, state: NewtonState, block: Matrix) -> tuple[Vector, Vector, Matrix]:

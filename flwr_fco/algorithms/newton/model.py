@@ -122,11 +122,6 @@ class Penalty(NamedTuple):
         return np.sqrt(np.bincount(self.groups[inside], x[inside] ** 2, self.strengths.size))
 
     @property
-    def widest(self) -> int:
-        """Size of the largest group; 1 without groups."""
-        return int(np.bincount(self.groups[self.groups >= 0]).max(initial=1))
-
-    @property
     def free(self) -> NDArray[np.bool_]:
         """The coordinates on which psi has no kink: no threshold and no group."""
         return np.asarray((self.terms[0] == 0.0) & (self.groups < 0))
@@ -288,8 +283,6 @@ SMALL = 64
 #: Smallest size, and for each class, size as a multiple of the non-zeros, and largest size: its block is then 67 MB. On
 #: NCI60, of 14 classes, a smallest size of 100 takes 24 rounds, 140 takes 17 and fewer bytes.
 LEAST, _LEAST_OF_A_CLASS, _TIMES, _MOST = 100, 10, 2, 4096
-#: Rounds among which the columns that clients allow are divided, if that is enough.
-_ROUNDS = 8
 
 
 def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]:
@@ -302,9 +295,9 @@ def whole_groups(mask: NDArray[np.bool_], penalty: Penalty) -> NDArray[np.bool_]
 
 
 def working_set(
-    x: Vector, slopes: Vector, psi: Penalty, small: int = SMALL, low: int = LEAST, outputs: int = 1, most: float = _MOST
+    x: Vector, slopes: Vector, psi: Penalty, small: int = SMALL, low: int = LEAST, outputs: int = 1
 ) -> NDArray[np.bool_]:
-    """Return the mask of the next working set.
+    """Return the mask of the next working set, of 4,096 coordinates at most.
 
     Parameters
     ----------
@@ -316,8 +309,6 @@ def working_set(
         The size of a model that is its own working set, and the smallest size of one.
     outputs : int, default 1
         Number of the loss's outputs: classes.
-    most : float, default 4096
-        Largest size. Of more than so many coordinates that are needed, those that are farthest from optimal, in turn.
 
     Examples
     --------
@@ -328,46 +319,22 @@ def working_set(
     >>> int(mask.sum()), bool(mask[7]), bool(mask[299])
     (100, True, True)
     """
-    limited, most = most < _MOST, int(min(most, _MOST))
     least = max(low, _LEAST_OF_A_CLASS * outputs)
-    if limited:
-        # What clients allow is for the whole run.
-        least = min(least, max(1, most // _ROUNDS))
     if x.size <= min(small, least):
         return np.ones(x.size, dtype=np.bool_)
     needed = whole_groups((x != 0.0) | psi.free, psi)
     score = _violations(slopes, psi)
     count = int(needed.sum())
-    if count < most:
+    if count < _MOST:
         score[needed] = np.inf
     else:
         # More than fits into one block: those that are farthest from optimal, in turn. Those of the last block are not.
         score = np.abs(x - psi.prox(x - slopes))
-    size = max(min(max(least, _TIMES * count), most), min(count, most))
+    size = max(min(max(least, _TIMES * count), _MOST), min(count, _MOST))
     order = np.argsort(-score, kind="stable")
-    if limited and psi.strengths.size:
-        return _groups_that_fit(order, psi.groups, min(max(size, count + psi.widest), most))
     mask = np.zeros(x.size, dtype=np.bool_)
     mask[order[:size]] = True
     return whole_groups(mask, psi)
-
-
-def _groups_that_fit(order: Indices, groups: Indices, most: int) -> NDArray[np.bool_]:
-    """Return the mask of at most so many coordinates, in an order, with the other coordinates of their groups."""
-    mask = np.zeros(order.size, dtype=np.bool_)
-    by_group = np.argsort(groups, kind="stable")
-    ends = np.searchsorted(groups[by_group], np.arange(groups.max(initial=-1) + 2))
-    seen: set[int] = set()
-    for j in order.tolist():
-        group = int(groups[j])
-        members = np.array([j]) if group < 0 else by_group[ends[group] : ends[group + 1]]
-        if group not in seen and members.size <= most:
-            mask[members] = True
-            most -= members.size
-        seen |= {group} if group >= 0 else set()
-        if most == 0:
-            break
-    return mask
 
 
 def _violations(gradient: Vector, penalty: Penalty) -> Vector:

@@ -1,4 +1,4 @@
-"""A path of strengths, and the folds of a cross-validation or halves, in the rounds of its hardest problem.
+"""A path of strengths, and the folds of a cross-validation, in the rounds of its hardest problem.
 
 A round costs the same whether its message carries one point or a hundred. So a message carries all open problems, each
 with its own point and working set: a problem is a strength of psi and a fold that is left out, or none. Each is solved
@@ -27,11 +27,11 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import COLUMNS_LEFT, Algorithm, Client, Memory, Moved, Problem, Replies, To, Vector
+from flwr_fco.algorithms.contract import Algorithm, Client, Memory, Moved, Problem, Replies, To, Vector
 from flwr_fco.algorithms.contract.choices import Strengths
+from flwr_fco.algorithms.contract.disclosure import Disclosure
 from flwr_fco.algorithms.newton import exchange
-from flwr_fco.algorithms.newton.dealing import check_what_leaves, chosen, errors_of, folds_of, halves_of
-from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, corner_points, distance, finished, progress
+from flwr_fco.algorithms.newton.exchange import UNKNOWN, CertifiedMethod, distance, finished, progress
 from flwr_fco.algorithms.newton.gradient_steps import AcceleratedGradient, QuasiNewton
 from flwr_fco.algorithms.newton.method import NewtonState, ProximalNewton, answer
 from flwr_fco.algorithms.newton.model import LEAST, SMALL, Matrix, Penalty
@@ -43,7 +43,7 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L2Squared
 from flwr_fco.regularizers.base import with_strength
-from flwr_fco.wire.keys import FOLDS, HALVES, POINTS
+from flwr_fco.wire.keys import FOLDS, POINTS
 from flwr_fco.wire.protocol import Downlink, Option, ReceivedVectors, Uplink
 from flwr_fco.wire.questions import CONVEX, LINKS
 
@@ -59,7 +59,7 @@ WAITING, OPEN, CLOSED = 0.0, 1.0, 2.0
 #: Sizes of working sets on the path: no model is its own one, for there are many.
 _SIZES = (0, 10)
 #: The numbers of a problem's state.
-_NUMBERS = ("objective", "lower", "residual", "slope", "step", "curvature", "stalled", "asking", "tries")
+_NUMBERS = ("objective", "lower", "residual", "slope", "step", "curvature", "stalled")
 
 
 class PathState(NamedTuple):
@@ -75,7 +75,7 @@ class PathState(NamedTuple):
         0.0 for a problem that waits, 1.0 for one that is open, 2.0 for one that is solved.
     points, trials, masks : ndarray of float64, shape (P, d)
         As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
-    numbers : ndarray of float64, shape (P, 9)
+    numbers : ndarray of float64, shape (P, 7)
         Its numbers.
     columns, targets : ndarray of float64, shape (folds + 1, d)
         Its vectors, which all strengths of a fold share.
@@ -83,8 +83,6 @@ class PathState(NamedTuple):
         What the clients' losses agree on.
     references : ndarray of float64, shape (folds + 1, size)
         As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`.
-    corners, rows : ndarray of float64, shape (folds + 1, size)
-        As in :class:`~flwr_fco.algorithms.newton.method.NewtonState`; asked for with the null models.
     populations : ndarray of float64, shape (folds + 1,)
         A digest of the clients and their weights; -1 before the first round.
     held_out : ndarray of float64, shape (3, L)
@@ -105,8 +103,6 @@ class PathState(NamedTuple):
     targets: Matrix
     facts: Matrix
     references: Matrix
-    corners: Matrix
-    rows: Matrix
     populations: Vector
     held_out: Matrix
     stage: float = NULL
@@ -114,7 +110,7 @@ class PathState(NamedTuple):
 
 
 #: What the problems of a fold share, and what an exchange writes into.
-_OF_A_FOLD = ("columns", "targets", "facts", "references", "corners", "rows")
+_OF_A_FOLD = ("columns", "targets", "facts", "references")
 _WRITTEN = ("status", "points", "trials", "masks", "numbers", *_OF_A_FOLD, "populations")
 
 
@@ -133,9 +129,6 @@ class NewtonPath(CertifiedMethod):
     name, refuses = "newton_path", ProximalNewton.refuses
     holds: ClassVar[Mapping[str, Any]] = {**CertifiedMethod.holds, "held_out": "losses"}
 
-    #: What follows when all problems with folds are solved.
-    _after: ClassVar[float] = VALIDATING
-
     strengths: Strengths = field(default_factory=Strengths)
 
     # --- a client -------------------------------------------------------------------------------------------------
@@ -149,17 +142,16 @@ class NewtonPath(CertifiedMethod):
         counts = [int(numbers[f"fold-{fold}"]) for fold in range(int(numbers[FOLDS]) + 1)]
         if min(counts, default=-1) < 0 or sum(counts) * size != told.size:
             raise ProtocolError(f"the server tells {told.size // size} points, of folds with {counts} of them")
-        deal = halves_of if HALVES in numbers else folds_of
-        left_out = deal(objective, len(counts) - 1, client.plan.seed)
+        left_out = folds_of(objective, len(counts) - 1, client.plan.seed)
         points, first = exchange.parted(told, size), bool(numbers["first"])
-        check_what_leaves(client.disclosure, objective, left_out, halves=HALVES in numbers)
-        shares, begins, corners = np.ones(len(counts)), np.cumsum([0, *counts]), int(numbers.get("corners", 0.0))
+        check_what_leaves(client.disclosure, objective, left_out)
+        shares, begins = np.ones(len(counts)), np.cumsum([0, *counts])
         answers: list[dict[str, Any]] = []
         losses: list[float] = []
         for fold, rows in enumerate([np.zeros(0, dtype=np.int64), *left_out]):
             check_time(fold, "folds")
             about, validates = points[begins[fold] : begins[fold + 1]], bool(numbers["validate"])
-            own, shares[fold] = _outside(objective, rows, [] if validates else about, first, corners)
+            own, shares[fold] = _outside(objective, rows, [] if validates else about, first)
             answers += own
             losses += _held_out(objective, rows, about) if validates else []
         sent = {name: _joined([own[name] for own in answers]) for name in (answers or [{}])[0]}
@@ -191,19 +183,16 @@ class NewtonPath(CertifiedMethod):
         """Return the points of all open problems, each at the coordinates of its working set."""
         d, folds, asked = state.points.shape[1], len(state.populations), _asked(state)
         validates = state.stage == VALIDATING
-        free, told = exchange.mixed(problem.psi) if _asks(state) else np.zeros(0, dtype=np.int64), []
+        told = []
         for row in asked:
             point = state.points[row] if validates else state.trials[row]
             on = np.flatnonzero(point) if validates else np.flatnonzero(state.masks[row])
             told.append((on, point[on]))
-            told += [(free, own) for own in state.corners[row % folds].reshape(-1, max(1, free.size)) if free.size]
         places = np.concatenate([on + k * d for k, (on, _) in enumerate(told)]).astype(np.int32)
         points: Any = NonZeros(places, np.concatenate([values for _, values in told]), len(told) * d)
-        counts = np.bincount([row % folds for row in asked], minlength=folds) * (len(told) // len(asked))
+        counts = np.bincount([row % folds for row in asked], minlength=folds)
         numbers = {f"fold-{fold}": float(count) for fold, count in enumerate(counts)}
         numbers |= {FOLDS: folds - 1.0, POINTS: float(len(told))}
-        # These follow each point.
-        numbers |= {"corners": free.size + 1.0} if free.size else {}
         numbers |= {"first": float(state.populations[0] < 0.0), "validate": float(validates)}
         return Downlink(problem.plan, {"primal": points}, numbers=numbers)
 
@@ -224,7 +213,11 @@ class NewtonPath(CertifiedMethod):
         folds = shares.size - 1
         if not ((shares >= 0.0).all() and shares.max() <= 1.0 + 1e-9 and abs(shares[0] - 1.0) < 1e-9):
             raise ProtocolError(f"its shares of rows are {shares.tolist()}; expected numbers from 0 to 1, and 1 of all")
-        self._check_shares(shares[1:])
+        if folds and abs(shares[1:].sum() - (folds - 1)) > 1e-6:
+            raise ProtocolError(
+                f"its rows without one fold are {shares[1:].sum():.6g} times all; expected {folds - 1}, for each row "
+                "is in one fold"
+            )
         if state.stage == VALIDATING:
             losses = dense(uplink.vectors["held_out"])
             least = 0.0 if 0.0 < state.facts[0, 0] < LINKS.index(CONVEX[0]) else -_HUGE
@@ -234,20 +227,9 @@ class NewtonPath(CertifiedMethod):
                     f"a loss on left-out rows is {absurd:.3g}; expected none below {least:g} or above {_HUGE:g}"
                 )
             return
-        if COLUMNS_LEFT in uplink.metrics:
-            # A site whose owner limits the columns refuses a path.
-            raise ProtocolError("it says how many columns of a Hessian it allows; sites that limit them refuse a path")
         for row, own in zip(_asked(state), self._parts(problem, state, uplink), strict=True):
             if shares[row % (folds + 1)] > 0.0:
                 self._rule().check(problem, _row(state, row), own)
-
-    def _check_shares(self, shares: Vector) -> None:
-        """Refuse shares of rows without one fold that no dealing of all rows into folds has."""
-        if shares.size and abs(shares.sum() - (shares.size - 1)) > 1e-6:
-            raise ProtocolError(
-                f"its rows without one fold are {shares.sum():.6g} times all; expected {shares.size - 1}, for each row "
-                "is in one fold"
-            )
 
     def aggregate(self, problem: Problem, state: PathState, replies: Replies) -> PathState:
         """Return the state after a step of each problem; solved ones close, and others open."""
@@ -281,7 +263,7 @@ class NewtonPath(CertifiedMethod):
         if state.stage == SOLVING:
             state = self._opened(problem, before, state, exchanges)
             if (state.status == CLOSED).all():
-                state = state._replace(stage=self._after if folds > 1 else DONE)
+                state = state._replace(stage=VALIDATING if folds > 1 else DONE)
         return state
 
     def retrieve(self, problem: Problem, state: PathState) -> Vector:
@@ -326,8 +308,7 @@ class NewtonPath(CertifiedMethod):
         """Return a problem's state after an exchange; an error says in which fold it is."""
         try:
             after: NewtonState = self._rule(stage).aggregate(problem, own, replies)
-            # What all strengths share is asked for with the null models.
-            return after if stage == NULL else after._replace(asking=0.0)
+            return after
         except ConfigurationError as error:
             if not fold:
                 raise
@@ -413,17 +394,16 @@ def models_of(state: PathState) -> tuple[list[Vector], list[float]]:
 
 
 def _outside(
-    objective: Objective, rows: NDArray[np.int64], points: Sequence[tuple[Vector, Any]], first: bool, corners: int
+    objective: Objective, rows: NDArray[np.int64], points: Sequence[tuple[Vector, Any]], first: bool
 ) -> tuple[list[dict[str, Any]], float]:
     """Return the answers about points on the rows outside a fold, and their share.
 
-    These rows are copied, so they are those of one fold at a time. Each point is followed by so many corners.
+    These rows are copied, so they are those of one fold at a time.
     """
     rest, share = np.setdiff1d(np.arange(objective.num_examples), rows) if rows.size else rows, 1.0
     if rows.size:
         objective, share = objective.subset(rest) if rest.size else (objective, 0.0)
-    asked = [(*points[k], points[k + 1 : k + 1 + corners]) for k in range(0, len(points), 1 + corners)]
-    answers = [answer(objective, w, on, first, corner_points(w, others)) for w, on, others in asked]
+    answers = [answer(objective, w, on, first) for w, on in points]
     # A client without a row says nothing.
     return answers if share else [{name: np.zeros(dense(own[name]).size) for name in own} for own in answers], share
 
@@ -464,11 +444,6 @@ def _asked(state: PathState) -> list[int]:
     return sorted(_rows(state, OPEN), key=lambda row: (row % folds, row))
 
 
-def _asks(state: PathState) -> bool:
-    """Whether a message asks about corners, those of every fold."""
-    return state.stage == NULL and bool(state.numbers[: len(state.populations), _NUMBERS.index("asking")].any())
-
-
 def _rows(state: PathState, *status: float) -> list[int]:
     """Return the rows of the problems of which so much is known."""
     return [row for row, own in enumerate(state.status.tolist()) if own in status]
@@ -477,10 +452,10 @@ def _rows(state: PathState, *status: float) -> list[int]:
 def _row(state: PathState, row: int) -> NewtonState:
     """Return a problem's state."""
     fold = row % len(state.populations)
-    # What gradient steps know, and what is proved zero, is said of one model and not of a path's.
-    known: dict[str, Any] = dict.fromkeys(("previous", "asked", "gradient", "proved"), np.zeros(state.points.shape[1]))
+    # What is proved zero is said of one model and not of a path's.
+    known: dict[str, Any] = {"proved": np.zeros(state.points.shape[1])}
     known |= {name: getattr(state, name)[fold] for name in _OF_A_FOLD} | {"round": state.round}
-    known |= dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True)) | {"asking": float(_asks(state))}
+    known |= dict(zip(_NUMBERS, state.numbers[row].tolist(), strict=True))
     point, trial, mask, who = state.points[row], state.trials[row], state.masks[row], float(state.populations[fold])
     return NewtonState(point, trial, mask, population=who, **known)
 
@@ -500,32 +475,6 @@ def _bytes_of(state: PathState, row: int) -> int:
     return 8 * (int(state.masks.shape[1]) + size * (size + 1) // 2 + len(TERMS))
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewtonHalves(NewtonPath):
-    """The method of a path; the folds of its strengths are halves."""
-
-    _after: ClassVar[float] = DONE
-
-    def downlink(self, problem: Problem, state: PathState, to: To | None) -> Downlink:
-        """Return the points of all open problems, and that the folds are halves."""
-        told = super().downlink(problem, state, to)
-        return told._replace(numbers={**told.numbers, HALVES: 1.0})
-
-    def _check_shares(self, shares: Vector) -> None:
-        apart = np.abs(shares[::2] + shares[1::2] - 1.0).max()
-        if apart > 1e-6:
-            raise ProtocolError(
-                f"its rows in two complementary halves are {1.0 + apart:.6g} or {1.0 - apart:.6g} times all; expected 1"
-            )
-
-
-def models_of_halves(state: PathState) -> NDArray[np.float64]:
-    """Return the models of each half, shape (halves, strengths, d), from the largest strength."""
-    folds = len(state.populations)
-    points = np.array(state.points).reshape(-1, folds, state.points.shape[1])
-    return points[1:, 1:].transpose(1, 0, 2)
-
-
 def newton_method(options: Any) -> type[Algorithm]:
     """Return the method for the options of a FedNewton: of a path, or of one strength.
 
@@ -541,3 +490,99 @@ def newton_method(options: Any) -> type[Algorithm]:
     # Along what no term holds, separable classes would have no optimum, and small slopes.
     everywhere = psi.weights is None or bool((np.asarray(psi.weights) > 0.0).all())
     return QuasiNewton if everywhere else AcceleratedGradient
+
+
+# --- folds, and what losses on them say of strengths -------------------------------------------------------------
+
+
+def folds_of(objective: Objective, folds: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return the rows of each fold of a client; of labels each has the same shares, up to a row."""
+    if not folds:
+        return []
+    rows = objective.num_examples
+    if objective.folds is not None:
+        given = np.asarray(objective.folds)
+        if given.shape != (rows,) or not np.isin(given, range(folds)).all():
+            raise ConfigurationError(
+                f"the folds of a loss of {rows} examples have shape {given.shape}, or one is not below {folds}; "
+                "expected the number of a fold, from 0, of each example"
+            )
+        return [np.flatnonzero(given == fold) for fold in range(folds)]
+    rng, labels = np.random.default_rng((seed, rows)), getattr(objective, "labels", None)
+    order = rng.permutation(rows)
+    if labels is not None:
+        order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
+    # Of few rows not always the same folds are empty.
+    turn = (np.arange(rows) + rng.integers(folds)) % folds
+    return [np.sort(order[turn == fold]) for fold in range(folds)]
+
+
+def check_what_leaves(limits: Disclosure, objective: Objective, folds: Sequence[NDArray[np.int64]]) -> None:
+    """Refuse a path that a client's owner does not allow of each fold.
+
+    Sums over all rows less those without a fold are those of the fold; the rows without it hold other folds.
+
+    Parameters
+    ----------
+    limits : Disclosure
+        What the owner allows.
+    objective : Objective
+        The loss on the client's rows.
+    folds : sequence of ndarray of int64
+        The rows of each fold.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are sums that are about too few rows.
+    """
+    if not limits.limits_rows:
+        return
+    for fold, rows in enumerate(folds, start=1):
+        if rows.size:
+            limits.check(objective.subset(rows)[0], f"sums over fold {fold}")
+
+
+def errors_of(losses: Matrix, weights: Vector) -> tuple[Vector, Vector, Vector]:
+    """Return each strength's mean loss, its standard error, and that of its difference to the smallest mean loss.
+
+    With weights p_c that sum to 1 and losses l_c: l = sum_c p_c l_c, and sqrt(C / (C - 1) sum_c p_c^2 (l_c - l)^2), the
+    usual standard error for equal weights. In differences of the same data the levels of the sites cancel.
+
+    Parameters
+    ----------
+    losses : ndarray of float64, shape (C, L)
+        Of each part of the data, at each strength.
+    weights : ndarray of float64, shape (C,)
+        Of each part.
+
+    Examples
+    --------
+    >>> errors_of(np.array([[3.0, 2.0], [9.0, 8.5]]), np.array([0.5, 0.5]))
+    (array([6.  , 5.25]), array([3.  , 3.25]), array([0.25, 0.  ]))
+    """
+    shares = weights / weights.sum()
+    mean, parts = shares @ losses, shares.size
+    apart = losses - losses[:, [int(np.argmin(mean))]]
+    scale = math.sqrt(parts / (parts - 1)) if parts > 1 else 0.0
+    level, difference = (scale * np.sqrt(shares**2 @ (own - shares @ own) ** 2) for own in (losses, apart))
+    return mean, level, difference
+
+
+def chosen(held_out: Vector, difference_error: Vector, rule: str) -> int:
+    """Return the number of the strength that a rule chooses; ties go to the larger one.
+
+    Parameters
+    ----------
+    held_out, difference_error : ndarray of float64, shape (L,)
+        Mean losses, and the standard errors of their differences to the smallest one.
+    rule : {"best", "one-standard-error"}
+        The smallest loss; or the largest strength whose loss is above it by at most one standard error.
+
+    Examples
+    --------
+    >>> [chosen(np.array([5.3, 5.2, 5.25]), np.array([0.2, 0.0, 0.1]), rule) for rule in ("best", "one-standard-error")]
+    [1, 0]
+    """
+    best = int(np.argmin(held_out))
+    return best if rule == "best" else int(np.argmax(held_out - held_out[best] <= difference_error))

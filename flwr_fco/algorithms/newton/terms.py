@@ -219,11 +219,6 @@ class Evaluated(NamedTuple):
         """Number of outputs."""
         return int(self.facts["outputs"])
 
-    @property
-    def least(self) -> float:
-        """A number that no value of the pooled loss, without its l2 term, is below."""
-        return -self.quadratic if self.link in CONVEX else 0.0
-
     def targets_at_zero(self, columns: Vector) -> Vector:
         """Return A'y/n, from the gradient at w = 0 and the column means."""
         if self.link == "identity":
@@ -265,19 +260,12 @@ class Evaluated(NamedTuple):
             The regularizer, for which :attr:`reason` is empty.
         once
             A state, with the weighted means of :func:`constant_terms`, `columns` and `targets`; `references`, that of
-            :func:`terms_at`, if any; and `rows`, further dual points for what psi leaves alone
-            (:mod:`flwr_fco.certificates.dual`): without them there is no bound there, minus infinity.
+            :func:`terms_at`, if any.
         """
         outputs, l2, squares = self.outputs, self.facts["l2"], self.link == "identity"
         count = self.w.size - outputs if self.facts["intercept"] else self.w.size
         slopes = self.gradient.copy()
         slopes[:count] -= l2 * self.w[:count]
-        mixed = dual.mixed_coordinates(psi, self.w.size - count)
-        if l2 == 0.0 and mixed.size:
-            if not once.rows.any():
-                return -math.inf, np.zeros(self.w.size)
-            own = dual.as_row(slopes, self.w, self.loss)
-            return dual.mixed_bound(psi, own, once.rows.reshape(-1, own.size), mixed, -self.least, squares)
         linear, quadratic, total = self.linear, self.quadratic, 1.0
         if self.link in CONVEX:
             free = once.references.size and self.has_free_intercept(psi)

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE, choices, named
+from flwr_fco.algorithms.contract import choices
 from flwr_fco.algorithms.newton.terms import FACTS_OF_LOSS, TERMS
 from flwr_fco.core.logs import log
-from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.clients.nodes import nap
@@ -187,22 +187,6 @@ class CappedMinimisations(Part):
     def metrics(self, host: Host) -> dict[str, float | int]:
         """Return the number of clients that stopped too early; nothing for a round that was skipped."""
         return {} if self._capped is None else {"num-capped": self._capped}
-
-
-class KeptBack(Part):
-    """Adds a row to the table of what was left out, and a line to the log, for each block that a client keeps back."""
-
-    def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
-        """Report the blocks of which nothing came; the rest of these replies counts."""
-        for uplink in uplinks:
-            told, asked = uplink.metrics, host.algorithm.sums(uplink.vectors)
-            for name in named(type(host.algorithm), "columns") if COLUMNS_LEFT in told else ():
-                vector = uplink.vectors.get(name)
-                if not isinstance(vector, SparseVector) or vector.indices.size or not asked[name]:
-                    continue
-                what = f"it keeps back a Hessian block of {asked[name]} columns"
-                why = f"its owner's limit is hessian_share={told.get(HESSIAN_SHARE, 0.0):.3g}; its gradient counts"
-                _report(host.current, uplink, f"{what}, and allows {told[COLUMNS_LEFT]:.0f} now: {why}")
 
 
 class OtherLosses(Part):

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from flwr.app import RecordDict
 
-from flwr_fco.algorithms.contract import COLUMNS_LEFT, HESSIAN_SHARE
 from flwr_fco.algorithms.contract.replies import Mean
 from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import dense
@@ -29,7 +28,7 @@ from flwr_fco.wire.metrics import as_metrics, average_metrics, exact_mean, is_nu
 from flwr_fco.wire.protocol import Uplink
 
 #: Metrics that have checks of their own.
-OTHERS = OWN_METRICS | {SCHEMA, COLUMNS_LEFT, HESSIAN_SHARE}
+OTHERS = OWN_METRICS | {SCHEMA}
 #: Fraction of ``max_ratio`` that an evaluation may be away from the median.
 EVALUATION = 0.1
 #: Factor by which bounds are wider with so few replies that their median may be the lie.

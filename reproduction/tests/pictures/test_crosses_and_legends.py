@@ -8,10 +8,11 @@ pytest.importorskip("matplotlib")
 from flwr.app import Array, ArrayRecord
 
 from flwr_fco.results import Result
-from flwr_fco.simulation.fit_path import PathPoint, PathResult, plot_path
+from flwr_fco.simulation.fit_path import PathPoint, PathResult
 from reproduction.pictures.comparison import compare
 from reproduction.pictures.curves import figure_of_curves
 from reproduction.pictures.html_report import html_page
+from reproduction.pictures.paths import plot_path
 from reproduction.runs.run_folder import RunRecord
 
 ROUNDS = np.arange(20.0)

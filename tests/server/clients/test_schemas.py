@@ -14,7 +14,7 @@ from together import together
 
 from flwr_fco import GaussianDP
 from flwr_fco.callbacks import Callback, Checkpoint
-from flwr_fco.client_apps import Disclosure, training
+from flwr_fco.client_apps import training
 from flwr_fco.core.schema import Units, grades_of, names_of, schema_number
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
@@ -274,7 +274,6 @@ def test_units_leave_once_and_not_where_they_may_not():
     plain = losses(lambda table: table.assign(crp=1000.0 * table["crp"]), number=4)
     with pytest.warns(UserWarning, match="at partition 2"):
         assert grades(plain) == 4 * [True] + 8 * [False]
-    assert not any(grades(plain, disclosure=Disclosure(hessian_share=0.5)))
     sparse = [Logistic(scipy.sparse.csr_array(f.features), f.labels) for f in plain]
     assert not any(grades(sparse))
     private = FedDualAvg(

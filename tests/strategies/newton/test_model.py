@@ -123,3 +123,11 @@ def test_a_psi_without_such_terms_names_another_method():
     layout = Layout.from_arrays({"w": np.zeros((3, 4))})
     with pytest.raises(ConfigurationError, match=r"Nuclear.*FedDAGT"):
         Penalty.of(Nuclear(1.0).bind(layout))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_how_far_a_coordinate_is_from_optimal_is_by_the_proximal_map_of_psi(name):
+    psi, rng = CASES[name][0].bind(LAYOUT), np.random.default_rng(0)
+    for _ in range(20):
+        v = rng.normal(size=SIZE) * rng.choice([0.01, 0.1, 1.0])
+        assert_allclose(Penalty.of(psi).prox(v), psi.prox(v, 1.0), atol=1e-15)

@@ -13,6 +13,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
+from flwr_fco.algorithms.newton import model
 from flwr_fco.algorithms.newton.model import Penalty, working_set
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.layout import Layout
@@ -322,3 +323,32 @@ def test_sparse_features_send_the_columns_of_their_rows(kind, hessian):
     assert np.count_nonzero(sparse.arrays["coefficients"].numpy()) >= 3
     assert numbers(sparse, "bytes-up")[-1] < numbers(dense, "bytes-up")[-1]
     assert numbers(sparse, "objective")[-1] == pytest.approx(numbers(dense, "objective")[-1], abs=1e-8)
+
+
+def test_more_coordinates_than_the_largest_block_are_solved_in_turns(monkeypatch):
+    """The point travels with all of its coordinates, not only with those of the block."""
+    monkeypatch.setattr(model, "_MOST", 70)
+    objectives, psi = sites("logistic", p=100, sizes=(60, 80, 70)), L2Squared(0.1)
+    result, _ = solved(objectives, psi, rounds=60)
+    best = objective_value(objectives, psi, centralized_solution(objectives, psi, tol=1e-11))
+    assert not result.left_out
+    assert numbers(result, "duality-gap")[-1] <= 1e-8
+    assert objective_value(objectives, psi, point(result, objectives[0])) <= best + 1e-8
+    assert max(numbers(result, "working-set")) == 70
+
+
+@pytest.mark.parametrize("kind", ["squares", "logistic", "classes"])
+@pytest.mark.parametrize("hessian", ["block", "none"])
+def test_where_psi_leaves_columns_alone_the_run_ends_at_a_residual(kind, hessian):
+    """Of a confounder; with an l2 term of the losses, which holds it, there is a gap."""
+    weights = np.r_[0.0, 0.0, np.ones(7)]
+    psi = L1(0.05, weights if kind != "classes" else np.repeat(weights[:, None], 3, axis=1))
+    rounds = 40 if hessian == "block" else 3000
+    objectives = sites(kind)
+    result, _ = solved(objectives, psi, rounds, hessian=hessian, tolerance=1e-7)
+    best = objective_value(objectives, psi, centralized_solution(objectives, psi, tol=1e-11))
+    assert numbers(result, "residual")[-1] <= 1e-7
+    assert not numbers(result, "duality-gap")
+    assert objective_value(objectives, psi, point(result, objectives[0])) <= best + 1e-8
+    result, _ = solved(sites(kind, l2=0.05), psi, rounds, hessian=hessian)
+    assert numbers(result, "duality-gap")[-1] <= 1e-8

@@ -312,21 +312,6 @@ def test_a_lie_about_one_problem_is_named_and_the_round_is_skipped(lie):
     assert run_of(strategy).finished()
 
 
-def test_a_limit_of_columns_that_no_site_of_a_path_has_is_named():
-    objectives = sites("logistic", sizes=(60, 81, 50))
-
-    def limited(reply, number):
-        if number == 4:
-            (metrics,) = reply.content.metric_records.values()
-            metrics["columns-left"] = 0
-        return reply
-
-    strategy = FedNewton(regularizer=L1(1.0), strengths=Strengths(4, folds=3), tolerance=1e-7, fraction_evaluate=0.0)
-    result = start_of(strategy, Counting(app_of(objectives), 3, limited), objectives)
-    assert any("sites that limit them refuse a path" in row.reason for row in result.left_out)
-    assert run_of(strategy).finished()
-
-
 @pytest.mark.parametrize("lie", [lambda own: own - 100.0, lambda own: 1e300 + own], ids=["below 0", "1e300"])
 def test_an_absurd_loss_on_left_out_rows_does_not_count(lie):
     objectives = sites("logistic", sizes=(60, 81, 50))
@@ -422,7 +407,6 @@ def test_without_a_strength_at_which_all_is_zero_strengths_are_given_by_hand():
 @pytest.mark.parametrize(
     ("limits", "cv", "message"),
     [
-        ({"hessian_share": 5.0}, None, r"counts them all. Run one strength after the other"),
         ({"min_rows": 20}, 4, r"sums over fold 1; this site has fewer rows for it than min_rows=20"),
         ({"min_rows": 45}, 4, r"this site has fewer rows for it than min_rows=45"),
         ({"min_class_rows": 5}, 8, r"has a class with fewer rows than min_class_rows=5"),
