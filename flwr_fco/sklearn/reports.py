@@ -22,7 +22,7 @@ from flwr_fco.inference.federated import COMPARED, ESTIMATED, SQUARES, Kind, Tab
 from flwr_fco.inference.forest import forest
 from flwr_fco.inference.quality import Found, Judged, about_pairs
 from flwr_fco.objectives.base import Objective
-from flwr_fco.results import columns_of
+from flwr_fco.results import frame_of
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import are_parts, is_grid
 from flwr_fco.sklearn.solving import FEW
@@ -79,8 +79,8 @@ class Summary(str):
     _level: float | None = None
 
     def table(self) -> Any:
-        """Return all features as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
-        return columns_of(self.rows)
+        """Return all features as a pandas ``DataFrame`` (``pip install pandas``)."""
+        return frame_of(self.rows)
 
     def plot(self, file: str | os.PathLike[str]) -> None:
         """Draw a forest plot: intervals of all sites together, of each site, and between sites (Hartung and Knapp).
@@ -191,8 +191,8 @@ class Quality(str):
     bins: list[dict[str, float]]
 
     def table(self) -> Any:
-        """Return what is known of each site as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
-        return columns_of(self.rows)
+        """Return what is known of each site as a pandas ``DataFrame`` (``pip install pandas``)."""
+        return frame_of(self.rows)
 
     __repr__ = str.__str__
 
