@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fitting import fitting
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from newton import sites
 from problems import CONSTANTS, SADDLE, app_of, clients, kind_of, start_arrays
 from representatives import by_class
@@ -175,7 +176,7 @@ def test_questions_and_evaluations_are_refused_too(kind):
         assert good.has_content()
         assert f"an answer to its question '{kind}'" in bad.error.reason
         assert "min_rows=10" in bad.error.reason
-        scores = strategy.configure_evaluate(1, start_arrays(), flower.ConfigRecord(), grid)
+        scores = strategy.configure_evaluate(1, start_arrays(), ConfigRecord(), grid)
         replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_receive(scores)}
         assert replies[2].has_content()
         assert "the server asks for an evaluation" in replies[4].error.reason
@@ -246,9 +247,9 @@ class Messages(InProcessGrid):
 def newton_run(app, grid_type=InProcessGrid, rounds=4, **options):
     strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0, **options)
     grid = grid_type(app, 3)
-    start = {name: flower.Array(np.zeros(shape)) for name, shape in sites()[0].layout.shapes.items()}
+    start = {name: Array(np.zeros(shape)) for name, shape in sites()[0].layout.shapes.items()}
     with flower.identity(grid.run_id), flower.quiet(50):
-        strategy.start(grid, flower.ArrayRecord(start), rounds)
+        strategy.start(grid, ArrayRecord(start), rounds)
     return grid
 
 
@@ -382,9 +383,9 @@ def logged(caplog, **options):
     with caplog.at_level(logging.INFO, logger="flwr"):
         grid = InProcessGrid(app_of(sites(), **options), 3)
         strategy = FedNewton(regularizer=L1(0.05), fraction_evaluate=0.0)
-        start = {name: flower.Array(np.zeros(shape)) for name, shape in sites()[0].layout.shapes.items()}
+        start = {name: Array(np.zeros(shape)) for name, shape in sites()[0].layout.shapes.items()}
         with flower.identity(grid.run_id):
-            strategy.start(grid, flower.ArrayRecord(start), 5)
+            strategy.start(grid, ArrayRecord(start), 5)
     return [record.getMessage() for record in caplog.records if "this site has sent" in record.getMessage()]
 
 

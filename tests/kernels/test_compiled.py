@@ -1,4 +1,4 @@
-"""Where neither the package nor the home directory can be written, compiled code is kept in a folder of the user's own."""
+"""Where neither the package nor the home can be written, compiled code is kept in a folder of the user's own."""
 
 import os
 import shutil
