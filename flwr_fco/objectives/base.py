@@ -20,7 +20,7 @@ from flwr_fco.work import FirstOrder
 #: A batch for a stochastic gradient: any item yielded by the objective's own `batches`. None means all examples.
 Batch = Any
 
-_LOSS = frozenset({"value", "gradient", "value_and_gradient"})
+_LOSS = frozenset({"value", "gradient", "add_gradient", "value_and_gradient"})
 #: What a class may inherit from another than :class:`Objective` only together with the methods that it was made for.
 _MADE_FOR = {
     **dict.fromkeys(("hessian_product", "hessian_block", "along", "subset", "dual_terms", "largest_square"), _LOSS),
@@ -121,7 +121,7 @@ class Objective(ABC):
     :meth:`newton_block`, :meth:`along`, :meth:`subset`, :meth:`linear_data` (the compiled loops), :meth:`dual_terms`,
     :meth:`largest_square` and, with another value, :meth:`metrics` it has those that it gives itself, and otherwise
     this class's, which use its gradient, return None or raise an error. With other :meth:`batches` it has no compiled
-    loops. Who gives :meth:`add_gradient` gives :meth:`gradient` too.
+    loops. Of one that gives :meth:`add_gradient` only, :meth:`gradient` follows.
     Bounds (:meth:`lipschitz`, :meth:`strong_convexity`) are kept: override them if the curvature changes.
 
     Attributes
@@ -174,9 +174,9 @@ class Objective(ABC):
         """Leave another loss without the methods that were made for its parent's: they would bypass its own."""
         super().__init_subclass__(**options)
         parent = next(base for base in cls.__mro__[1:] if issubclass(base, Objective))
-        changed = {name for name in (*_MADE_FOR, *_LOSS, "batches") if getattr(cls, name) is not getattr(parent, name)}
+        changed = {name for name in {*_MADE_FOR, *_LOSS, "batches"} if getattr(cls, name) is not getattr(parent, name)}
         if "add_gradient" in changed and "gradient" not in changed:
-            raise TypeError(f"{cls.__name__} gives add_gradient, which repeats gradient in place: give both")
+            cls.gradient = gradient_from_zeros(cls.add_gradient)  # type: ignore[method-assign]
         for name, others in _MADE_FOR.items():
             if changed & others and name not in changed | vars(cls).keys():
                 setattr(cls, name, vars(Objective)[name])
