@@ -18,15 +18,14 @@ import flwr_fco.algorithms  # noqa: F401 (a message names one of its methods)
 from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves, named
 from flwr_fco.client_apps.disclosed import as_may_leave, check_folds
 from flwr_fco.client_apps.quotas import Limits, clear_errors
-from flwr_fco.core.computing import deadline, single_threaded_blas
+from flwr_fco.core.computing import deadline, random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
-from flwr_fco.core.randomness import random_generator
 from flwr_fco.core.schema import Grades, Names, grades_of, names_of, schema_number
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.run import ENGINES, answer
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError, PublicError
-from flwr_fco.kernels.columns import num_zeros
+from flwr_fco.kernels.passes import num_zeros
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import SparseDesign

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from together import together
 
-from flwr_fco.core.randomness import random_generator
+from flwr_fco.core.computing import random_generator
 from flwr_fco.errors import ConfigurationError
 
 
