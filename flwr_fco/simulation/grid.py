@@ -322,7 +322,8 @@ class InProcessGrid(Grid):
         request = _flower.with_content(message, _flower.isolated(message.content))
         state = context.state if self.raise_errors else _flower.isolated(context.state)
         try:
-            reply: Any = self.client_app(request, context)
+            app: Any = self.client_app
+            reply: Message | None = app(request, context)
             if reply is not None and not isinstance(reply, Message):
                 raise TypeError(f"the ClientApp returned a {type(reply).__name__}; expected a Message")
         except Exception as error:
