@@ -53,8 +53,8 @@ from shared import (
 )
 
 from flwr_fco.client_apps import client_app
+from flwr_fco.core.computing import random_generator
 from flwr_fco.core.layout import Layout
-from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import lasso
 from flwr_fco.engines.dual_steps import compiled_epoch
 from flwr_fco.kernels.dual_averaging import NOTHING

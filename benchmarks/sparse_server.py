@@ -47,7 +47,7 @@ def replies_of(count: int, size: int) -> list[RecordDict]:
     """Return replies of float32 increments, four different ones in turn."""
     rng = np.random.default_rng(0)
     shared = [flower.serialised(rng.standard_normal(size, dtype=np.float32)) for _ in range(4)]
-    arrays = [flower.filled(ArrayRecord, {"increment": shared[i % 4]}) for i in range(count)]
+    arrays = [ArrayRecord({"increment": shared[i % 4]}) for i in range(count)]
     metrics = [MetricRecord({"num-examples": 10 + i, "local-steps": 5, "elapsed": 0.5}) for i in range(count)]
     return [RecordDict({"arrays": one, "metrics": other}) for one, other in zip(arrays, metrics, strict=True)]
 

@@ -21,7 +21,7 @@ from shared import Marks, federate, options_of
 from threadpoolctl import threadpool_limits
 
 from flwr_fco.client_apps import find_solver
-from flwr_fco.core.randomness import random_generator
+from flwr_fco.core.computing import random_generator
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from writing import between, federate, markers, partition, replaced, row_of, save, table_of
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.core.randomness import random_generator
+from flwr_fco.core.computing import random_generator
 from flwr_fco.datasets import digits, lasso
 from flwr_fco.engines import FirstOrder
 from flwr_fco.models import write_file

@@ -6,17 +6,14 @@ Each is imported on first use, so that ``import flwr_fco`` is fast and needs nei
 
 from __future__ import annotations
 
-from ast import ImportFrom, parse, walk
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 __version__: str
 
 if TYPE_CHECKING:
-    # The one list of names: type checkers read it, and so does the code below. (A stub file, as `lazy_loader` reads it,
-    # would be missing where Flower runs this repository as an app: it ships no .pyi.)
+    # For type checkers; the same names are below. (Flower ships no .pyi where it runs this repository as an app.)
     from flwr_fco.client_apps import client_app as client_app  # noqa: I001 (short lines, not a name a line)
     from flwr_fco.mirror_maps import DiagonalMetric as DiagonalMetric, Euclidean as Euclidean, MirrorMap as MirrorMap
     from flwr_fco.mirror_maps import PNorm as PNorm, Product as Product, SimplexEntropy as SimplexEntropy
@@ -49,13 +46,31 @@ if TYPE_CHECKING:
     from flwr_fco.strategies import LocalSGD as LocalSGD, MCFedDA as MCFedDA, MultistepReFedDAGT as MultistepReFedDAGT
     from flwr_fco.strategies import ReFedDAGT as ReFedDAGT, Scaffnew as Scaffnew, Scaffold as Scaffold, Steps as Steps
 else:
-    _HOMES = {
-        alias.name: node.module
-        for node in walk(parse(Path(__file__).read_text(encoding="utf-8")))
-        if isinstance(node, ImportFrom)
-        for alias in node.names
-        if alias.asname == alias.name
+    #: What each module provides: the names above, where they are imported from.
+    _NAMES = {
+        "client_apps": "client_app",
+        "mirror_maps": "DiagonalMetric Euclidean MirrorMap OrthantEntropy PNorm Product SimplexEntropy TermwiseMap",
+        "objectives": (
+            "BilinearSaddle CoxRegression FunctionSaddle Hinge Huber LeastSquares Logistic MatrixGame "
+            "MultinomialLogistic Objective Poisson QuadraticSaddle SaddleObjective SiteIntercept TraceRegression "
+            "UniversalAdversarialLogistic"
+        ),
+        "privacy": "GaussianDP",
+        "regularizers": (
+            "Adapter AffineSubspace BoundRegularizer Box ElasticNet FlatRegularizer FusedLasso GroupLasso "
+            "HardSparsity L1 L1Ball L2 L2Ball L2Squared LInfinity LInfinityBall LpNorm Monotone NonNegative Nuclear "
+            "NuclearBall PerParameter Proximable Regularizer SeparableTerms Simplex SparseGroupLasso SpectralBall "
+            "TotalVariation Zero"
+        ),
+        "simulation.fit_path": "fit_path",
+        "simulation.simulate": "simulate",
+        "strategies": (
+            "CFedDA CompositeStrategy DFedDA DFedDAGT DFedMid DReFedDAGT DScaffold DualFL Epochs FastFedDA FeDualEx "
+            "FedAvgSubgradient FedDA FedDAGT FedDR FedDualAvg FedDualAvgOSP FedDyn FedMiP FedMid FedMidOSP FedNewton "
+            "FedProx LocalSGD MCFedDA MultistepReFedDAGT ReFedDAGT Scaffnew Scaffold Steps"
+        ),
     }
+    _HOMES = {name: f"flwr_fco.{module}" for module, names in _NAMES.items() for name in names.split()}
     __all__ = sorted(_HOMES)
 
     def __getattr__(name):

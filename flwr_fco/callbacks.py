@@ -1,4 +1,4 @@
-"""Callbacks for ``start`` and ``simulate``: early stopping, metric files, progress, trackers, checkpoints.
+"""Callbacks for ``start`` and ``simulate``: early stopping and checkpoints.
 
 A callback is a function ``(round, arrays, metrics) -> bool or None``, called after each round with the averaged metrics
 of training, or an object with any methods of :class:`Callback`, which gets all numbers of the round.
@@ -6,41 +6,25 @@ of training, or an object with any methods of :class:`Callback`, which gets all 
 
 from __future__ import annotations
 
-import csv
-import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from importlib import import_module
-from io import StringIO
+from collections.abc import Callable, Mapping
 from logging import WARNING
 from pathlib import Path
-from typing import IO, Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
 
-from flwr_fco.core.files import append_text, read_text, write_file
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked, saved_array
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.results import Number, Result, write_csv
+from flwr_fco.results import Number, Result
 from flwr_fco.server.rounds.hooks import Answer
 from flwr_fco.server.run import Run
 from flwr_fco.server.strategy import CompositeStrategy, run_of
 
-__all__ = [
-    "Callback",
-    "Checkpoint",
-    "Csv",
-    "EarlyStopping",
-    "JsonLines",
-    "MLflow",
-    "Progress",
-    "TensorBoard",
-    "WandB",
-]
+__all__ = ["Callback", "Checkpoint", "EarlyStopping"]
 
 #: Numbers of clients whose data a certificate covers, and of those that are connected.
 _COVERED, _CONNECTED = "train/certificate-clients", "train/certificate-of"
@@ -286,137 +270,6 @@ class EarlyStopping(Callback):
         return self._waited >= self.patience
 
 
-class _File(Callback):
-    """Appends the numbers of each round to a file; a resumed run keeps the lines of the earlier rounds."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
-    def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the content of the file; nothing of a pipe or a device, which may have no end."""
-        if self.path.exists() and not self.path.is_file():
-            return {}
-        return {"file": np.frombuffer(self.path.read_bytes(), dtype=np.uint8)}
-
-    def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Restore the file as it was when the run was saved."""
-        write_file(self.path, arrays["file"].tobytes())
-
-
-class JsonLines(_File):
-    r"""Appends a line with the numbers of each round to a file during the run.
-
-    Parameters
-    ----------
-    path : path-like
-        An existing file is replaced when a run begins.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp(), "run.jsonl")
-    >>> lines = JsonLines(path)
-    >>> lines.on_run_begin(None, 1)
-    >>> lines.on_round_end(1, ArrayRecord(), {"train/density": 0.5})
-    >>> path.read_text()
-    '{"round": 1, "train/density": 0.5}\n'
-    """
-
-    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Start a new file."""
-        write_file(self.path, "")
-
-    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
-        """Append a line."""
-        append_text(self.path, json.dumps({"round": server_round, **metrics}) + "\n")
-
-
-class Csv(_File):
-    """Appends a row with the numbers of each round to a CSV file during the run.
-
-    A metric that first appears in a later round gets its own column, for which the file is rewritten.
-
-    Parameters
-    ----------
-    path : path-like
-        An existing file is replaced when a run begins.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     rows = Csv(f"{folder}/run.csv")
-    ...     rows.on_run_begin(None, 1)
-    ...     rows.on_round_end(1, ArrayRecord(), {"train/density": 0.5})
-    ...     print(rows.path.read_text().split())
-    ['round,train/density', '1,0.5']
-    """
-
-    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Start a new file."""
-        self._rows: list[dict[str, Any]] = []
-        self._names: list[str] = []
-        write_file(self.path, "")
-
-    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
-        """Append a row."""
-        row: dict[str, Number] = {"round": server_round, **metrics}
-        self._rows.append(row)
-        if set(row) <= set(self._names):
-            append_text(self.path, ",".join(str(row.get(name, "")) for name in self._names) + "\r\n")
-            return
-        self._names = list(dict.fromkeys([*self._names, *row]))
-        write_csv(self._rows, self.path)
-
-    def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        super().from_arrays(arrays)
-        self._rows = list(csv.DictReader(StringIO(read_text(self.path), newline="")))
-        self._names = list(self._rows[0]) if self._rows else []
-
-
-class Progress(Callback):
-    """Prints a line every few rounds: the round and some of its numbers.
-
-    Parameters
-    ----------
-    every : int, default 10
-        Rounds between two lines; the last round always gets a line.
-    names : sequence of str, optional
-        Numbers to print; by default density, rank, feasibility and all losses.
-    file : file object, optional
-        Output stream; standard output by default.
-
-    Examples
-    --------
-    >>> progress = Progress(every=1)
-    >>> progress.on_run_begin(None, 20)
-    >>> progress.on_round_end(3, ArrayRecord(), {"train/density": 0.25, "train/bytes-up": 800})
-    round 3/20: train/density 0.25
-    """
-
-    def __init__(self, every: int = 10, *, names: Sequence[str] | None = None, file: IO[str] | None = None) -> None:
-        # One name alone is not a sequence of letters.
-        self.names = (names,) if isinstance(names, str) else names
-        self.every, self.file = checked("every", every, int, AT_LEAST_ONE), file
-        self._total = 0
-
-    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Note the number of rounds."""
-        self._total = num_rounds
-
-    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
-        """Print a line if it is time."""
-        if server_round % self.every and server_round != self._total:
-            return
-        shown = [f"{name} {value:.6g}" for name, value in metrics.items() if self._shows(name)]
-        print(f"round {server_round}/{self._total}: {', '.join(shown)}", file=self.file)
-
-    def _shows(self, name: str) -> bool:
-        if self.names is not None:
-            return name in self.names
-        return name.rsplit("/", 1)[-1] in ("density", "rank", "feasible", "loss", "certificate", "epsilon")
-
-
 class Checkpoint(Callback):
     """Saves the run every few rounds, so that it can be resumed after it was stopped or killed.
 
@@ -511,136 +364,6 @@ class Checkpoint(Callback):
             log(WARNING, "%s could not be saved after round %s: %s", self.path, server_round, error)
         else:
             self.saved_round = server_round
-
-
-class _Tracker(Callback):
-    """Writes the numbers of each round with an optional library, imported first: it is missing before round 1."""
-
-    _module: ClassVar[str]
-    _package: ClassVar[str]
-    #: Of a run: ``(name, value, round)``, and what ends it; none before it has begun.
-    _log: Callable[[str, Number, int], Any]
-    _close: Callable[[], Any] | None = None
-
-    def __init__(self) -> None:
-        try:
-            self._library: Any = import_module(self._module)
-        except ImportError as error:
-            what = f"{type(self).__name__} needs {self._module}"
-            raise ConfigurationError(f"{what}: pip install {self._package} (the extra [tracking])") from error
-
-    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
-        """Write the numbers."""
-        for name, value in metrics.items():
-            self._log(name, value, server_round)
-
-    def on_run_end(self, result: Result) -> None:
-        """End what was begun."""
-        if self._close is not None:
-            self._close()
-
-
-class TensorBoard(_Tracker):
-    """Writes the numbers of each round for TensorBoard, with tensorboardX.
-
-    Parameters
-    ----------
-    folder : path-like
-        Folder for ``tensorboard --logdir``, which also accepts a parent folder.
-
-    Raises
-    ------
-    ConfigurationError
-        If tensorboardX is not installed.
-    """
-
-    _module = _package = "tensorboardX"
-
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        super().__init__()
-        self.folder = Path(folder)
-
-    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Open the folder."""
-        writer = self._library.SummaryWriter(str(self.folder))
-        writer.add_text("strategy", repr(strategy), 0)
-        self._log, self._close = writer.add_scalar, writer.close
-
-
-class WandB(_Tracker):
-    """Logs the numbers of each round to Weights & Biases.
-
-    Parameters
-    ----------
-    **options
-        Passed to ``wandb.init``, such as ``project="lasso"`` or ``mode="offline"``; the config has the strategy's repr.
-
-    Raises
-    ------
-    ConfigurationError
-        If wandb is not installed.
-    """
-
-    _module = _package = "wandb"
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__()
-        self.options = options
-
-    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Begin a run."""
-        config = {"strategy": repr(strategy), "num-rounds": num_rounds, **self.options.get("config", {})}
-        self._run = self._library.init(**{**self.options, "config": config})
-        self._close = self._run.finish
-
-    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
-        """Log the numbers."""
-        self._run.log(dict(metrics), step=server_round)
-
-
-class MLflow(_Tracker):
-    """Logs the numbers of each round to MLflow.
-
-    Parameters
-    ----------
-    tracking_uri : str, optional
-        URI of a server or a local store; MLflow's own default otherwise.
-    experiment : str, default "flwr-fco"
-        Name of the experiment; created if it does not exist.
-    run_name : str, optional
-        Name of the run; MLflow's choice by default.
-
-    Attributes
-    ----------
-    run_id : str
-        Id of the last run that was begun; empty before.
-
-    Raises
-    ------
-    ConfigurationError
-        If MLflow is not installed.
-    """
-
-    _module, _package = "mlflow", "mlflow-skinny"
-
-    def __init__(
-        self, tracking_uri: str | None = None, *, experiment: str = "flwr-fco", run_name: str | None = None
-    ) -> None:
-        super().__init__()
-        self.tracking_uri, self.experiment, self.run_name, self.run_id = tracking_uri, experiment, run_name, ""
-
-    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Begin a run."""
-        # A separate client: the module's functions would share the active run with the user's code.
-        client = self._library.MlflowClient(tracking_uri=self.tracking_uri)
-        earlier = client.get_experiment_by_name(self.experiment)
-        experiment = client.create_experiment(self.experiment) if earlier is None else earlier.experiment_id
-        self.run_id = client.create_run(experiment, run_name=self.run_name).info.run_id
-        # MLflow cuts or refuses long parameters; a tag may be longer.
-        client.set_tag(self.run_id, "strategy", repr(strategy)[:5000])
-        client.log_param(self.run_id, "num-rounds", num_rounds)
-        self._log = lambda name, value, step: client.log_metric(self.run_id, name, float(value), step=step)
-        self._close = partial(client.set_terminated, self.run_id)
 
 
 def _score_of(name: str, score: Score, arrays: ArrayRecord) -> float:

@@ -1,24 +1,19 @@
-"""The result of a run: Flower's result with a summary, a table of all rounds, and export to files."""
+"""The result of a run: Flower's result with a summary and a table of all rounds."""
 
 from __future__ import annotations
 
-import csv
-import json
-import math
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from io import StringIO
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
-from flwr_fco.core.files import write_file
+from flwr_fco.errors import ConfigurationError
 
-__all__ = ["Number", "Result", "columns_of", "numbers_of", "write_csv", "write_jsonl"]
+__all__ = ["Number", "Result", "frame_of", "numbers_of"]
 
 Number = int | float
 
@@ -29,7 +24,7 @@ _SHOWN_ARRAYS = 8
 class Result(FlowerResult):
     """Flower's result of a run; printing it shows the model and the last round.
 
-    Rows, tables and files have one line for each round. Averaged training metrics are named ``train/...``, federated
+    Rows and tables have one line for each round. Averaged training metrics are named ``train/...``, federated
     evaluation metrics ``evaluate/...``, and metrics of ``evaluate_fn`` ``server/...``; metrics from callbacks keep the
     names that the callbacks chose.
 
@@ -51,7 +46,7 @@ class Result(FlowerResult):
     Result after round 1
       arrays: coefficients float64[2], 1 not zero
       train: density 0.5
-    All rounds: .table(), .to_csv(path), .to_jsonl(path)
+    All rounds: .table()
     """
 
     callback_metrics: dict[int, dict[str, Number]] = field(default_factory=dict)
@@ -74,7 +69,12 @@ class Result(FlowerResult):
         return [{"round": number, **rounds[number]} for number in sorted(rounds)]
 
     def table(self) -> Any:
-        """Return all rounds as a pandas ``DataFrame`` (without pandas, a dict of lists); missing values are NaN.
+        """Return all rounds as a pandas ``DataFrame``, which has ``to_csv`` and the like; missing values are NaN.
+
+        Raises
+        ------
+        ConfigurationError
+            If pandas is not installed; :meth:`rows` needs nothing.
 
         Examples
         --------
@@ -82,15 +82,7 @@ class Result(FlowerResult):
         >>> [int(number) for number in result.table()["train/skipped"]]
         [0, 1]
         """
-        return columns_of(self.rows())
-
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write all rounds to a CSV file with a header; missing values are empty cells."""
-        write_csv(self.rows(), path)
-
-    def to_jsonl(self, path: str | os.PathLike[str]) -> None:
-        """Write all rounds to a JSON Lines file: one object per line."""
-        write_jsonl(self.rows(), path)
+        return frame_of(self.rows())
 
     def _histories(self) -> tuple[tuple[str, dict[int, MetricRecord]], ...]:
         train, evaluate = self.train_metrics_clientapp, self.evaluate_metrics_clientapp
@@ -110,25 +102,29 @@ class Result(FlowerResult):
                 when = "" if number == last else f" (round {number})"
                 metrics = ", ".join(f"{name} {_short(value)}" for name, value in history[number].items())
                 lines.append(f"  {title}{when}: {metrics}")
-        return "\n".join([*lines, "All rounds: .table(), .to_csv(path), .to_jsonl(path)"])
+        return "\n".join([*lines, "All rounds: .table()"])
 
     __str__ = __repr__
 
 
-def columns_of(rows: Sequence[Mapping[str, Number]]) -> Any:
-    """Return rows as a pandas ``DataFrame`` (without pandas, a dict of lists); missing values are NaN.
+def frame_of(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Return rows as a pandas ``DataFrame``; missing values are NaN.
+
+    Raises
+    ------
+    ConfigurationError
+        If pandas is not installed.
 
     Examples
     --------
-    >>> list(columns_of([{"round": 1, "loss": 0.5}, {"round": 2}])["round"])
-    [1, 2]
+    >>> list(frame_of([{"round": 1, "loss": 0.5}, {"round": 2}]).columns)
+    ['round', 'loss']
     """
-    columns = {name: [row.get(name, math.nan) for row in rows] for name in _names(rows)}
     try:
         pandas = import_module("pandas")
-    except ImportError:
-        return columns
-    return pandas.DataFrame(columns)
+    except ImportError as error:
+        raise ConfigurationError("a table needs pandas: pip install pandas. Without it there are rows") from error
+    return pandas.DataFrame(rows)
 
 
 def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
@@ -140,45 +136,6 @@ def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
     {'train/loss': 0.5}
     """
     return {f"{prefix}/{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
-
-
-def write_csv(rows: Sequence[Mapping[str, Number]], path: str | os.PathLike[str]) -> None:
-    """Write rows that may have different names to a CSV file, with the union of the names as header.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     write_csv([{"round": 1}, {"round": 2, "loss": 0.5}], f"{folder}/rows.csv")
-    ...     with open(f"{folder}/rows.csv") as file:
-    ...         print(file.read().split())
-    ['round,loss', '1,', '2,0.5']
-    """
-    text = StringIO(newline="")
-    writer = csv.DictWriter(text, _names(rows), restval="")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_file(path, text.getvalue())
-
-
-def write_jsonl(rows: Iterable[Mapping[str, Number]], path: str | os.PathLike[str]) -> None:
-    """Write rows to a JSON Lines file.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     write_jsonl([{"round": 1}, {"round": 2}], f"{folder}/rows.jsonl")
-    ...     with open(f"{folder}/rows.jsonl") as file:
-    ...         print(file.read().splitlines())
-    ['{"round": 1}', '{"round": 2}']
-    """
-    write_file(path, "".join(json.dumps(dict(row)) + "\n" for row in rows))
-
-
-def _names(rows: Iterable[Mapping[str, Number]]) -> list[str]:
-    """Return all names of all rows, in the order in which they first appear."""
-    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def _short(value: Any) -> str:

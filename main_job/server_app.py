@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import ArrayRecord, Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 from numpy.typing import NDArray
 
-from flwr_fco.callbacks import Callback, Checkpoint, JsonLines
+from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.models import json_object, save_npz, write_file
+from flwr_fco.models import append_text, json_object, save_npz, write_file
 from main_job.run_config import checked_config
 from main_job.task import Task
 
@@ -41,7 +41,7 @@ def main(grid: Grid, context: Context) -> None:
         folder.mkdir(parents=True)
         text = json.dumps({**config, "num-nodes": task.num_nodes}, indent=1)
         write_file(folder / "config.json", text)
-        callbacks.append(JsonLines(folder / "metrics.jsonl"))
+        callbacks.append(_Lines(folder / "metrics.jsonl"))
         log(INFO, "Run folder: %s", folder)
     if config["checkpoint-dir"]:
         saved = Path(config["checkpoint-dir"]) / f"{name}-{config['seed']}.npz"
@@ -57,6 +57,19 @@ def main(grid: Grid, context: Context) -> None:
     )
     if folder is not None:
         save_npz(result, folder / "model.npz")
+
+
+class _Lines(Callback):
+    """Appends each round's numbers to a file of JSON lines; at the end it has the rounds before a resumption too."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Any]) -> None:
+        append_text(self.path, json.dumps({"round": server_round, **metrics}) + "\n")
+
+    def on_run_end(self, result: Any) -> None:
+        write_file(self.path, "".join(json.dumps(row) + "\n" for row in result.rows() if row["round"]))
 
 
 class _SameData(Callback):

@@ -386,7 +386,7 @@ class FaultyGrid(InProcessGrid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Deliver messages at once and store each one's first reply for :meth:`pull_messages`."""
         numbers = []
-        for message in messages:
+        for message in map(self._numbered, messages):
             answers = self._answers_to(message)
             number = message.metadata.message_id
             numbers.append(number)
@@ -396,7 +396,7 @@ class FaultyGrid(InProcessGrid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages one by one and return the replies, starting with late replies from the last round."""
-        messages = list(messages)
+        messages = [self._numbered(message) for message in messages]
         replies: list[Message] = []
         if messages and messages[0].metadata.message_type in self.schedule.message_types:
             replies, self._late = self._late, []
@@ -430,8 +430,12 @@ class FaultyGrid(InProcessGrid):
         try:
             return list(function(delivery))
         except InjectedError as error:
-            _flower.set_message_id(message, f"{next(self._numbers)}")
             return [Message(Error(CLIENT_APP_RAISED, f"{error}"), reply_to=message)]
+
+    def _numbered(self, message: Message) -> Message:
+        # Flower's grids write the number into the message.
+        message.metadata.__dict__["_message_id"] = f"{next(self._numbers)}"
+        return message
 
     def _leave(self, node_id: int) -> None:
         old = self.contexts[node_id]

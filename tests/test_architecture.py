@@ -151,7 +151,7 @@ def test_what_builds_on_the_package_imports_public_names_only(folder):
         "import flwr_fco.wire.protocol",
         "from flwr_fco import wire",
         "from flwr_fco import datasets\ndatasets.base",
-        "def f():\n    from flwr_fco.results import write_csv",
+        "def f():\n    from flwr_fco.results import frame_of",
     ],
 )
 def test_the_check_of_public_names_sees_what_it_should_refuse(line):

@@ -1,15 +1,16 @@
 """A result: short to print, and a table of all rounds."""
 
-import builtins
 import math
 import sys
 
 import numpy as np
+import pandas
 import pytest
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 from problems import clients, run
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.results import Result
 from flwr_fco.strategies import FedDualAvg
@@ -45,6 +46,7 @@ def test_it_is_flowers_result(result):
 
 def test_the_table_has_every_number_of_every_round(result):
     table = result.table()
+    assert type(table) is pandas.DataFrame
     assert list(table["round"]) == list(range(201))
     for name, history in (
         ("train", result.train_metrics_clientapp),
@@ -57,21 +59,14 @@ def test_the_table_has_every_number_of_every_round(result):
     assert math.isnan(table["server/score"][7])
 
 
-def test_without_pandas_it_is_a_dict_of_lists(result, monkeypatch):
+def test_without_pandas_the_error_names_the_command(result, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    table = result.table()
-    assert type(table) is dict
-    assert {len(column) for column in table.values()} == {201}
-    assert math.isnan(table["server/score"][7])
-    assert table["server/score"][20] == 20.0
-
-
-def test_with_pandas_it_is_a_frame(result):
-    pandas = pytest.importorskip("pandas")
-    assert isinstance(result.table(), pandas.DataFrame)
+    with pytest.raises(ConfigurationError, match="pip install pandas"):
+        result.table()
+    assert len(result.rows()) == 201
 
 
 def test_an_empty_result():
     assert Result().rows() == []
     assert "Result after round 0" in repr(Result())
-    assert builtins.len(Result().table()) == 0
+    assert len(Result().table()) == 0

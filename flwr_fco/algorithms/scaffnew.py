@@ -27,7 +27,7 @@ from flwr_fco.algorithms.contract import Batch, Downlink, FirstOrder, Implied, O
 from flwr_fco.algorithms.contract.client import Client, Memory, Start, Step, zeros_like
 from flwr_fco.algorithms.contract.problem import LossFacts, Problem, Setting
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
-from flwr_fco.core.randomness import random_generator
+from flwr_fco.core.computing import random_generator
 from flwr_fco.core.validation import CHANCE, checked
 
 #: Stream of the coin's random numbers, next to seed and round.

@@ -105,7 +105,7 @@ def client_app(
     allowed = Limits() if limits is None else limits
     own = checked_mods(mods)
     # Outside of the others: what they change leaves as they have changed it.
-    app = ClientApp(mods=own if disclosure is None else [recorded, *own])
+    app = _App(mods=own if disclosure is None else [recorded, *own])
     discloses = checked("disclosure", Disclosure() if disclosure is None else disclosure, Disclosure)
     identity = uuid4().hex
     most = checked("max_objectives", max_objectives, int | None, AT_LEAST_ONE)
@@ -113,7 +113,9 @@ def client_app(
     evaluation = training
     if load_evaluation_objective is not None:
         evaluation = ClientData(load_evaluation_objective, identity, "evaluate", most, discloses)
-    app.train()(TrainingHandler(training, allowed))
+    handler = TrainingHandler(training, allowed)
+    app.train()(handler)
+    app.alone = None if own or disclosure is not None else handler
     app.evaluate()(EvaluationHandler(evaluation))
     app.query("question")(QuestionHandler(training, evaluation, allowed))
 
@@ -127,6 +129,22 @@ def client_app(
         return reply(message, partition_reply(context))
 
     return app
+
+
+class _App(ClientApp):
+    """A ClientApp that knows its training handler, as long as nothing acts around it: no mod and no lifespan."""
+
+    alone: TrainingHandler | None = None
+
+    def lifespan(self) -> Any:
+        """Return Flower's decorator."""
+        self.alone = None
+        return super().lifespan()
+
+
+def training_handler(app: ClientApp) -> TrainingHandler | None:
+    """Return what :func:`client_app` registered for training, if a call of it does all that a call of the app does."""
+    return app.alone if type(app) is _App else None
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,14 @@ import flwr_fco.algorithms  # noqa: F401 (a message names one of its methods)
 from flwr_fco.algorithms.contract import ClientHalf, Disclosure, halves
 from flwr_fco.client_apps.disclosed import check_folds
 from flwr_fco.client_apps.quotas import Limits, clear_errors
-from flwr_fco.core.computing import deadline, single_threaded_blas
+from flwr_fco.core.computing import deadline, random_generator, single_threaded_blas
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.logs import log
-from flwr_fco.core.randomness import random_generator, random_generators
 from flwr_fco.core.schema import Grades, Names, grades_of, names_of, schema_number
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.run import ENGINES, answer
 from flwr_fco.errors import OTHER_MODEL, ConfigurationError, PublicError
-from flwr_fco.kernels.columns import num_zeros
+from flwr_fco.kernels.passes import num_zeros
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import SparseDesign
@@ -310,10 +309,11 @@ class TrainingHandler:
         """
         if not tasks:
             return
-        plan, partitions = tasks[0][0].plan, [partition_of(context) for context in contexts]
-        solve, generators = self._solver(plan), random_generators(plan.seed, server_round, partitions)
-        for context, partition, rng, (downlink, state) in zip(contexts, partitions, generators, tasks, strict=True):
-            before = None if state is None else ReceivedState(state)
+        plan = tasks[0][0].plan
+        solve = self._solver(plan)
+        for context, (downlink, state) in zip(contexts, tasks, strict=True):
+            before, partition = None if state is None else ReceivedState(state), partition_of(context)
+            rng = random_generator(plan.seed, server_round, partition)
             uplink, after, num_examples = solve(context, partition, downlink, before, rng)
             answer = sent(uplink, num_examples, wire_dtype)
             if downlink.stamp is not None:

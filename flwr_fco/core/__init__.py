@@ -1,1 +1,1 @@
-"""Layouts, specs, randomness, validation: the foundations of all other modules."""
+"""Layouts, specs, files, validation: the foundations of all other modules."""

@@ -6,21 +6,18 @@ in words and names the file. What is written here is whole, or not there.
 
 from __future__ import annotations
 
-import errno
-import gzip
 import json
 import math
 import os
 import secrets
-import stat
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
-from zipfile import ZIP_STORED, ZipFile, ZipInfo
+from typing import IO, Any, BinaryIO
+from zipfile import ZIP_STORED, ZipFile
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from flwr_fco.core.logs import printable
@@ -31,19 +28,70 @@ FilePath = str | os.PathLike[str]
 
 #: Kinds of the dtypes that are read: booleans, numbers and texts.
 _KINDS = "biufcSU"
-_LETTERS = 0x10FFFF
 #: Maximum number of arrays in a file; each of them costs time, however small it is.
 _MEMBERS = 50_000
+#: Maximum length in bytes of an array's header, which is evaluated: the required content takes a hundred.
+_LONGEST_HEADER = 4096
 #: Maximum size in bytes of a text file that is read whole.
 TEXT = 2**26
-#: Maximum number of bytes of a compressed file of data: in all, for each of its bytes, and for a small one.
+#: Maximum number of bytes of compressed arrays: in all, for each byte of the file, and for a small one.
 _UNPACKED, _TIMES, _SMALL = 2**30, 100, 2**20
-#: Seconds after which a temporary file is what a killed process has left.
-_LEFT = 3600.0
 _LONGEST_REASON = 500
 
 
 # --- arrays ---------------------------------------------------------------------------------------------------------
+
+
+def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Read the header of an array in NumPy's format: its shape, whether columns come first, its dtype.
+
+    Nothing of the array is read, so nothing that a header claims costs memory.
+
+    Parameters
+    ----------
+    file : binary file
+        At the beginning of the array; afterwards where its numbers begin.
+
+    Raises
+    ------
+    ValueError
+        If it is no header of the formats 1.0 and 2.0, or one of anything but numbers and texts.
+
+    Examples
+    --------
+    >>> from io import BytesIO
+    >>> file = BytesIO()
+    >>> np.save(file, np.zeros((2, 3)))
+    >>> npy_header(BytesIO(file.getvalue()))
+    ((2, 3), False, dtype('float64'))
+    """
+    version = npy.read_magic(file)
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in readers:
+        raise ValueError(f"it has the format {version}, expected (1, 0) or (2, 0)")
+    shape, columns_first, dtype = readers[version](file, max_header_size=_LONGEST_HEADER)
+    if dtype.kind not in _KINDS or dtype.hasobject or not dtype.itemsize or min(shape, default=0) < 0:
+        raise ValueError(f"it holds {dtype}{list(shape)}, expected numbers or text")
+    return shape, columns_first, dtype
+
+
+def _check_header(file: IO[bytes], size: int, name: str) -> None:
+    """Reject an array whose header claims another size than there is."""
+    try:
+        shape, _, dtype = npy_header(file)
+        if math.prod(shape) * dtype.itemsize != size - file.tell():
+            raise ValueError(f"it claims {dtype}{list(shape)} in {size} bytes")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _read(file: Any) -> NDArray[Any]:
+    """Return an array whose header was checked."""
+    array: NDArray[Any] = npy.read_array(file, allow_pickle=False, max_header_size=_LONGEST_HEADER)
+    if array.dtype.kind == "U":
+        # Python fails on numbers that stand for no letter, here instead of where such a text is used.
+        array.tolist()
+    return array
 
 
 def read_npz(
@@ -75,18 +123,26 @@ def read_npz(
     >>> read_npz(path)
     {'w': array([1., 1.])}
     """
-    with _damage(path, ".npz file"), _opened(path) as file, ZipFile(file) as archive:
+    with _opened(path, ".npz file") as file, ZipFile(file) as archive:
         members = {member.filename.removesuffix(".npy"): member for member in archive.infolist()}
-        if len(members) < len(archive.infolist()):
-            raise ValueError("it holds two arrays of the same name")
-        if len(members) > _MEMBERS:
-            raise ValueError(f"it holds {len(members)} arrays, expected at most {_MEMBERS}")
+        if len(members) < len(archive.infolist()) or len(members) > _MEMBERS:
+            what = f"it holds {len(archive.infolist())} arrays of {len(members)} names"
+            raise ValueError(f"{what}, expected at most {_MEMBERS}, each with a name of its own")
         wanted = {name: member for name, member in members.items() if names is None or name in names}
-        _check_members(wanted.values(), _size(file), compressed)
-        for member in wanted.values():
+        size, total = _size(file), sum(member.file_size for member in wanted.values())
+        if any(member.compress_type != ZIP_STORED for member in wanted.values()):
+            if not compressed:
+                raise ValueError("its arrays are compressed")
+            size = min(_UNPACKED, max(_SMALL, _TIMES * size))
+        if total > size:
+            raise ValueError(f"it claims {total} bytes of arrays, expected at most {size}")
+        arrays = {}
+        for name, member in wanted.items():
             with archive.open(member) as content:
                 _check_header(content, member.file_size, repr(member.filename))
-        return {name: _read(archive, member) for name, member in wanted.items()}
+            with archive.open(member) as content:
+                arrays[name] = _read(content)
+        return arrays
 
 
 def read_npy(path: FilePath, *, mapped: bool = False) -> NDArray[Any]:
@@ -114,140 +170,10 @@ def read_npy(path: FilePath, *, mapped: bool = False) -> NDArray[Any]:
     ...     print(read_npy(f"{folder}/w.npy"))
     [0. 1. 2.]
     """
-    with _damage(path, ".npy file"), _opened(path) as file:
-        _check_header(file, _size(file), "it")
+    with _opened(path, ".npy file") as file:
+        _check_header(file, _size(file), "the array")
         file.seek(0)
-        if mapped:
-            return np.lib.format.open_memmap(path, mode="r")
-        array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-        _check_text(array)
-        return array
-
-
-def read_unpacked(path: FilePath) -> bytes:
-    """Read a file whole, and unpack it if it is compressed by gzip, to no less than a hundredth.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-
-    Raises
-    ------
-    ConfigurationError
-        If it is damaged, or unpacks to more.
-    FileNotFoundError
-        If there is no such file.
-    """
-    with _damage(path, "file of data"), _opened(path) as file:
-        packed, most = file.read(2) == b"\x1f\x8b", _most(_size(file))
-        file.seek(0)
-        if not packed:
-            return file.read()
-        with gzip.open(file) as content:
-            unpacked = content.read(most + 1)
-        if len(unpacked) > most:
-            raise ValueError(f"it unpacks to more than {most} bytes")
-        return unpacked
-
-
-def _size(file: BinaryIO) -> int:
-    """Return the number of bytes of an open file."""
-    return os.fstat(file.fileno()).st_size
-
-
-def _most(size: int) -> int:
-    """Return the number of bytes that a compressed file may unpack to."""
-    return min(_UNPACKED, max(_SMALL, _TIMES * size))
-
-
-def _check_members(members: Collection[ZipInfo], size: int, compressed: bool) -> None:
-    """Reject members that take more memory than the file has bytes, or than compressed ones may."""
-    total = sum(member.file_size for member in members)
-    packed = any(member.compress_type != ZIP_STORED for member in members)
-    if packed and not compressed:
-        raise ValueError("its arrays are compressed")
-    if total > (_most(size) if packed else size):
-        raise ValueError(f"it claims {total} bytes of arrays, and has {size} bytes")
-
-
-def _check_header(file: Any, size: int, name: str) -> None:
-    """Reject an array whose header claims another size than there is, or another dtype than numbers and text."""
-    version = np.lib.format.read_magic(file)
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    if version not in readers:
-        raise ValueError(f"{name} has the format {version}, expected (1, 0) or (2, 0)")
-    shape, _, dtype = readers[version](file)
-    if dtype.kind not in _KINDS or dtype.hasobject or not dtype.itemsize:
-        raise ValueError(f"{name} holds {dtype}, expected numbers or text")
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size - file.tell():
-        raise ValueError(f"{name} claims {dtype}{list(shape)} in {size} bytes")
-
-
-def _read(archive: ZipFile, member: ZipInfo) -> NDArray[Any]:
-    with archive.open(member) as content:
-        array: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
-        if content.read(1):
-            raise ValueError(f"{member.filename!r} does not end with its array")
-        _check_text(array)
-        return array
-
-
-def _check_text(array: NDArray[Any]) -> None:
-    """Reject numbers that stand for no letter: Python fails where such a text is used."""
-    if array.dtype.kind == "U" and array.size:
-        letters = np.frombuffer(array.tobytes(), np.dtype(np.uint32).newbyteorder(array.dtype.byteorder))
-        if letters.max() > _LETTERS:
-            raise ValueError(f"it has a letter {letters.max()}, expected at most {_LETTERS}")
-
-
-def check_csr(
-    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], rows: int, columns: int, name: str = "a matrix"
-) -> None:
-    """Reject parts that are no matrix in CSR: compiled code would read and write beyond their ends.
-
-    Parameters
-    ----------
-    data : ndarray, shape (k,)
-        The entries, row by row.
-    indices : ndarray of int, shape (k,)
-        Their columns, ascending within each row, none of them twice.
-    indptr : ndarray of int, shape (rows + 1,)
-        Where each row begins in the two, and the end.
-    rows, columns : int
-        The matrix's shape.
-    name : str, default "a matrix"
-        For the message.
-
-    Raises
-    ------
-    ValueError
-        If the parts are anything else.
-
-    Examples
-    --------
-    >>> check_csr(np.ones(1), np.array([3]), np.array([0, 1]), 1, 3)
-    Traceback (most recent call last):
-    ...
-    ValueError: a matrix has a column 3, expected 0 to 2
-    """
-    if any(part.ndim != 1 for part in (data, indices, indptr)) or {indices.dtype.kind, indptr.dtype.kind} - set("iu"):
-        raise ValueError(f"{name} has parts that are no vectors, or indices that are no whole numbers")
-    if rows < 0 or columns < 0 or data.dtype.kind not in "biufc":
-        raise ValueError(f"{name} is {data.dtype}[{rows}, {columns}], expected numbers in a matrix")
-    if indptr.size != rows + 1 or data.size != indices.size:
-        what = f"{name} has {rows} rows, {indptr.size} row ends, {data.size} entries and {indices.size} columns of them"
-        raise ValueError(f"{what}; expected one end more than rows, and a column for each entry")
-    # Differences of unsigned numbers would never be negative.
-    if indptr[0] != 0 or int(indptr[-1]) != data.size or (indptr[1:] < indptr[:-1]).any():
-        raise ValueError(f"{name} has row ends that do not ascend from 0 to {data.size}")
-    if indices.size and not (indices.min() >= 0 and int(indices.max()) < columns):
-        wrong = int(indices.min() if indices.min() < 0 else indices.max())
-        raise ValueError(f"{name} has a column {wrong}, expected 0 to {columns - 1}")
-    falls = np.flatnonzero(indices[1:] <= indices[:-1]) + 1
-    # They may fall where a row begins.
-    if falls.size and not np.isin(falls, indptr).all():
-        raise ValueError(f"{name} has a row whose columns do not ascend")
+        return npy.open_memmap(path, mode="r") if mapped else _read(file)
 
 
 # --- text -----------------------------------------------------------------------------------------------------------
@@ -278,7 +204,7 @@ def read_text(path: FilePath, most: int = TEXT) -> str:
     ...     print(read_text(f"{folder}/note.txt", most=100))
     two rounds
     """
-    with _damage(path, "text file"), _opened(path) as file:
+    with _opened(path, "text file") as file:
         content = file.read(most + 1)
         if len(content) > most:
             raise ValueError(f"it has more than {most} bytes")
@@ -362,7 +288,7 @@ def read_json(path: FilePath, kinds: Mapping[str, Any] | None = None) -> dict[st
     {'rounds': 5}
     """
     text = read_text(path)
-    with _damage(path, "file of JSON"):
+    with _opened(path, "file of JSON"):
         return json_object(text, kinds)
 
 
@@ -399,34 +325,40 @@ def write_file(path: FilePath, content: bytes | str | Callable[[BinaryIO], objec
     ...     print(os.listdir(folder), read_text(f"{folder}/note.txt"))
     ['note.txt'] new
     """
-    target = Path(path)
-    before = _status(target)
-    if before is not None and _is_stream(before):
+    target, before = Path(path), 0o600 if secret else None
+    if target.exists() and not target.is_file():
         with target.open("wb") as stream:
             _fill(stream, content)
         return
-    if before is not None and not os.access(target, os.W_OK):
-        raise PermissionError(13, os.strerror(13), os.fspath(target))
-    _remove_what_was_left(target)
+    if target.exists() and not secret:
+        before = target.stat().st_mode & 0o777
     partial = target.with_name(f".{target.name[:50]}.{secrets.token_hex(8)}.partial")
     try:
-        mode = 0o600 if secret else 0o666 if before is None else stat.S_IMODE(before.st_mode)
-        with _created(partial, mode) as file:
-            if before is not None and not secret:
+        with open(partial, "xb", opener=lambda name, flags: os.open(name, flags, before or 0o666)) as file:
+            if before is not None:
                 # Whatever the umask takes away.
-                os.chmod(partial, mode)
+                os.chmod(partial, before)
             _fill(file, content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
-    except BaseException as error:
-        with suppress(OSError):
-            partial.unlink()
-        if isinstance(error, OSError) and error.errno is not None:
-            # The temporary file's name says nothing to anybody.
-            raise OSError(error.errno, error.strerror, os.fspath(target)) from error
+    except BaseException:
+        partial.unlink(missing_ok=True)
         raise
-    _sync_folder(target.parent)
+    # A new name is only there once its folder is on the disk; some file systems cannot say so.
+    with suppress(OSError):
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _fill(file: BinaryIO, content: bytes | str | Callable[[BinaryIO], object]) -> None:
+    if callable(content):
+        content(file)
+    else:
+        file.write(content.encode() if isinstance(content, str) else content)
 
 
 def write_npz(path: FilePath, arrays: Mapping[str, Any], *, secret: bool = False) -> None:
@@ -461,7 +393,7 @@ def write_npz(path: FilePath, arrays: Mapping[str, Any], *, secret: bool = False
         with ZipFile(file, "w", ZIP_STORED) as archive:
             for name, array in arrays.items():
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+                    npy.write_array(member, np.asanyarray(array), allow_pickle=False)
 
     write_file(path, fill, secret=secret)
 
@@ -491,11 +423,32 @@ def write_npy(path: FilePath, array: NDArray[Any]) -> None:
     ...     print(np.load(f"{folder}/w.npy").tolist())
     [[1.0, 0.0], [0.0, 1.0]]
     """
-    write_file(path, lambda file: np.lib.format.write_array(file, array, allow_pickle=False))
+    write_file(path, lambda file: npy.write_array(file, array, allow_pickle=False))
+
+
+def open_log(path: FilePath) -> BinaryIO:
+    """Open a file to append to it, for the output of a process; it is made if there is none.
+
+    Parameters
+    ----------
+    path : path-like
+        The file.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     for line in (b"begins, ", b"ends"):
+    ...         with open_log(f"{folder}/log.txt") as log:
+    ...             _ = log.write(line)
+    ...     print(read_text(f"{folder}/log.txt"))
+    begins, ends
+    """
+    return Path(path).open("ab")
 
 
 def append_text(path: FilePath, text: str) -> None:
-    """Append a text to a file, which is made if there is none; a link is not followed.
+    """Append a text to a file, which is made if there is none.
 
     Parameters
     ----------
@@ -503,11 +456,6 @@ def append_text(path: FilePath, text: str) -> None:
         The file.
     text : str
         The text, written as UTF-8.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
 
     Examples
     --------
@@ -522,112 +470,28 @@ def append_text(path: FilePath, text: str) -> None:
         file.write(text.encode())
 
 
-def open_log(path: FilePath) -> BinaryIO:
-    """Open a file to append to it, for the output of a process; it is made if there is none, a link is not followed.
-
-    Parameters
-    ----------
-    path : path-like
-        The file.
-
-    Raises
-    ------
-    OSError
-        If it cannot be opened.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     for line in (b"begins, ", b"ends"):
-    ...         with open_log(f"{folder}/log.txt") as log:
-    ...             _ = log.write(line)
-    ...     print(read_text(f"{folder}/log.txt"))
-    begins, ends
-    """
-    before = _status(Path(path))
-    follows = 0 if before is not None and _is_stream(before) else _NO_LINKS
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _BINARY | follows, 0o666), "ab")
-
-
-# The one is not on Windows, the other only there.
-_NO_LINKS, _BINARY = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_BINARY", 0)
-
-
-def _created(path: Path, mode: int) -> BinaryIO:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY | _NO_LINKS, mode), "wb")
-
-
-def _fill(file: BinaryIO, content: bytes | str | Callable[[BinaryIO], object]) -> None:
-    if callable(content):
-        content(file)
-    else:
-        file.write(content.encode() if isinstance(content, str) else content)
-
-
-def _status(path: Path) -> os.stat_result | None:
-    """Return what is known of a file, or of what a link leads to."""
-    try:
-        return path.stat()
-    except FileNotFoundError:
-        return None
-    except ValueError as error:  # a name with a zero byte, or with half a letter
-        raise OSError(errno.EINVAL, f"no file can have this name ({error})", shown(path)) from error
-
-
-def _is_stream(status: os.stat_result) -> bool:
-    return stat.S_ISCHR(status.st_mode) or stat.S_ISFIFO(status.st_mode)
-
-
-def _remove_what_was_left(target: Path) -> None:
-    """Remove the temporary files that killed processes have left."""
-    with suppress(OSError):
-        for path in target.parent.iterdir():
-            if path.name.startswith(f".{target.name[:50]}.") and path.name.endswith(".partial"):
-                with suppress(OSError):
-                    if time.time() - path.lstat().st_mtime > _LEFT:
-                        path.unlink()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Write a folder to the disk: a new name is only there once its folder is."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
-
-
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _opened(path: FilePath) -> Iterator[BinaryIO]:
-    """Open a file, and nothing else: a pipe would block, a device has no end."""
+def _opened(path: FilePath, expected: str) -> Iterator[BinaryIO]:
+    """Open a file, and nothing else; raise any error about its content in words."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _BINARY)
-    except ValueError as error:  # a name with a zero byte, or with half a letter
-        raise FileNotFoundError(errno.ENOENT, f"no file can have this name ({error})", shown(path)) from error
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        # A pipe would block, a device has no end.
+        if Path(path).exists() and not Path(path).is_file():
             raise ValueError("it is a folder, a device or a pipe")
-        with os.fdopen(handle, "rb", closefd=False) as file:
+        with open(path, "rb") as file:
             yield file
-    finally:
-        os.close(handle)
-
-
-@contextmanager
-def _damage(path: FilePath, expected: str) -> Iterator[None]:
-    """Raise any error about a file's content in words."""
-    try:
-        yield
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # zipfile, zlib and NumPy have no error in common for bytes that are none of theirs
         reason = f"it is no {expected}, or not a whole one: {str(error) or type(error).__name__}"
         raise ConfigurationError(f"{shown(path)} is damaged: {printable(reason):.{_LONGEST_REASON}}") from error
+
+
+def _size(file: BinaryIO) -> int:
+    """Return the number of bytes of an open file."""
+    return os.fstat(file.fileno()).st_size
 
 
 def shown(path: FilePath) -> str:

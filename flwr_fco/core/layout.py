@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from flwr_fco.kernels.sums import sum_of_squares
+from flwr_fco.kernels.passes import sum_of_squares
 
 Vector = NDArray[np.float64]
 

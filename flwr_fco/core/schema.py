@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import printable
-from flwr_fco.kernels.columns import grades
+from flwr_fco.kernels.passes import grades
 
 Names = tuple[str, ...] | None
 #: What a site says of its columns' standard deviations: see :func:`grades_of`.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.sums import add_four
+from flwr_fco.kernels.passes import add_four
 
 #: Numbers in a block of a sum: half a megabyte.
 _BLOCK = 65_536

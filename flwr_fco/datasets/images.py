@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import struct
+import zlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from os import PathLike
@@ -12,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.files import read_npz, read_unpacked
+from flwr_fco.core.files import read_npz
 from flwr_fco.core.validation import PART, checked
 from flwr_fco.datasets.base import Samples, label_partition, random_partition, stream, together
 from flwr_fco.datasets.bundled import PartitionedClassification
@@ -94,7 +96,7 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
         raise DataNotFoundError(
             f"{file} does not exist; expected an IDX file, such as MNIST's train-images-idx3-ubyte.gz"
         )
-    content = read_unpacked(file)
+    content = _unpacked(file)
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise ConfigurationError(
             f"{file} begins with {content[:4].hex()}; expected 000008..: an IDX file of unsigned bytes. Fetch it again."
@@ -107,6 +109,23 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
             f"{file} has {body.size} bytes of data, its header says {shape}; the file is cut short. Fetch it again."
         )
     return body.reshape(shape)
+
+
+def _unpacked(file: Path) -> bytes:
+    """Return a file's bytes, unpacked if it is compressed by gzip, to no less than a hundredth."""
+    most = max(2**20, 100 * file.stat().st_size)
+    try:
+        with file.open("rb") as packed:
+            content = packed.read()
+        if not content.startswith(b"\x1f\x8b"):
+            return content
+        with gzip.open(file) as packed:
+            content = packed.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigurationError(f"{file} is damaged: {error}. Fetch it again.") from error
+    if len(content) > most:
+        raise ConfigurationError(f"{file} unpacks to more than {most} bytes. Fetch it again.")
+    return content
 
 
 def mnist(

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flwr_fco.core.files import check_csr, read_npy, write_npy
+from flwr_fco.core.files import read_npy, write_npy
 from flwr_fco.datasets.base import Samples
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 
@@ -67,7 +68,7 @@ def memmap(folder: str | os.PathLike[str], make: Callable[[], Samples] | None = 
             return Samples(np.asarray(parts[_DENSE]), np.asarray(parts[_TARGETS]))
         data, indices, starts = (np.asarray(parts[name]) for name in _SPARSE[:3])
         rows, columns = map(int, parts["shape"])
-        check_csr(data, indices, starts, rows, columns, "the matrix of features")
+        _check_csr(data, indices, starts, rows, columns, "the matrix of features")
     except (OSError, ValueError, TypeError) as error:
         raise ConfigurationError(
             f"{path} is no folder of memmap's: {error}. Remove it, or name another one, and it is made again"
@@ -103,3 +104,26 @@ def _write(path: Path, samples: Samples) -> None:
                 raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _check_csr(
+    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], rows: int, columns: int, name: str
+) -> None:
+    """Reject parts that are no matrix in CSR: compiled code would read and write beyond their ends."""
+    if any(part.ndim != 1 for part in (data, indices, indptr)) or {indices.dtype.kind, indptr.dtype.kind} - set("iu"):
+        raise ValueError(f"{name} has parts that are no vectors, or indices that are no whole numbers")
+    if rows < 0 or columns < 0 or data.dtype.kind not in "biufc":
+        raise ValueError(f"{name} is {data.dtype}[{rows}, {columns}], expected numbers in a matrix")
+    if indptr.size != rows + 1 or data.size != indices.size:
+        what = f"{name} has {rows} rows, {indptr.size} row ends, {data.size} entries and {indices.size} columns of them"
+        raise ValueError(f"{what}; expected one end more than rows, and a column for each entry")
+    # Differences of unsigned numbers would never be negative.
+    if indptr[0] != 0 or int(indptr[-1]) != data.size or (indptr[1:] < indptr[:-1]).any():
+        raise ValueError(f"{name} has row ends that do not ascend from 0 to {data.size}")
+    if indices.size and not (indices.min() >= 0 and int(indices.max()) < columns):
+        wrong = int(indices.min() if indices.min() < 0 else indices.max())
+        raise ValueError(f"{name} has a column {wrong}, expected 0 to {columns - 1}")
+    falls = np.flatnonzero(indices[1:] <= indices[:-1]) + 1
+    # They may fall where a row begins.
+    if falls.size and not np.isin(falls, indptr).all():
+        raise ValueError(f"{name} has a row whose columns do not ascend")

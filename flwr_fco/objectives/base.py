@@ -20,18 +20,15 @@ from flwr_fco.work import FirstOrder
 #: A batch for a stochastic gradient: any item yielded by the objective's own `batches`. None means all examples.
 Batch = Any
 
-#: Methods with a default in terms of others. If a subclass overrides one of those others, inherited faster versions of
-#: these methods would bypass it.
-_DERIVED = {
-    "value_and_gradient": ("value", "gradient", "add_gradient"),
-    "hessian_product": ("gradient", "add_gradient", "value_and_gradient"),
-    "hessian_block": ("gradient", "add_gradient", "value_and_gradient"),
-    "newton_block": ("gradient", "add_gradient", "value_and_gradient", "hessian_block"),
-    "along": ("value", "gradient", "add_gradient", "value_and_gradient"),
-    "subset": ("value", "gradient", "add_gradient", "value_and_gradient"),
-    "linear_data": ("value", "gradient", "add_gradient", "value_and_gradient", "batches"),
-    "dual_terms": ("value", "gradient", "add_gradient", "value_and_gradient"),
-    "largest_square": ("value", "gradient", "add_gradient", "value_and_gradient"),
+_LOSS = frozenset({"value", "gradient", "add_gradient", "value_and_gradient"})
+#: What a class may inherit from another than :class:`Objective` only together with the methods that it was made for.
+_MADE_FOR = {
+    **dict.fromkeys(("hessian_product", "hessian_block", "along", "subset", "dual_terms", "largest_square"), _LOSS),
+    "newton_block": _LOSS | {"hessian_block"},
+    "linear_data": _LOSS | {"batches"},
+    "value_and_gradient": _LOSS - {"value_and_gradient"},
+    "add_gradient": {"gradient"},
+    "metrics": {"value"},
 }
 
 
@@ -116,16 +113,15 @@ class Line(ABC):
 class Objective(ABC):
     """A smooth or convex loss F_m(w), the mean over the client's examples, on flat float64 vectors.
 
-    Subclasses set :attr:`layout` and :attr:`num_examples` and implement :meth:`value` and :meth:`gradient`. A
-    saddle-point objective returns the operator (grad_x f, -grad_y f) from :meth:`gradient`.
+    Subclasses set :attr:`layout` and :attr:`num_examples` and implement :meth:`value` and :meth:`gradient`; all other
+    methods have defaults. A saddle-point objective returns the operator (grad_x f, -grad_y f) from :meth:`gradient`.
 
-    Overrides take precedence over inherited shortcuts. If a subclass overrides :meth:`gradient`, the faster methods
-    that it inherits without overriding them (:meth:`add_gradient`, :meth:`value_and_gradient`,
-    :meth:`hessian_product`, :meth:`hessian_block`, :meth:`along`, :meth:`subset`, :meth:`linear_data`,
-    :meth:`dual_terms`, :meth:`largest_square`) are replaced with this class's defaults, which use the new gradient,
-    return None or raise an error. If it overrides only :meth:`add_gradient`, :meth:`gradient` is derived from it.
-    Overriding :meth:`value`, :meth:`value_and_gradient` or :meth:`batches` replaces the methods built on them in the
-    same way; inherited :meth:`metrics` report the new value as the loss.
+    A subclass of a built-in loss with another :meth:`gradient`, :meth:`value` or :meth:`value_and_gradient` is another
+    loss: of :meth:`add_gradient`, :meth:`value_and_gradient`, :meth:`hessian_product`, :meth:`hessian_block`,
+    :meth:`newton_block`, :meth:`along`, :meth:`subset`, :meth:`linear_data` (the compiled loops), :meth:`dual_terms`,
+    :meth:`largest_square` and, with another value, :meth:`metrics` it has those that it gives itself, and otherwise
+    this class's, which use its gradient, return None or raise an error. With other :meth:`batches` it has no compiled
+    loops. Of one that gives :meth:`add_gradient` only, :meth:`gradient` follows.
     Bounds (:meth:`lipschitz`, :meth:`strong_convexity`) are kept: override them if the curvature changes.
 
     Attributes
@@ -178,20 +174,15 @@ class Objective(ABC):
     ascends: slice | NDArray[np.bool_] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Replace the inherited methods that would bypass this class's overrides."""
+        """Leave another loss without the methods that were made for its parent's: they would bypass its own."""
         super().__init_subclass__(**options)
-        names = (*_DERIVED, "value", "gradient", "add_gradient", "batches", "metrics")
-        place = {name: _place(cls, name) for name in names}
-        for name, sources in _DERIVED.items():
-            if min(place[source] for source in sources) < place[name]:
-                setattr(cls, name, vars(Objective)[name])
-        # Derive each of these two from this class's version of the other, not from a subclass's, so `super()` works.
-        if place["gradient"] < place["add_gradient"]:
-            cls.add_gradient = _adding(cls.gradient)  # type: ignore[method-assign]
-        elif place["add_gradient"] < place["gradient"]:
+        parent = next(base for base in cls.__mro__[1:] if issubclass(base, Objective))
+        changed = {name for name in {*_MADE_FOR, *_LOSS, "batches"} if getattr(cls, name) is not getattr(parent, name)}
+        if "add_gradient" in changed and "gradient" not in changed:
             cls.gradient = gradient_from_zeros(cls.add_gradient)  # type: ignore[method-assign]
-        if place["value"] < place["metrics"] and cls.metrics is not Objective.metrics:
-            cls.metrics = _with_loss(cls.metrics, cls.value)  # type: ignore[method-assign]
+        for name, others in _MADE_FOR.items():
+            if changed & others and name not in changed | vars(cls).keys():
+                setattr(cls, name, vars(Objective)[name])
 
     @abstractmethod
     def value(self, w: Vector) -> float:
@@ -513,19 +504,6 @@ def shuffled_epochs(
     return map(np.ndarray.__getitem__, orders, map(slice, sizes))
 
 
-def _place(cls: type, name: str) -> int:
-    """Return the position in the method resolution order of the class that defines a method."""
-    return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
-
-
-def _adding(gradient: Callable[..., Vector]) -> Callable[..., None]:
-    @wraps(Objective.add_gradient)
-    def add_gradient(self: Objective, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        _add(gradient(self, w, batch), scale, out)
-
-    return add_gradient
-
-
 def _add(gradient: Vector, scale: float, out: Vector) -> None:
     """Add scale times a gradient, after checking its shape: a scalar would broadcast to every coordinate."""
     if np.shape(gradient) != out.shape:
@@ -548,16 +526,6 @@ def gradient_from_zeros(add_gradient: Callable[..., None]) -> Callable[..., Vect
         return out
 
     return gradient
-
-
-def _with_loss(
-    metrics: Callable[..., dict[str, float]], value: Callable[..., float]
-) -> Callable[..., dict[str, float]]:
-    @wraps(metrics)
-    def with_loss(self: Objective, w: Vector) -> dict[str, float]:
-        return {**metrics(self, w), "loss": value(self, w)}
-
-    return with_loss
 
 
 #: Iterations of the power method that estimates an unknown constant.

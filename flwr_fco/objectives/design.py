@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.schema import Names, names_of
 from flwr_fco.errors import ConfigurationError, PublicError
-from flwr_fco.kernels.columns import deviations
 from flwr_fco.kernels.losses import add_rows, margins
+from flwr_fco.kernels.passes import deviations
 from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
 
 #: Number of rows or columns converted to float64 at a time.

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.validation import AT_LEAST_ONE, NON_NEGATIVE, checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.kernels.losses import add_adversarial_operator, softmax_slopes
+from flwr_fco.kernels.passes import add_both_products
 from flwr_fco.objectives.base import Objective, gradient_from_zeros
 from flwr_fco.objectives.classification import MultinomialLogistic
 from flwr_fco.objectives.design import SparseDesign

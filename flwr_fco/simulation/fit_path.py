@@ -34,7 +34,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.validation import NON_NEGATIVE, PART, checked
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.regularizers.base import with_strength
-from flwr_fco.results import Number, Result, columns_of, write_csv
+from flwr_fco.results import Number, Result, frame_of
 from flwr_fco.server.replies.metrics import centre_of
 from flwr_fco.simulation.simulate import simulate
 from flwr_fco.strategies import CompositeStrategy, FedNewton, Strengths, run_of
@@ -253,12 +253,8 @@ class PathResult:
         return rows
 
     def table(self) -> Any:
-        """Return the points as a pandas ``DataFrame``, without pandas as a dict of lists."""
-        return columns_of(self.rows())
-
-    def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write the points to a CSV file."""
-        write_csv(self.rows(), path)
+        """Return the points as a pandas ``DataFrame`` (``pip install pandas``)."""
+        return frame_of(self.rows())
 
     def __repr__(self) -> str:
         shown = f"PathResult: {len(self.points)} strengths"

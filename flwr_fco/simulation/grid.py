@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from flwr_fco.client_apps.training import TrainingHandler
+from flwr_fco.client_apps.app import training_handler
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -219,7 +219,7 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Deliver messages at once; their replies wait for :meth:`pull_messages`."""
-        messages = list(messages)
+        messages = [self._numbered(message) for message in messages]
         replies = self._deliver_all(messages)
         numbers = [message.metadata.message_id for message in messages]
         self._replies.update({n: reply for n, reply in zip(numbers, replies, strict=True) if reply is not None})
@@ -230,7 +230,7 @@ class InProcessGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages one after the other and return their replies; nothing can time out."""
-        messages = list(messages)
+        messages = [self._numbered(message) for message in messages]
         replies = self._deliver_all(messages)
         if self.report is not None and messages and messages[0].metadata.message_type == "train":
             number = messages[0].metadata.group_id
@@ -271,8 +271,8 @@ class InProcessGrid(Grid):
             hooks.
         """
         introduced, self._plan = self._plan, None
-        handler = _flower.handler_of(self.client_app, "train")
-        if not (type(self) is InProcessGrid and self.raise_errors and isinstance(handler, TrainingHandler)):
+        handler = training_handler(self.client_app)
+        if not (type(self) is InProcessGrid and self.raise_errors and handler is not None):
             return None
         contexts = [self.contexts[node.node_id] for node, _ in letters]
         if introduced is not None:
@@ -309,15 +309,11 @@ class InProcessGrid(Grid):
     def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:
         return [self._deliver(message) for message in messages]
 
-    def _number(self, message: Message) -> None:
-        _flower.set_message_id(message, f"{next(self._numbers)}")
+    def _numbered(self, message: Message) -> Message:
+        return _flower.numbered(message, f"{next(self._numbers)}")
 
     def _deliver(self, message: Message) -> Message | None:
-        self._number(message)
-        reply = self.answer(message)
-        if reply is not None:
-            self._number(reply)
-        return reply
+        return self.answer(message)
 
     def answer(self, message: Message) -> Message | None:
         """Return a node's answer to a message."""
@@ -326,7 +322,8 @@ class InProcessGrid(Grid):
         request = _flower.with_content(message, _flower.isolated(message.content))
         state = context.state if self.raise_errors else _flower.isolated(context.state)
         try:
-            reply = _flower.call(self.client_app, request, context)
+            app: Any = self.client_app
+            reply: Message | None = app(request, context)
             if reply is not None and not isinstance(reply, Message):
                 raise TypeError(f"the ClientApp returned a {type(reply).__name__}; expected a Message")
         except Exception as error:

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.client_apps.training import forget_objectives
-from flwr_fco.core.computing import single_threaded_blas
+from flwr_fco.core.computing import random_generator, single_threaded_blas
 from flwr_fco.core.logs import log
-from flwr_fco.core.randomness import random_generator
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, takes
 from flwr_fco.engines.dual_steps import compiled_epoch
 from flwr_fco.errors import ConfigurationError, RunInterrupted

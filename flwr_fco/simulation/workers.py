@@ -12,14 +12,13 @@ from flwr.app import Message
 from flwr.clientapp import ClientApp
 
 from flwr_fco.algorithms.contract import halves
-from flwr_fco.client_apps.training import TrainingHandler
+from flwr_fco.client_apps.app import training_handler
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
 from flwr_fco.core.validation import AT_LEAST_ONE, checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.worker import Joined, Setup
-from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
 
 #: Number of times that a call is repeated because its worker died.
@@ -194,8 +193,7 @@ class WorkerGrid(InProcessGrid):
         An answer is None for a node that needs a message because its worker is new.
         """
         introduced, self._plan = self._plan, None
-        handler = _flower.handler_of(self.client_app, "train")
-        if not (type(self) is WorkerGrid and self.raise_errors and isinstance(handler, TrainingHandler)):
+        if not (type(self) is WorkerGrid and self.raise_errors and training_handler(self.client_app) is not None):
             return None
 
         def call(positions: Sequence[int]) -> tuple[Any, ...]:
@@ -218,16 +216,10 @@ class WorkerGrid(InProcessGrid):
         return answers
 
     def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:
-        for message in messages:
-            self._number(message)
-        replies: list[Message | None] = self._ask(
+        return self._ask(
             [message.metadata.dst_node_id for message in messages],
             lambda positions: ("deliver", self.run_id, [messages[i] for i in positions]),
         )
-        for reply in replies:
-            if reply is not None:
-                self._number(reply)
-        return replies
 
     def _ask(self, node_ids: Sequence[int], call: Callable[[Sequence[int]], tuple[Any, ...]]) -> list[Any]:
         """Ask nodes by one call for each of their workers, made from list positions; return the answers in order."""

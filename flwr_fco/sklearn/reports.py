@@ -19,7 +19,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.federated import COMPARED, ESTIMATED, SQUARES, Kind, Table
 from flwr_fco.inference.quality import Found, Judged
 from flwr_fco.objectives.base import Objective
-from flwr_fco.results import columns_of
+from flwr_fco.results import frame_of
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn.reading import is_grid
 from flwr_fco.sklearn.solving import FEW
@@ -69,8 +69,8 @@ class Summary(str):
     rows: list[dict[str, Any]]
 
     def table(self) -> Any:
-        """Return all features as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
-        return columns_of(self.rows)
+        """Return all features as a pandas ``DataFrame`` (``pip install pandas``)."""
+        return frame_of(self.rows)
 
     __repr__ = str.__str__
 
@@ -154,8 +154,8 @@ class Quality(str):
     bins: list[dict[str, float]]
 
     def table(self) -> Any:
-        """Return what is known of each site as a pandas ``DataFrame`` (without pandas, a dict of lists)."""
-        return columns_of(self.rows)
+        """Return what is known of each site as a pandas ``DataFrame`` (``pip install pandas``)."""
+        return frame_of(self.rows)
 
     __repr__ = str.__str__
 

@@ -2,8 +2,8 @@
 
 Content without Flower: ``protocol`` (plan, downlink, uplink) and ``questions``. Writing and reading: ``downlink``,
 ``uplink``, ``client_state``, ``queries`` (questions and answers), ``model`` (under the user's names), ``metrics``,
-``envelope`` (messages, the handshake, reports of missing data), ``arrays`` and ``keys``. ``flower`` holds the uses of
-Flower's private names.
+``envelope`` (messages, the handshake, reports of missing data), ``arrays`` and ``keys``. ``flower`` makes records of
+Flower's, and copies.
 
 Server to client, one ``RecordDict``:
 

@@ -1,17 +1,18 @@
-"""Reads arrays from bytes without a general reader, and the model with the user's names, shapes and dtypes."""
+"""Reads arrays from bytes whose header is checked first, and the model with the user's names, shapes and dtypes."""
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
+from io import BytesIO
 from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from flwr_fco.core.files import npy_header
 from flwr_fco.core.layout import COUNTERS, Entry, Layout, Vector, all_finite, euclidean_norm
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.errors import ConfigurationError, ProtocolError
@@ -51,48 +52,24 @@ def from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[in
     return _other_header(name, data, form, shape)
 
 
-#: The header of NumPy's format, with its keys in any order and any padding.
-_ENTRY = rb"'descr': ?'([<>=|]?[a-zA-Z][0-9]*)'|'fortran_order': ?(True|False)|'shape': ?\(([0-9, ]{0,200})\)"
-_HEADER = re.compile(rb"\{(?:(?:" + _ENTRY + rb"),? ?){3}\} *\n")
-_ENTRIES = re.compile(_ENTRY)
-_MAGIC = b"\x93NUMPY"
-#: Maximum header length: the required content takes a hundred bytes, the rest is padding.
-_LONGEST_HEADER = 4096
-
-
 def _other_header(name: str, data: bytes, form: Form, shape: tuple[int, ...]) -> NDArray[Any]:
     """Read an array whose header differs from this package's only in memory order or padding.
 
-    NumPy's own reader never sees a client's bytes: it evaluates the header, opens archives, and allocates whatever
-    size a header claims.
+    ``np.load`` never sees a client's bytes: it opens archives, and allocates whatever size a header claims.
     """
-    version = data[len(_MAGIC) : len(_MAGIC) + 2]
-    width = {b"\x01\x00": 2, b"\x02\x00": 4}.get(version)
-    if not data.startswith(_MAGIC) or width is None:
-        what = f"array {name!r} cannot be read"
-        raise ProtocolError(f"{what}: its {len(data)} bytes do not begin as NumPy's format 1.0 or 2.0")
-    begin = len(_MAGIC) + 2 + width
-    length = int.from_bytes(data[begin - width : begin], "little")
-    if length > _LONGEST_HEADER or len(data) < begin + length:
-        raise ProtocolError(f"array {name!r} cannot be read: its header claims {length} bytes")
-    header = data[begin : begin + length]
-    entries = _ENTRIES.findall(header) if _HEADER.fullmatch(header) else []
-    descr, order, sizes = (b"".join(entry[i] for entry in entries) for i in range(3))
-    if len(entries) != 3 or not all(any(entry[i] for entry in entries) for i in range(2)):
-        raise ProtocolError(f"array {name!r} cannot be read: its header is {header[:120]!r}")
-    if descr.decode("ascii") != form.dtype.str:
-        raise ProtocolError(f"array {name!r} holds {descr.decode('ascii')!r}, its label says {form.name}")
-    lengths = [size.strip() for size in sizes.split(b",")]
-    if (lengths if lengths[-1] else lengths[:-1]) != [b"%d" % size for size in shape]:
-        raise ProtocolError(f"array {name!r} holds the shape ({sizes.decode('ascii')}), its label says {shape}")
-    count = math.prod(shape)
-    if len(data) - begin - length != count * form.dtype.itemsize:
-        what = f"array {name!r} cannot be read: it has {len(data) - begin - length} bytes of data"
-        raise ProtocolError(f"{what}, {form.name}{list(shape)} takes {count * form.dtype.itemsize}")
-    value = np.frombuffer(data, dtype=form.dtype, offset=begin + length)
-    if order == b"True":
-        return np.ascontiguousarray(value.reshape(shape[::-1]).T)
-    return value.reshape(shape)
+    file = BytesIO(data)
+    try:
+        found, columns_first, dtype = npy_header(file)
+    except Exception as error:  # what is no header may raise anything
+        raise ProtocolError(f"array {name!r} cannot be read: {error}") from error
+    if (found, dtype) != (shape, form.dtype):
+        raise ProtocolError(f"array {name!r} holds {dtype}{list(found)}, its label says {form.name}{list(shape)}")
+    left, wanted = len(data) - file.tell(), math.prod(shape) * form.dtype.itemsize
+    if left != wanted:
+        what = f"array {name!r} cannot be read: it has {left} bytes of data"
+        raise ProtocolError(f"{what}, {form.name}{list(shape)} takes {wanted}")
+    value = np.frombuffer(data, dtype=form.dtype, offset=file.tell())
+    return np.ascontiguousarray(value.reshape(shape, order="F")) if columns_first and shape else value.reshape(shape)
 
 
 #: Allowed dtypes in a plan's arrays and a client's memory.
@@ -287,4 +264,4 @@ def primal_request(
     arrayrecord_key, configrecord_key : str
         The strategy's record keys.
     """
-    return _flower.filled(RecordDict, {arrayrecord_key: arrays.copy(), configrecord_key: config.copy()})
+    return RecordDict({arrayrecord_key: arrays.copy(), configrecord_key: config.copy()})

@@ -46,7 +46,7 @@ def read_disclosed(context: Context) -> Disclosed:
 
 def store_disclosed(context: Context, disclosed: Disclosed) -> None:
     """Store what has left the node in this run."""
-    context.state[_DISCLOSED] = _flower.filled(ConfigRecord, disclosed._asdict())
+    context.state[_DISCLOSED] = ConfigRecord(disclosed._asdict())
 
 
 def state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:
@@ -126,7 +126,7 @@ def store_pending(
     earlier = context.state.get(_STAMPS)
     stamps: dict[str, Any] = {"epoch": stamp.epoch, _COMMITTED: stamp.accepted, _PENDING: server_round}
     stamps[_COMMITTED + _DIGEST], stamps[_PENDING + _DIGEST] = stamp.digest, digest
-    context.state[_STAMPS] = _flower.filled(ConfigRecord, stamps)
+    context.state[_STAMPS] = ConfigRecord(stamps)
     if stamp.restored is None and before is not None and earlier[_PENDING] == stamp.accepted:  # type: ignore[index]
         # The usual case: the pending state counts now, and is already stored as bytes.
         context.state[_COMMITTED] = context.state[_PENDING]

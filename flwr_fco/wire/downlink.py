@@ -100,8 +100,7 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     """Return the plan of a message: from the message, this process's memory or the node's state."""
     digest = str(fco["plan"])
     if "plan-header" in fco:
-        record = {"plan": digest, "plan-header": str(fco["plan-header"])}
-        context.state[FCO] = _flower.filled(ConfigRecord, record)
+        context.state[FCO] = ConfigRecord({"plan": digest, "plan-header": str(fco["plan-header"])})
         if PLAN in content:
             context.state[PLAN] = content[PLAN]
         elif PLAN in context.state:
@@ -136,13 +135,8 @@ def store_plan(contexts: Sequence[Context], plan: Spec, digest: str, header: str
     There is at least one context, and all are modified; `digest` and `header` are the plan's hash and JSON.
     """
     content = _flower.packed({PLAN: (ArrayRecord, dict(plan.arrays))} if plan.arrays else {})
-    first, *others = contexts
-    stored = _plan_of(content, {"plan": digest, "plan-header": header}, first)
-    for context in others:
-        if content or _flower.items_of(context.state):
-            _plan_of(content, {"plan": digest, "plan-header": header}, context)
-        else:
-            context.state = _flower.packed({FCO: (ConfigRecord, {"plan": digest, "plan-header": header})})
+    for context in contexts:
+        stored = _plan_of(content, {"plan": digest, "plan-header": header}, context)
     return stored
 
 
@@ -281,11 +275,12 @@ def received(
         reject its message.
     """
     plan, views, read, results = _plans.get(digest), dict[int, Any](), dict[int, Downlink](), []
-    stored = _flower.held([context.state for context in contexts], FCO)
-    if plan is None or {*map(type, stored)} != {ConfigRecord}:
+    if plan is None:
         return None
-    if _flower.held(stored, "plan").count(digest) < len(stored):
-        return None
+    for context in contexts:
+        stored = context.state.get(FCO)
+        if not isinstance(stored, ConfigRecord) or stored.get("plan") != digest:
+            return None
     for downlink, context in zip(downlinks, contexts, strict=True):
         # Most clients of a round get the same downlink.
         copy: Any = read.get(id(downlink))

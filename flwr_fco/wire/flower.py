@@ -1,26 +1,19 @@
-"""All uses of Flower's private names, which speed and the in-process grid depend on.
-
-Flower checks each item that is put into a record, which takes about 5 us per item: half of a simulated round. The
-functions here assemble records, arrays and messages from parts that are known to be valid. If the result would differ
-from what Flower's own constructors make, they use Flower's public API instead; this is decided once per process. Tested
-against the lowest and the newest supported release.
-"""
+"""Flower's records and messages: made by its own constructors, copied, and turned into bytes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from functools import lru_cache
 from inspect import signature
 from io import BytesIO
 from math import prod
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from flwr.app import Array, ArrayRecord, Context, Message, Metadata, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.serverapp import Grid
@@ -34,14 +27,14 @@ try:
 except ImportError:  # releases before TaskIdentity take the run from the grid
     TaskIdentity = None  # type: ignore[assignment, misc]
 
-_Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
-
 #: Records by key: type and items; an ArrayRecord may also have NumPy arrays.
 Records = Mapping[str, tuple[type[Any], dict[str, Any]]]
 
 _LOGGER = "flwr"
 #: Flower's name of NumPy's serialisation format.
 NUMPY = "numpy.ndarray"
+#: What a message's metadata are made of, in this release.
+_METADATA = tuple(signature(Metadata).parameters)
 
 
 @contextmanager
@@ -50,13 +43,18 @@ def identity(run_id: int) -> Iterator[None]:
     if TaskIdentity is None:
         yield
         return
-    cls: Any = TaskIdentity
-    before = (cls._run_id, cls._node_id, cls._task_id)
-    cls.run_id, cls.node_id, cls.task_id = run_id, 1, 1
+    before: dict[str, Any] = {}
+    for name, number in {"run_id": run_id, "node_id": 1, "task_id": 1}.items():
+        try:
+            before[name] = getattr(TaskIdentity, name)
+        except RuntimeError:  # it has none yet
+            before[name] = None
+        setattr(TaskIdentity, name, number)
     try:
         yield
     finally:
-        cls._run_id, cls._node_id, cls._task_id = before
+        for name, number in before.items():
+            setattr(TaskIdentity, name, number)
 
 
 def polls(grid: Grid) -> bool:
@@ -85,8 +83,7 @@ def from_bytes(content: bytes) -> RecordDict:
 
 def new_context(run_id: int, node_id: int, node_config: dict[str, Any], run_config: dict[str, Any]) -> Context:
     """Return a node's context; made with keywords, as the order of its arguments differs between releases."""
-    state = filled(RecordDict, {})
-    return Context(run_id=run_id, node_id=node_id, node_config=node_config, state=state, run_config=run_config)
+    return Context(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config=run_config)
 
 
 @contextmanager
@@ -101,54 +98,18 @@ def quiet(level: int = logging.WARNING) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _without_items(kind: type[Any]) -> dict[str, Any] | None:
-    """Return the attributes of a new record except its items; None if this release keeps the items elsewhere."""
-    attributes = dict(kind().__dict__)
-    return attributes if attributes.pop("_data", None) == {} else None
-
-
-#: Attributes shared by all records of a type: a fifth of the cost of calling the type.
-_ATTRIBUTES = {kind: _without_items(kind) for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)}
-
-
-def items_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the items of a record for reading: its own dict if this release has one."""
-    data: Mapping[str, Any] | None = record.__dict__.get("_data")
-    return record if data is None else data
-
-
-def held(records: Sequence[Any], key: str) -> list[Any]:
-    """Return what records hold under a key, None where there is nothing; :func:`items_of` of each takes longer."""
-    return [record.__dict__.get("_data", record).get(key) for record in records]
-
-
-def filled(kind: type[_Record], items: dict[str, Any]) -> _Record:
-    """Return a record that takes over these items, whose types must be right."""
-    attributes = _ATTRIBUTES[kind]
-    if attributes is None:
-        record = kind()
-        for key, value in items.items():
-            record[key] = value
-        return record
-    record = kind.__new__(kind)
-    fields = record.__dict__
-    fields.update(attributes)
-    fields["_data"] = items
-    return record
-
-
 def packed(records: Records) -> RecordDict:
-    """Return a RecordDict that takes over these records; NumPy arrays are serialised."""
-    content: dict[str, Any] = {}
-    for key, (kind, items) in records.items():
-        content[key] = array_record(items) if kind is ArrayRecord else filled(kind, items)
-    return filled(RecordDict, content)
+    """Return a RecordDict of these records; NumPy arrays are serialised."""
+    return RecordDict({k: array_record(v) if kind is ArrayRecord else kind(v) for k, (kind, v) in records.items()})
 
 
 def array_record(arrays: Mapping[str, Array | NDArray[Any]]) -> ArrayRecord:
     """Return an ArrayRecord; NumPy arrays are serialised."""
-    items = {name: each if isinstance(each, Array) else serialised(each) for name, each in arrays.items()}
-    return filled(ArrayRecord, items)
+    record = ArrayRecord()
+    for name, array in arrays.items():
+        # `ArrayRecord(arrays)` would copy those that are serialised already.
+        record[name] = array if isinstance(array, Array) else serialised(array)
+    return record
 
 
 # --- arrays ----------------------------------------------------------------------------------------------------------
@@ -205,55 +166,25 @@ def serialised(array: NDArray[Any]) -> Array:
 
 def isolated(content: RecordDict) -> RecordDict:
     """Return a copy that shares only immutable parts (bytes, numbers) with the original."""
-    copies: dict[str, Any] = {}
-    for key, record in items_of(content).items():
-        # A negative `isinstance` takes four times as long as a look-up.
-        own: type[Any] = type(record)
-        kind: Any = own if own in _ATTRIBUTES else next(kind for kind in _ATTRIBUTES if isinstance(record, kind))
-        items = items_of(record).items()
-        copies[key] = filled(kind, {k: copy(each) if isinstance(each, Array | list) else each for k, each in items})
-    return filled(RecordDict, copies)
-
-
-# --- ClientApps ------------------------------------------------------------------------------------------------------
-
-#: Value in place of a lifespan in a ClientApp that has none.
-_NO_LIFESPAN = ClientApp().__dict__.get("_lifespan")
-
-
-def handler_of(app: ClientApp, message_type: str) -> Callable[[Message, Context], Message | None] | None:
-    """Return the handler, with mods, that a ClientApp without a lifespan calls for a plain message type."""
-    # Another callable may not even have a `__dict__`.
-    fields: dict[str, Any] = app.__dict__ if type(app) is ClientApp else {}
-    # An old-style app with a single function has none.
-    handlers = fields.get("_registered_funcs") if fields.get("_lifespan") is _NO_LIFESPAN else None
-    # Flower checks a type letter by letter before it adds the name of the default action.
-    return None if handlers is None else handlers.get(f"{message_type}.default")
-
-
-def call(app: ClientApp, message: Message, context: Context) -> Message | None:
-    """Return ``app(message, context)``; without a lifespan, the handler of a plain message type is called directly."""
-    handler = handler_of(app, message.metadata.message_type)
-    return (app if handler is None else handler)(message, context)
+    copies = RecordDict()
+    for key, record in content.items():
+        twin = copies[key] = record.copy()
+        for name, item in record.items():
+            if isinstance(item, Array | list):
+                twin[name] = copy(item)  # type: ignore[assignment]
+    return copies
 
 
 # --- messages --------------------------------------------------------------------------------------------------------
 
 
-def set_message_id(message: Message, message_id: str) -> None:
-    """Give a message an id, as the SuperLink does when it accepts one."""
-    metadata: Any = message.metadata
-    if "_message_id" in getattr(metadata, "__dict__", ()):
-        metadata.__dict__["_message_id"] = message_id
-        return
-    try:
-        metadata.message_id = message_id
-    except AttributeError:
-        # Read-only: the message is initialised again in place with new metadata, so that all references to it see it.
-        fields = {name: getattr(metadata, name) for name in signature(Metadata).parameters} | {"message_id": message_id}
-        body: Any = {"content": message.content} if message.has_content() else {"error": message.error}
-        make_again: Any = Message.__init__
-        make_again(message, metadata=Metadata(**fields), **body)
+def numbered(message: Message, number: str) -> Message:
+    """Return a message with an id, as the SuperLink gives it one; the original does not change."""
+    fields = {name: getattr(message.metadata, name) for name in _METADATA} | {"message_id": number}
+    body = {"content": message.content} if message.has_content() else {"error": message.error}
+    make: Any = Message
+    twin: Message = make(**body, metadata=Metadata(**fields))
+    return twin
 
 
 def with_content(message: Message, content: RecordDict) -> Message:

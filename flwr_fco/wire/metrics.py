@@ -11,7 +11,6 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.wire import flower as _flower
 
 #: Whole numbers up to this are exact as floats, and always finite.
 LARGEST_COUNT = 2**53
@@ -107,7 +106,7 @@ def average_metrics(
     reports = [read[id(content)] for content in contents]
     if len(read) == 1 and reports[0][1] > 0.0:
         numbers = reports[0][0].items()
-        return _flower.filled(MetricRecord, {name: value for name, value in numbers if name != weighted_by_key})
+        return MetricRecord({name: value for name, value in numbers if name != weighted_by_key})
     total = math.fsum(weight for _, weight in reports)
     shares = [weight / total for _, weight in reports]
     means: dict[str, int | float | list[int] | list[float]] = {}
@@ -137,7 +136,7 @@ def average_metrics(
             means[name] = [centre(column, weights) for column in zip(*values, strict=True)]
         else:
             means[name] = centre(values, weights)
-    return _flower.filled(MetricRecord, means)
+    return MetricRecord(means)
 
 
 def as_metrics(metrics: Any, who: str, when: str = "") -> MetricRecord | None:
@@ -178,7 +177,7 @@ def as_metrics(metrics: Any, who: str, when: str = "") -> MetricRecord | None:
 def joined_metrics(theirs: Mapping[str, Any], ours: Mapping[str, int | float]) -> MetricRecord:
     """Return the clients' averaged metrics with the server's own; one of theirs with a name of ours gets a prefix."""
     renamed = {f"{CLIENTS}{name}" if name in ours else name: value for name, value in theirs.items()}
-    return _flower.filled(MetricRecord, {**renamed, **ours})
+    return MetricRecord({**renamed, **ours})
 
 
 def _form_of(value: Any) -> int:
@@ -202,7 +201,7 @@ def with_metric(content: RecordDict, name: str, value: float) -> RecordDict:
     changed = content.copy()
     for key, record in content.items():
         if isinstance(record, MetricRecord):
-            changed[key] = _flower.filled(MetricRecord, {**dict(record.items()), name: value})
+            changed[key] = MetricRecord({**record, name: value})
     return changed
 
 
@@ -213,7 +212,7 @@ def without_metric(content: Any, name: str) -> Any:
     changed = content.copy()
     for key, record in content.items():
         if isinstance(record, MetricRecord):
-            changed[key] = _flower.filled(MetricRecord, {own: value for own, value in record.items() if own != name})
+            changed[key] = MetricRecord({own: value for own, value in record.items() if own != name})
     return changed
 
 

@@ -193,6 +193,7 @@ def fit_path(
     from reproduction.pictures.paths import plot_path
     from reproduction.pictures.report import markdown_table
     from reproduction.problems.baselines import BASELINES
+    from reproduction.runs.run_folder import write_csv
     from reproduction.runs.settings import RunSettings
     from reproduction.runs.strengths import path_of_problem
 
@@ -213,7 +214,7 @@ def fit_path(
         with suppress(OSError):
             folder.rmdir()
         raise
-    found.to_csv(folder / "path.csv")
+    write_csv(found.rows(), folder / "path.csv")
     save_npz(found.best.result, folder / "best.npz")
     save_npz(found.one_standard_error.result, folder / "one-standard-error.npz")
     marks = {found.one_standard_error.strength: "one standard error", found.best.strength: "smallest loss"}

@@ -161,7 +161,7 @@ def test_questions_and_evaluations_are_refused_too(kind):
         assert good.has_content()
         assert f"an answer to its question '{kind}'" in bad.error.reason
         assert "min_rows=10" in bad.error.reason
-        scores = strategy.configure_evaluate(1, start_arrays(), flower.ConfigRecord(), grid)
+        scores = strategy.configure_evaluate(1, start_arrays(), ConfigRecord(), grid)
         replies = {reply.metadata.src_node_id: reply for reply in grid.send_and_receive(scores)}
         assert replies[2].has_content()
         assert "the server asks for an evaluation" in replies[4].error.reason

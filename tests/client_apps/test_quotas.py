@@ -98,7 +98,6 @@ class Hostile:
             content[name] = record
         message = _flower.with_content(self.message, content)
         message.metadata.__dict__["_group_id"] = self.group
-        _flower.set_message_id(message, "1")
         with _flower.identity(self.grid.run_id):
             return (app or self.grid.client_app)(message, self.grid.contexts[self.message.metadata.dst_node_id])
 
@@ -576,7 +575,6 @@ class Client:
         if work:
             content["fco"] = ConfigRecord({**content["fco"], "work": json.dumps(FirstOrder(**work).to_header())})
         message = _flower.with_content(self.message, content)
-        _flower.set_message_id(message, "1")
         with _flower.identity(self.grid.run_id):
             return app(message, self.context)
 

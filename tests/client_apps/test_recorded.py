@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, RecordDict
 from problems import app_of, clients, start_arrays
 
 from flwr_fco.client_apps import Disclosure, answers, client_app
@@ -98,7 +98,7 @@ def test_an_error_of_the_owners_code_is_no_refusal(lines):
 def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
     grid = grid_of(disclosure=Disclosure())
     asked = question("gradient", {"deviations": 1.0})
-    for kind, content in ((QUESTION, asked), (HANDSHAKE, flower.RecordDict()), (NAMES, flower.RecordDict())):
+    for kind, content in ((QUESTION, asked), (HANDSHAKE, RecordDict()), (NAMES, RecordDict())):
         assert ask(grid, content, kind).has_content()
     who = f"Disclosure: run {grid.run_id}, partition 0, round 1: asked for "
     assert lines() == [
@@ -110,7 +110,7 @@ def test_each_kind_of_message_says_what_it_asked_and_names_what_left(lines):
     strategy = FedDualAvg(client_lr=0.1)
     with flower.identity(grid.run_id), flower.quiet(50):
         run_of(strategy).prepare(start_arrays())
-        grid.send_and_receive(strategy.configure_evaluate(1, start_arrays(), flower.ConfigRecord(), grid))
+        grid.send_and_receive(strategy.configure_evaluate(1, start_arrays(), ConfigRecord(), grid))
     assert "round 1: asked for an evaluation; sent arrays: none; numbers: num-examples, loss" in lines()[-1]
 
 
@@ -126,9 +126,7 @@ def test_arrays_that_a_mod_adds_beside_zeros_are_not_zeros_in_the_record(lines):
         answer = call_next(message, context)
         return flower.with_content(
             answer,
-            flower.RecordDict(
-                {**answer.content, "own": ArrayRecord({"own": Array(np.ones(2))}), "none": ArrayRecord()}
-            ),
+            RecordDict({**answer.content, "own": ArrayRecord({"own": Array(np.ones(2))}), "none": ArrayRecord()}),
         )
 
     app = app_of(clients((20, 200)), disclosure=Disclosure(), mods=[adding])
@@ -172,7 +170,7 @@ def test_a_text_is_escaped_so_that_it_can_be_told_apart():
 
 def test_a_message_that_is_no_message_of_ours_is_a_line_too(lines):
     grid = grid_of(disclosure=Disclosure())
-    for content in (flower.RecordDict(), flower.RecordDict({PLAN: flower.ArrayRecord()})):
+    for content in (RecordDict(), RecordDict({PLAN: ArrayRecord()})):
         assert ask(grid, content, "train").has_error()
         assert ask(grid, content, QUESTION).has_error()
         assert ask(grid, content, "evaluate").has_error()
@@ -226,5 +224,5 @@ def test_what_the_page_says_holds_back_a_question_does():
     for kind in answers._ANSWERS:
         refused = ask(grid, question(kind, {"batch-size": 0.0, "stage": 0.0}), node=4)
         assert ("`min_*`" in told[kind]) == ("min_rows=10" in refused.error.reason), kind
-    assert ask(grid, flower.RecordDict(), NAMES, node=4).has_error() == ("`min_*`" in told["names"])
-    assert ask(grid, flower.RecordDict(), HANDSHAKE, node=4).has_error() == ("`min_*`" in told["partition"])
+    assert ask(grid, RecordDict(), NAMES, node=4).has_error() == ("`min_*`" in told["names"])
+    assert ask(grid, RecordDict(), HANDSHAKE, node=4).has_error() == ("`min_*`" in told["partition"])

@@ -5,11 +5,11 @@ from fresh import run_file
 
 COUNT = """
 from numba.core.dispatcher import Dispatcher
-from flwr_fco.kernels import dual_averaging, losses, prox, seeding
+from flwr_fco.kernels import dual_averaging, losses, prox
 from flwr_fco.simulation import warmup
 
 warmup()
-kernels = [k for m in (dual_averaging, losses, prox, seeding) for k in vars(m).values() if isinstance(k, Dispatcher)]
+kernels = [k for m in (dual_averaging, losses, prox) for k in vars(m).values() if isinstance(k, Dispatcher)]
 print(sum(sum(k.stats.cache_misses.values()) for k in kernels), sum(sum(k.stats.cache_hits.values()) for k in kernels))
 """
 

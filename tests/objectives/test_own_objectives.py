@@ -27,21 +27,13 @@ def _shifted_gradient(self, w, batch=None, out=None):
     return gradient
 
 
-def _shifted_add_gradient(self, w, batch, scale, out):
-    change = scale * np.tanh(w)
-    LeastSquares.add_gradient(self, w, batch, scale, out)
-    out += change
-
-
-BY_GRADIENT = {"value": _shifted_value, "gradient": _shifted_gradient}
-BY_ADDING = {"value": _shifted_value, "add_gradient": _shifted_add_gradient}
 #: The slope of tanh is at most 1, and never negative.
 BOUND = {"lipschitz": lambda self, norm="l2": LeastSquares.lipschitz(self, norm) + 1.0}
 
 
-@pytest.mark.parametrize("own", [BY_GRADIENT, BY_ADDING], ids=["gradient", "add_gradient"])
-def test_one_of_the_two_gradients_is_enough(own):
-    objective = type("Shifted", (LeastSquares,), own | BOUND)(DATA, TARGETS)
+def test_another_gradient_is_another_loss_without_the_parents_shortcuts():
+    own = {"value": _shifted_value, "gradient": _shifted_gradient, **BOUND}
+    objective = type("Shifted", (LeastSquares,), own)(DATA, TARGETS)
     check_objective(objective)
     assert objective.linear_data() is None
     value, gradient = objective.value_and_gradient(np.ones(5))
@@ -52,26 +44,43 @@ def test_one_of_the_two_gradients_is_enough(own):
             ask()
 
 
-@pytest.mark.parametrize("first", ["gradient", "add_gradient"])
-@pytest.mark.parametrize("second", ["gradient", "add_gradient"])
-def test_super_works_through_any_chain_of_overrides(first, second):
-    def doubled(base, name):
-        if name == "gradient":
-            return lambda self, w, batch=None, out=None: 2.0 * base.gradient(self, w, batch)
+@pytest.mark.parametrize("depth", [1, 2])
+def test_super_works_through_a_chain_of_overrides(depth):
+    kind = LeastSquares
+    for _ in range(depth):
 
-        def add_gradient(self, w, batch, scale, out):
-            base.add_gradient(self, w, batch, 2.0 * scale, out)
+        class Doubled(kind):
+            def gradient(self, w, batch=None, out=None):
+                return 2.0 * super().gradient(w, batch)
 
-        return add_gradient
-
-    once = type("Once", (LeastSquares,), {first: doubled(LeastSquares, first)})
-    twice = type("Twice", (once,), {second: doubled(once, second)})
-    objective, w, batch = twice(DATA, TARGETS), np.ones(5), np.array([3, 4])
-    expected = 4.0 * LeastSquares(DATA, TARGETS).gradient(w, batch)
+        kind = Doubled
+    objective, w, batch = kind(DATA, TARGETS), np.ones(5), np.array([3, 4])
+    expected = 2.0**depth * LeastSquares(DATA, TARGETS).gradient(w, batch)
     np.testing.assert_allclose(objective.gradient(w, batch), expected, rtol=1e-14)
     out = np.zeros(5)
     objective.add_gradient(w, batch, 1.0, out)
     np.testing.assert_allclose(out, expected, rtol=1e-14)
+
+
+def test_of_a_step_in_place_the_gradient_follows():
+    class Tilted(LeastSquares):
+        def add_gradient(self, w, batch, scale, out):
+            super().add_gradient(w, batch, scale, out)
+            out += scale
+
+    objective = Tilted(DATA, TARGETS)
+    expected = LeastSquares(DATA, TARGETS).gradient(np.zeros(5)) + 1.0
+    np.testing.assert_allclose(objective.gradient(np.zeros(5)), expected, rtol=1e-14)
+    assert objective.linear_data() is None
+
+
+def test_another_value_is_the_loss_that_is_reported():
+    class Lowered(LeastSquares):
+        def value(self, w):
+            return super().value(w) - 5.0
+
+    objective = Lowered(DATA, TARGETS)
+    assert objective.metrics(np.zeros(5)) == {"loss": LeastSquares(DATA, TARGETS).value(np.zeros(5)) - 5.0}
 
 
 def test_a_mixin_is_an_override_too():

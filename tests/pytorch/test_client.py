@@ -15,7 +15,7 @@ from torch import nn
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.quotas import Limits
-from flwr_fco.core.randomness import random_generator
+from flwr_fco.core.computing import random_generator
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from problems import FEATURES, clients, flat, run
 
-from flwr_fco.core.randomness import random_generator
+from flwr_fco.core.computing import random_generator
 from flwr_fco.regularizers import L1, L1Ball, Zero
 from flwr_fco.strategies import (
     Arrays,

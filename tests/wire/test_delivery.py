@@ -48,8 +48,9 @@ class PollingGrid(InProcessGrid):
         numbers = []
         for message in messages:
             if message.metadata.dst_node_id in self.dead:
-                _flower.set_message_id(message, f"dead-{len(self.pushed)}-{message.metadata.dst_node_id}")
-                numbers.append(message.metadata.message_id)
+                # Flower's grids write the number into the message.
+                numbers.append(f"dead-{len(self.pushed)}-{message.metadata.dst_node_id}")
+                message.metadata.__dict__["_message_id"] = numbers[-1]
                 reply = Message(Error(5, "Node Unavailable"), reply_to=message)
                 reply.metadata.__dict__["_src_node_id"] = 1
                 self._replies[numbers[-1]] = reply

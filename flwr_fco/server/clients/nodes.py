@@ -11,8 +11,8 @@ from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from flwr_fco.algorithms.contract.choices import ChooseNodes
+from flwr_fco.core.computing import random_generator
 from flwr_fco.core.logs import log
-from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.wire.envelope import HANDSHAKE, addressed, partition_of, send_and_receive
 from flwr_fco.wire.protocol import Node

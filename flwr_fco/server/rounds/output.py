@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,8 +109,6 @@ def _kind_of(value: object) -> str:
 
 #: Rounding error of a zero singular value, in units of eps times the largest one times the longer side.
 _NOISE = 64.0
-#: Number of random directions by which a large matrix is multiplied first.
-_DIRECTIONS = 64
 
 
 def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int | float]:
@@ -165,31 +162,11 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int
     return numbers
 
 
-@lru_cache(maxsize=8)
-def _directions(length: int, number: int) -> Array:
-    """Return random directions, the same at every call."""
-    return np.random.default_rng(0).standard_normal((length, number))
-
-
 def _rank(matrix: Array) -> int:
-    """Return the numerical rank; large low-rank matrices are first multiplied by a few random directions.
-
-    The product with more random directions than the rank has the matrix's rank. It costs as much as a few local steps'
-    matrix products, instead of a singular value decomposition.
-    """
-    eps, sides = float(np.finfo(matrix.dtype).eps), max(matrix.shape)
-    number = _DIRECTIONS
-    while 2 * number <= min(matrix.shape):
-        rank = _large_values(matrix @ _directions(matrix.shape[1], number), eps * sides)
-        if 4 * rank <= 3 * number:
-            return rank
-        number *= 4
-    return _large_values(matrix, eps * sides)
-
-
-def _large_values(matrix: Array, relative: float) -> int:
+    """Return the number of singular values that are not rounding error."""
     sigma = np.linalg.svd(matrix, compute_uv=False)
-    return int((sigma > _NOISE * relative * float(sigma.max(initial=0.0))).sum())
+    noise = _NOISE * float(np.finfo(matrix.dtype).eps) * max(matrix.shape)
+    return int((sigma > noise * float(sigma.max(initial=0.0))).sum())
 
 
 class PointAverage(Part):

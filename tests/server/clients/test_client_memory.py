@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from faults import FaultyGrid
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ConfigRecord
 from problems import D, app_of, clients, flat, optimum, problem, start_arrays, trackers_of
 from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
 from representatives import by_class, covered, crossed
@@ -183,18 +183,14 @@ def vectors(value):
     return {"own": np.full(3, float(value))}
 
 
-def answer(value):
-    return RecordDict({"arrays": ArrayRecord({"increment": Array(np.full(3, float(value)))})})
-
-
 def test_pending_is_committed_or_discarded_by_the_next_stamp():
     context = _flower.new_context(1, 2, {}, {})
     assert read_state(context, ClientStamp(0, -1), 3) is None
-    store_pending(context, ClientStamp(0, -1), 1, None, vectors(1), answer(1))
+    store_pending(context, ClientStamp(0, -1), 1, None, vectors(1), "1")
     assert read_state(context, ClientStamp(0, -1), 3) is None  # round 1 did not count
     state = read_state(context, ClientStamp(0, 1), 3)  # it did
     assert state["own"].tolist() == [1.0, 1.0, 1.0]
-    store_pending(context, ClientStamp(0, 1), 4, state, vectors(4), answer(4))
+    store_pending(context, ClientStamp(0, 1), 4, state, vectors(4), "4")
     assert read_state(context, ClientStamp(0, 1), 3)["own"][0] == 1.0
     assert read_state(context, ClientStamp(0, 4), 3)["own"][0] == 4.0
     for stamp in (ClientStamp(0, 3), ClientStamp(1, 4), ClientStamp(1, 1)):

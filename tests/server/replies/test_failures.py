@@ -416,13 +416,11 @@ def test_a_client_never_returns_none():
     context = grid.contexts[2]
     with _flower.identity(grid.run_id):
         question = Message(content=RecordDict(), dst_node_id=2, message_type="query.partition", group_id="0")
-        _flower.set_message_id(question, "1")
         assert app(question, context).content["metrics"]["partition-id"] == 0
         chosen = strategy(min_train_nodes=1, min_available_nodes=1)
         run_of(chosen).prepare(start_arrays())
         (message,) = chosen.configure_train(1, start_arrays(), ConfigRecord(), grid)
         del message.content["fco"]["plan-header"]
-        _flower.set_message_id(message, "2")
         assert "plan-missing" in app(message, context).content["metrics"]
 
 

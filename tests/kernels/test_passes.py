@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flwr_fco.kernels.bilinear import add_both_products
+from flwr_fco.kernels.passes import add_both_products
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 5), (4, 4), (5, 1), (8, 17), (301, 64)])

@@ -1,0 +1,23 @@
+"""Generators are those that NumPy makes of the words."""
+
+import numpy as np
+import pytest
+from together import together
+
+from flwr_fco.core.computing import random_generator
+from flwr_fco.errors import ConfigurationError
+
+
+@together("partition", [0, 1, 2**32 - 1, 2**32, 2**64 - 1])
+@together("seed", [0, 7, 2**32 - 1])
+def test_a_generator_is_the_one_that_numpy_makes_of_the_words(seed, partition):
+    for server_round, purpose in ((1, 1), (2, 1), (3000, 2), (1, 3)):
+        words = (seed, server_round, partition & 0xFFFFFFFF, partition >> 32, purpose)
+        generator, expected = random_generator(seed, server_round, partition, purpose), np.random.default_rng(words)
+        assert generator.bit_generator.state == expected.bit_generator.state
+
+
+@pytest.mark.parametrize(("seed", "server_round"), [(-1, 1), (2**32, 1), (1, -1), (1, 2**32), (1, 10**30)])
+def test_a_seed_or_round_that_is_no_word_is_refused(seed, server_round):
+    with pytest.raises(ConfigurationError, match=f"seed={seed}, server_round={server_round}; expected whole numbers"):
+        random_generator(seed, server_round, 0)
