@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from flwr_fco import L1, BilinearSaddle, FedMiP, FeDualEx, Steps, client_app, simulate
-from flwr_fco.pooled import duality_gap
+from reproduction.pooled import duality_gap
 
 rng = np.random.default_rng(0)
 matrix, offset = rng.uniform(-1, 1, (30, 60)), rng.uniform(-1, 1, 30)

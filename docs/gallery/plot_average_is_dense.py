@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from flwr_fco import L1, FedDualAvg, LeastSquares, Steps, client_app, simulate
-from flwr_fco.pooled import centralized_solution
+from reproduction.pooled import centralized_solution
 
 rng = np.random.default_rng(0)
 truth = np.where(np.arange(100) < 8, 1.0, 0.0)

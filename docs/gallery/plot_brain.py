@@ -11,7 +11,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 from flwr_fco import L1, FedNewton, Logistic, client_app, simulate
-from flwr_fco.pooled import centralized_solution
+from reproduction.pooled import centralized_solution
 
 SIDE = 32
 rows, columns = np.mgrid[:SIDE, :SIDE]

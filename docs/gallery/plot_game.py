@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from flwr_fco import FeDualEx, MatrixGame, Product, SimplexEntropy, Steps, client_app, simulate
-from flwr_fco.pooled import game_solution
+from reproduction.pooled import game_solution
 
 MOVES = ["rock", "paper", "scissors", "well"]
 payoff = np.array([[0, 1, -1, 1], [-1, 0, 1, -1], [1, -1, 0, 1], [-1, 1, -1, 0]], dtype=float)

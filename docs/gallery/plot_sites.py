@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 
 from flwr_fco import L1, FedNewton, LeastSquares, client_app, simulate
-from flwr_fco.pooled import centralized_solution
+from reproduction.pooled import centralized_solution
 
 rng = np.random.default_rng(0)
 truth = np.zeros(40)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco import datasets, pooled
+from flwr_fco import datasets
 from flwr_fco.datasets import FederatedDataset
 from flwr_fco.engines import Minimise, minimise
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
@@ -21,18 +21,17 @@ from flwr_fco.objectives import (
     Layout,
     LeastSquares,
     Logistic,
-    MatrixGame,
     MultinomialLogistic,
     Objective,
-    QuadraticSaddle,
     TraceRegression,
-    UniversalAdversarialLogistic,
     Vector,
 )
 from flwr_fco.regularizers import L1, Box, L2Squared, Regularizer, Zero
+from reproduction import pooled
 from reproduction.data.fmri import SyntheticBrain
 from reproduction.data.graph import SparseGraphProblem
 from reproduction.data.saddle import SyntheticSaddle
+from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic, pooled_bilinear
 from reproduction.data.samples import together
 
 
@@ -164,9 +163,9 @@ class Task(ABC):
             A duality gap where psi is an l1 norm, else the norm of the proximal gradient mapping.
         """
         if isinstance(self.regularizer, L1):
-            least_squares = isinstance(clients[0], LeastSquares | TraceRegression)
-            gap = pooled.lasso_duality_gap if least_squares else pooled.logistic_duality_gap
-            return "duality gap", gap(clients, None, self.regularizer.strength, w)
+            found = pooled.certify(clients, None, self.regularizer, w)
+            if found.kind == "duality-gap":
+                return "duality gap", found.value
         return "proximal gradient mapping", pooled.stationarity(clients, None, self.regularizer, w)
 
     def mean(self, values: Iterable[float]) -> float:
@@ -606,7 +605,7 @@ class BilinearGame(_Game):
     def _pooled(self) -> list[Objective]:
         # The mean of bilinear functions is bilinear: an evaluation costs one product, not one per client.
         clients = [client for client in self.clients if isinstance(client, BilinearSaddle)]
-        return [BilinearSaddle.pooled(clients, pooled.client_weights(self.clients))]
+        return [pooled_bilinear(clients, pooled.client_weights(self.clients))]
 
     @cached_property
     def _diameter(self) -> float:
@@ -646,7 +645,7 @@ class SimplexGame(_Game):
     @cached_property
     def _pooled(self) -> list[Objective]:
         # Clients differ in pairs around the matrix of the data set, their mean.
-        return [MatrixGame(self.dataset.matrix)]
+        return [BilinearSaddle(self.dataset.matrix.T)]
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return gap, residual and ``diameter``, the theorems' B with entropies: log(rows) + log(columns).

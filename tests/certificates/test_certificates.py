@@ -11,7 +11,6 @@ from flwr_fco.certificates.certificate import _balance
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.classification import Hinge
-from flwr_fco.pooled import certify, client_weights, composite_objective
 from flwr_fco.regularizers import (
     L1,
     Box,
@@ -26,6 +25,7 @@ from flwr_fco.regularizers import (
     TotalVariation,
 )
 from flwr_fco.wire.questions import Answer
+from reproduction.pooled import certify, client_weights, composite_objective
 
 PSI = (
     L1(0.05),

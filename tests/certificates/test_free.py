@@ -17,10 +17,10 @@ from flwr_fco.certificates.dual import corners, mixed_bound, surround
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ProtocolError
 from flwr_fco.objectives import CoxRegression, DualTerms, LeastSquares, Logistic, MultinomialLogistic, Poisson
-from flwr_fco.pooled import certify, composite_objective
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso
 from flwr_fco.simulation import InProcessGrid, fit_path, simulate
 from flwr_fco.strategies import Epochs, FedDualAvg, FedNewton, Strengths, proved_zero, run_of
+from reproduction.pooled import certify, composite_objective
 
 P, FREE = 9, 3
 STRENGTHS = {"squares": 0.1, "logistic": 0.03, "poisson": 0.1, "cox": 0.03}

@@ -25,7 +25,6 @@ from flwr_fco.objectives import (
     Logistic,
     MultinomialLogistic,
     Poisson,
-    QuadraticSaddle,
 )
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -36,6 +35,7 @@ from flwr_fco.wire.envelope import QUESTION, addressed
 from flwr_fco.wire.protocol import Uplink
 from flwr_fco.wire.queries import question_records
 from flwr_fco.wire.questions import Question
+from reproduction.data.saddle_objectives import QuadraticSaddle
 
 NAN = float("nan")
 

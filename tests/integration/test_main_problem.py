@@ -6,10 +6,10 @@ import pytest
 from flwr_fco.callbacks import Callback
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import digits
-from flwr_fco.pooled import composite_objective, density, sklearn_solution, support_scores
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, Steps, run_of
+from reproduction.pooled import composite_objective, density, sklearn_solution, support_scores
 
 STRENGTH = 2e-3
 #: Of pyproject.toml.

@@ -9,9 +9,9 @@ from scipy.sparse import csr_array
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression, LeastSquares, Logistic, Poisson, SiteIntercept
-from flwr_fco.pooled import certify, composite_objective
 from flwr_fco.regularizers import L1
 from flwr_fco.testing import check_objective
+from reproduction.pooled import certify, composite_objective
 
 P, SIZES = 5, (90, 120)
 KINDS = {

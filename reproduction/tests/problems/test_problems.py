@@ -7,7 +7,9 @@ import stand_ins
 from flwr_fco import datasets
 from flwr_fco.datasets import PartitionedImages, Samples, digits
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.pooled import (
+from flwr_fco.regularizers import L1Ball, L2Ball
+from reproduction.data.fmri import load_haxby
+from reproduction.pooled import (
     composite_objective,
     duality_gap,
     natural_residual,
@@ -16,8 +18,6 @@ from flwr_fco.pooled import (
     sklearn_solution,
     support_scores,
 )
-from flwr_fco.regularizers import L1Ball, L2Ball
-from reproduction.data.fmri import load_haxby
 from reproduction.problems import named as problems
 from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.loaders import data_directory

@@ -17,12 +17,12 @@ from flwr_fco.client_apps import Disclosure, client_app
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Logistic
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, Box, ElasticNet, GroupLasso, L2Squared, PerParameter, SparseGroupLasso, Zero
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Everyone, FedNewton, run_of
 from flwr_fco.wire import flower
 from flwr_fco.wire.client_state import read_disclosed
+from reproduction.pooled import centralized_solution
 
 GROUPS = np.arange(9) // 3
 PENALTIES = {
