@@ -42,7 +42,7 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg
 
-OBJECTIVES = lasso("I").objectives()
+OBJECTIVES = lasso().objectives()
 DATA = [objective.linear_data() for objective in OBJECTIVES]
 PSI = L1(STRENGTH).bind(OBJECTIVES[0].layout)
 RETRIEVAL = Euclidean().bind(OBJECTIVES[0].layout).compiled(PSI)

@@ -83,7 +83,7 @@ class Crossings:
 
 def objectives_of(name: str) -> dict[int, Objective]:
     """Return the clients' losses by partition."""
-    shards = {partition: lasso("I").objective(partition) for partition in range(NODES)}
+    shards = {partition: lasso().objective(partition) for partition in range(NODES)}
     if name != "torch":
         return shards
     import torch

@@ -320,7 +320,7 @@ def main() -> None:
 def compare(arguments: Namespace, engines: dict[str, Any], sizes: tuple[int, int], others: list[Any]) -> None:
     """Measure all cases, and print, store or compare them; `others` are measured already: LASSO I, many clients."""
     rounds, runs = (30, 1) if arguments.quick else (200, 7)
-    objectives = lasso("I").objectives()
+    objectives = lasso().objectives()
     here, mods, there = holding(objectives), holding(objectives, mods=[passing]), client_app(load)
     cases: dict[str, Callable[[int], object]] = {
         "bare compiled loop": lambda n: bare_loop(objectives, n),

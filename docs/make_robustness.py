@@ -99,7 +99,7 @@ def lies(m: int) -> bool:
 def load(name: str) -> Problem:
     """Return a problem with its solution."""
     strength = PROBLEMS[name][0]
-    data = lasso("I") if name == "LASSO I" else digits(CLIENTS, alpha=None)
+    data = lasso() if name == "LASSO I" else digits(CLIENTS, alpha=None)
     honest = data.objectives()
     flipped = {}
     for m in filter(lies, range(CLIENTS)):

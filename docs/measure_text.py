@@ -22,9 +22,9 @@ from sklearn.linear_model import LogisticRegression, SGDClassifier
 from writing import federate, row_of, table_of
 
 from flwr_fco import FedDualAvg
-from flwr_fco.datasets.base import together
 from flwr_fco.strategies import Epochs, Trimmed
 from reproduction import pooled
+from reproduction.data.samples import together
 from reproduction.problems.named import load_task
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from inspect import signature
 from typing import Any
@@ -24,7 +23,7 @@ from flwr_fco.strategies import STRATEGIES, Arrays, CompositeStrategy, Steps
 
 def _lasso(num_nodes: int, alpha: float, train_fraction: float, seed: int) -> SyntheticRegression:
     """Return synthetic clients, who draw their own data: there is nothing to split."""
-    return replace(datasets.lasso("I", seed), num_clients=num_nodes)
+    return datasets.lasso(num_nodes, seed=seed)
 
 
 #: ``(num_nodes, alpha, train_fraction, seed) -> data``.

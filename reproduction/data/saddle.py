@@ -13,7 +13,7 @@ from flwr_fco.datasets import FederatedDataset, Samples
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle
 from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
-from reproduction.data.samples import ImagesOnClients, stream
+from reproduction.data.samples import ImagesOnClients, check_whole, stream
 
 Kind = Literal["sparse", "low-rank", "game", "quadratic"]
 
@@ -82,7 +82,7 @@ class SyntheticSaddle(FederatedDataset):
     def __post_init__(self) -> None:
         if self.kind not in ("sparse", "low-rank", "game", "quadratic"):
             raise ConfigurationError(f"kind={self.kind!r}; expected 'sparse', 'low-rank', 'game' or 'quadratic'")
-        self._check_whole("num_clients", "rows", "columns", "width")
+        check_whole(self, "num_clients", "rows", "columns", "width")
         if self.kind == "low-rank" and self.width < 2:
             raise ConfigurationError(f"width={self.width}; expected at least 2 columns, half of them dependent")
         for name in ("bound", "noise", "spread", "curvature"):

@@ -5,11 +5,12 @@ import pytest
 import stand_ins
 from sklearn.linear_model import Lasso
 
-from flwr_fco import datasets
-from flwr_fco.datasets import PartitionedImages, Samples, digits
+from flwr_fco.datasets import Samples, digits
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.regularizers import L1Ball, L2Ball
+from reproduction.data import images as images_module
 from reproduction.data.fmri import load_haxby
+from reproduction.data.images import PartitionedImages
 from reproduction.pooled import (
     composite_objective,
     duality_gap,
@@ -141,8 +142,8 @@ def test_mnist_has_other_sources(monkeypatch):
     images = Samples(np.zeros((9, 16), dtype=np.uint8), np.arange(9))
     data = PartitionedImages(images, images, (np.arange(5), np.arange(5, 9)), 10)
     asked = []
-    monkeypatch.setattr(datasets, "femnist", lambda *given, **options: asked.append((given, options)) or data)
-    monkeypatch.setattr(datasets, "mnist", lambda path, *given, **options: asked.append(path) or data)
+    monkeypatch.setattr(images_module, "femnist", lambda *given, **options: asked.append((given, options)) or data)
+    monkeypatch.setattr(images_module, "mnist", lambda path, *given, **options: asked.append(path) or data)
     task = load_task("mnist-l2-ball", 8, options={"source": "femnist", "num-clients": 2})
     assert [client.num_examples for client in task.clients] == [5, 4]
     load_task("mnist-l2-ball", 8, options={"source": "openml"})
