@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, Layout, MultinomialLogistic, SaddleObjective, Vector
+from reproduction.data.perturbed import add_adversarial_operator
 
 
 def pooled_bilinear(objectives: Sequence[BilinearSaddle], shares: ArrayLike) -> BilinearSaddle:
@@ -188,6 +190,7 @@ class UniversalAdversarialLogistic(SaddleObjective):
         # A perturbation shifts every margin by W' delta, which is equivalent to another intercept.
         self._classifier = MultinomialLogistic(features, labels, num_classes=num_classes, intercept=True)
         self.num_examples, self.num_classes = self._classifier.num_examples, self._classifier.num_classes
+        self._all = np.arange(self.num_examples)
         shape = self._classifier.layout["coefficients"].shape
         self._count = shape[0] * shape[1]
         arrays = {"coefficients": np.empty(shape), "intercept": np.empty(shape[1]), "perturbation": np.empty(shape[0])}
@@ -200,19 +203,25 @@ class UniversalAdversarialLogistic(SaddleObjective):
         """Return the mean cross entropy of the perturbed examples."""
         return self._classifier.value(self._shifted(w))
 
-    def gradient(self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None) -> Vector:
-        """Return the operator (grad_W f, grad_b f, -grad_delta f) of the mean over a batch of row numbers.
+    def add_gradient(self, w: Vector, batch: NDArray[np.int64] | None, scale: float, out: Vector) -> None:
+        """Add scale times the operator (grad_W f, grad_b f, -grad_delta f) of the mean over a batch of row numbers.
 
-        With r the mean of softmax(m_i) - e_{y_i}, the classifier's gradient at the shifted intercept is
-        (mean_i x_i r_i', r); grad_W f has delta r' besides, and grad_delta f is W r.
+        With r the mean of r_i = softmax(m_i) - e_{y_i} it is (mean_i (x_i + delta) r_i', r, -W r). `out` may be `w`.
         """
+        self._check(w)
+        w = w.copy() if out is w else w
+        features, labels = self._classifier.features, self._classifier.labels
+        if not issparse(features):
+            rows = self._all if batch is None else batch
+            intercepts = self.split - self._count
+            add_adversarial_operator(features, labels, rows, w, self.num_classes, intercepts, scale, out)
+            return
+        # Perturbed, sparse rows are dense; the classifier's gradient at shifted intercepts is (mean_i x_i r_i', r).
         own = self._classifier.gradient(self._shifted(w), batch)
-        slopes, delta = own[self._count :], w[self.split :]
-        along = w[: self._count].reshape(delta.size, -1) @ slopes
-        own[: self._count] += np.outer(delta, slopes).reshape(-1)
-        out = np.empty(self.layout.size) if out is None else out
-        out[: self.split], out[self.split :] = own[: self.split], -along
-        return out
+        mean, delta = own[self._count :], w[self.split :]
+        own[: self._count] += np.outer(delta, mean).reshape(-1)
+        out[: self.split] += scale * own[: self.split]
+        out[self.split :] -= scale * (w[: self._count].reshape(delta.size, -1) @ mean)
 
     def predict(self, w: Vector, *, perturbed: bool = True) -> NDArray[np.int64]:
         """Return the most likely class of each of the client's examples, as int64 of shape (num_examples,).
