@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -15,9 +15,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.objectives.base import Objective, gradient_from_zeros
 from flwr_fco.work import FirstOrder
-
-#: A player's arrays: names and shapes.
-Player = Mapping[str, Sequence[int]]
 
 
 class SaddleObjective(Objective):
@@ -49,8 +46,8 @@ class SaddleObjective(Objective):
     --------
     >>> import numpy as np
     >>> game = BilinearSaddle([[1.0, -1.0], [-1.0, 1.0]])
-    >>> isinstance(game, SaddleObjective), game.split, game.min_arrays, game.max_arrays
-    (True, 2, ('x',), ('y',))
+    >>> isinstance(game, SaddleObjective), game.split, game.layout.names
+    (True, 2, ('x', 'y'))
     """
 
     monotone: ClassVar[bool] = True
@@ -58,46 +55,15 @@ class SaddleObjective(Objective):
     #: The objective for user-defined functions: :class:`FunctionSaddle`.
     from_functions: ClassVar[type[FunctionSaddle]]
 
-    @property
-    def min_arrays(self) -> tuple[str, ...]:
-        """Names of the minimising player's arrays."""
-        return tuple(entry.name for entry in self.layout.optimized if entry.offset < self.split)
-
-    @property
-    def max_arrays(self) -> tuple[str, ...]:
-        """Names of the maximising player's arrays."""
-        return tuple(entry.name for entry in self.layout.optimized if entry.offset >= self.split)
-
-    def _set_players(self, x: Player, y: Player, apply_to: Sequence[str] | None = None) -> None:
-        """Set the players' arrays; the regularizer acts on all of them unless `apply_to` selects some."""
-        arrays = {name: np.empty(tuple(shape)) for player in (x, y) for name, shape in player.items()}
-        self.layout = Layout.from_arrays(arrays, apply_to=tuple(arrays) if apply_to is None else tuple(apply_to))
-        self.split = self.layout[next(iter(y))].offset
+    def _set_players(self, x: tuple[int, ...], y: tuple[int, ...]) -> None:
+        """Set two players of one array each, on both of which the regularizer acts."""
+        self.layout = Layout.from_arrays({"x": np.empty(x), "y": np.empty(y)}, apply_to=("x", "y"))
+        self.split = self.layout["y"].offset
 
     @property
     def ascends(self) -> slice:  # type: ignore[override]
         """The entries of y in the flat vector."""
         return slice(self.split, None)
-
-
-def as_matrix(owner: object, name: str, value: Any, shape: tuple[int | None, ...]) -> NDArray[np.float64]:
-    """Return an argument as a C-contiguous float64 array of finite numbers of a given shape (None: any size > 0)."""
-    array = np.asarray(value)
-    fits = array.ndim == len(shape) and all(
-        size > 0 and (wanted is None or size == wanted) for size, wanted in zip(array.shape, shape, strict=False)
-    )
-    if array.dtype.kind not in "fiub" or not fits:
-        wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise ConfigurationError(
-            f"{type(owner).__name__}({name}=...) has shape {array.shape} and dtype {array.dtype}; expected numbers of "
-            f"shape ({wanted})"
-        )
-    result = np.ascontiguousarray(array, dtype=np.float64)
-    if not np.isfinite(result).all():
-        raise ConfigurationError(
-            f"{type(owner).__name__}({name}=...) holds NaN or infinite numbers; expected finite ones"
-        )
-    return result
 
 
 class FunctionSaddle(SaddleObjective):
@@ -162,7 +128,7 @@ class FunctionSaddle(SaddleObjective):
         self._lipschitz: float | None = checked("lipschitz", lipschitz, float | None, NON_NEGATIVE)
         self.minibatch = minibatch
         self.num_examples = checked("num_examples", num_examples, int, AT_LEAST_ONE)
-        self._set_players({"x": _shape("x", x)}, {"y": _shape("y", y)})
+        self._set_players(_shape("x", x), _shape("y", y))
 
     def value(self, w: Vector) -> float:
         """Return f(x, y).
@@ -279,11 +245,14 @@ class BilinearSaddle(SaddleObjective):
     def __init__(
         self, matrix: ArrayLike, offset: ArrayLike | None = None, *, noise: float = 0.0, num_examples: int = 1
     ) -> None:
-        self.matrix = as_matrix(self, "matrix", matrix, (None, None))
+        self.matrix = _finite("matrix", matrix, 2)
         rows, columns = self.matrix.shape
-        vector = np.zeros(rows) if offset is None else np.asarray(offset)
-        self.offset = as_matrix(self, "offset", vector, (rows, None) if vector.ndim == 2 else (rows,))
-        self._set_players({"x": (columns, *self.offset.shape[1:])}, {"y": self.offset.shape})
+        self.offset = np.zeros(rows) if offset is None else _finite("offset", offset, 1, 2)
+        if len(self.offset) != rows:
+            raise ConfigurationError(
+                f"offset has shape {self.offset.shape}; expected {rows} rows, as many as the matrix"
+            )
+        self._set_players((columns, *self.offset.shape[1:]), self.offset.shape)
         #: The matrix of the operator's linear part, up to signs and transposes; for its Lipschitz constants.
         self.operator = self.matrix
         self.noise = checked("noise", noise, float, NON_NEGATIVE)
@@ -342,3 +311,16 @@ class BilinearSaddle(SaddleObjective):
     def strong_convexity(self) -> float:
         """Return 0, because a bilinear function is neither strongly convex in x nor strongly concave in y."""
         return 0.0
+
+
+def _finite(name: str, value: ArrayLike, *dimensions: int) -> NDArray[np.float64]:
+    """Return an argument as a C-contiguous float64 array of finite numbers, with one of these numbers of dimensions."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub" or array.ndim not in dimensions or array.size == 0:
+        wanted = " or ".join(map(str, dimensions))
+        raise ConfigurationError(
+            f"{name} has shape {array.shape} and dtype {array.dtype}; expected numbers in {wanted} dimensions"
+        )
+    if not np.isfinite(array).all():
+        raise ConfigurationError(f"{name} holds NaN or infinite numbers; expected finite ones")
+    return np.ascontiguousarray(array, dtype=np.float64)

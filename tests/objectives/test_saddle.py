@@ -25,7 +25,6 @@ def test_players_are_named_arrays():
     objective = BilinearSaddle(np.ones((3, 4)), np.ones((3, 2)))
     assert objective.layout.shapes == {"x": (4, 2), "y": (3, 2)}
     assert objective.split == 8
-    assert (objective.min_arrays, objective.max_arrays) == (("x",), ("y",))
 
 
 def test_a_pattern_that_matches_no_player_is_an_error():
@@ -78,8 +77,8 @@ def test_functions_of_wrong_shapes_are_refused():
 @together(
     ("make", "message"),
     [
-        (lambda: BilinearSaddle(np.ones(3)), r"matrix=...\) has shape \(3,\)"),
-        (lambda: BilinearSaddle(np.ones((3, 2)), np.ones(2)), r"offset=...\) has shape \(2,\)"),
+        (lambda: BilinearSaddle(np.ones(3)), r"matrix has shape \(3,\)"),
+        (lambda: BilinearSaddle(np.ones((3, 2)), np.ones(2)), r"offset has shape \(2,\)"),
         (lambda: BilinearSaddle([[np.nan]]), "NaN"),
         (lambda: BilinearSaddle(np.ones((0, 2))), "matrix"),
         (lambda: BilinearSaddle([[1.0]], noise=-1.0), "noise=-1.0"),
