@@ -352,7 +352,8 @@ def breast_cancer(
     from sklearn.datasets import load_breast_cancer
     from sklearn.preprocessing import StandardScaler
 
-    train, test = _split(*load_breast_cancer(return_X_y=True), train_fraction)
+    features, labels = load_breast_cancer(return_X_y=True)
+    train, test = _split(features, labels, train_fraction)
     scaler = StandardScaler().fit(train.features)
     train, test = (Samples(scaler.transform(part.features), part.targets) for part in (train, test))
     return _partitioned(train, test, num_clients, alpha, seed, min_size)

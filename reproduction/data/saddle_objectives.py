@@ -223,6 +223,13 @@ class UniversalAdversarialLogistic(SaddleObjective):
         out[: self.split] += scale * own[: self.split]
         out[self.split :] -= scale * (w[: self._count].reshape(delta.size, -1) @ mean)
 
+    def gradient(self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None) -> Vector:
+        """Return the operator of the mean over a batch of row numbers."""
+        out = np.empty(self.layout.size) if out is None else out
+        out[:] = 0.0
+        self.add_gradient(w, batch, 1.0, out)
+        return out
+
     def predict(self, w: Vector, *, perturbed: bool = True) -> NDArray[np.int64]:
         """Return the most likely class of each of the client's examples, as int64 of shape (num_examples,).
 
