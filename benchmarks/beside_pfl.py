@@ -40,10 +40,9 @@ from flwr_fco.engines.dual_steps import compiled_epoch
 from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import warmup
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg
 
-OBJECTIVES = lasso("I").objectives()
+OBJECTIVES = lasso().objectives()
 DATA = [objective.linear_data() for objective in OBJECTIVES]
 PSI = L1(STRENGTH).bind(OBJECTIVES[0].layout)
 RETRIEVAL = Euclidean().bind(OBJECTIVES[0].layout).compiled(PSI)
@@ -96,7 +95,6 @@ def ours(kind: type, rounds: int) -> np.ndarray:
 
 def main() -> None:
     turns = 1 if options_of(__doc__).quick else 7
-    warmup()
     cases = {
         "FedDualAvg, in process": lambda n: ours(FedDualAvg, n),
         "pfl, the same in our loop": lambda n: PSI.prox(with_pfl(DualAveraging(), torch.float64, n), RATE * STEPS * n),

@@ -33,7 +33,6 @@ from flwr_fco.datasets import lasso
 from flwr_fco.objectives.base import Objective
 from flwr_fco.regularizers import L1
 from flwr_fco.server.run import Run
-from flwr_fco.simulation import warmup
 from flwr_fco.strategies import STRATEGIES, Epochs
 
 NODES, ROUND = 10, 2
@@ -84,7 +83,7 @@ class Crossings:
 
 def objectives_of(name: str) -> dict[int, Objective]:
     """Return the clients' losses by partition."""
-    shards = {partition: lasso("I").objective(partition) for partition in range(NODES)}
+    shards = {partition: lasso().objective(partition) for partition in range(NODES)}
     if name != "torch":
         return shards
     import torch
@@ -132,7 +131,6 @@ def main() -> None:
         top={"type": int, "default": 0, "metavar": "N", "help": "print the N pairs of files with most calls"},
         strategy={"default": "FedDualAvg", "choices": ["FedDualAvg", "FedDAGT", "FeDualEx", "torch"]},
     )
-    warmup()
     found = second_round(options.strategy)
     print(f"files of flwr_fco that run code   {len(found.files):5d}")
     print(f"calls from one file to another    {found.pairs.total():5d}")

@@ -31,7 +31,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.datasets import breast_cancer, cifar10, digits, mnist
+from flwr_fco.datasets import breast_cancer, digits
+from reproduction.data.images import cifar10, mnist
 
 try:
     import torch

@@ -64,7 +64,7 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.server.run import Run
-from flwr_fco.simulation import InProcessGrid, Processes, RayActors, warmup
+from flwr_fco.simulation import InProcessGrid, Processes, RayActors
 from flwr_fco.strategies import Epochs, FedDualAvg, Steps
 from tools.local_superlink import descendants
 
@@ -305,7 +305,6 @@ def main() -> None:
     flags = {name: {"action": "store_true"} for name in ("ray", "store", "compare")}
     arguments = options_of(__doc__, pictures={"metavar": "FILE"}, **flags)
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    warmup()
     if arguments.pictures:
         pictures(arguments.pictures)
         return
@@ -321,7 +320,7 @@ def main() -> None:
 def compare(arguments: Namespace, engines: dict[str, Any], sizes: tuple[int, int], others: list[Any]) -> None:
     """Measure all cases, and print, store or compare them; `others` are measured already: LASSO I, many clients."""
     rounds, runs = (30, 1) if arguments.quick else (200, 7)
-    objectives = lasso("I").objectives()
+    objectives = lasso().objectives()
     here, mods, there = holding(objectives), holding(objectives, mods=[passing]), client_app(load)
     cases: dict[str, Callable[[int], object]] = {
         "bare compiled loop": lambda n: bare_loop(objectives, n),

@@ -35,7 +35,7 @@ def images(directory: Path | None, rows: int) -> MultinomialLogistic:
         truth = rng.standard_normal((200, 10))
         labels = (features @ truth + rng.gumbel(size=(1500, 10))).argmax(axis=1)
         return MultinomialLogistic(features, labels, num_classes=10, intercept=False, l2=L2)
-    from flwr_fco.datasets import mnist
+    from reproduction.data.images import mnist
 
     client = mnist(directory, 1, None, num_examples=rows).client(0)
     return MultinomialLogistic(

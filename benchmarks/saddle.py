@@ -27,10 +27,11 @@ from shared import federate, options_of
 from threadpoolctl import threadpool_limits
 
 from flwr_fco.mirror_maps import Product, SimplexEntropy
-from flwr_fco.objectives import Objective, UniversalAdversarialLogistic
+from flwr_fco.objectives import Objective
 from flwr_fco.regularizers import L1, Nuclear, PerParameter
 from flwr_fco.strategies import Arrays, FeDualEx, Steps
 from reproduction.data.saddle import low_rank_bilinear, matrix_games, sparse_bilinear
+from reproduction.data.saddle_objectives import UniversalAdversarialLogistic
 
 BAR = 1.5
 

@@ -38,7 +38,7 @@ OPTIONS = {
 
 def load(context: Context) -> LeastSquares:
     """Generate the shard where it is needed: nothing but numbers travels to workers."""
-    return lasso("I").objective(partition(context))
+    return lasso().objective(partition(context))
 
 
 def start_arrays(features: int) -> ArrayRecord:

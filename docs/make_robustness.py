@@ -25,9 +25,9 @@ from flwr_fco.datasets import digits, lasso
 from flwr_fco.engines import FirstOrder
 from flwr_fco.models import write_file
 from flwr_fco.objectives.base import Objective
-from flwr_fco.pooled import centralized_solution, support_scores
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg, Steps, Trimmed
+from reproduction.pooled import centralized_solution, support_scores
 
 PAGE = Path(__file__).parent / "benchmarks" / "robustness.md"
 CLIENTS, LIARS, STEPS, BATCH = 64, 10, 5, 16
@@ -99,7 +99,7 @@ def lies(m: int) -> bool:
 def load(name: str) -> Problem:
     """Return a problem with its solution."""
     strength = PROBLEMS[name][0]
-    data = lasso("I") if name == "LASSO I" else digits(CLIENTS, alpha=None)
+    data = lasso() if name == "LASSO I" else digits(CLIENTS, alpha=None)
     honest = data.objectives()
     flipped = {}
     for m in filter(lies, range(CLIENTS)):

@@ -29,9 +29,9 @@ from matplotlib.figure import Figure
 from writing import OURS, federate, partition, row_of, save, table_of, without_frame
 
 from flwr_fco import L1, FedDualAvg, GaussianDP, MultinomialLogistic
-from flwr_fco.datasets import mnist
 from flwr_fco.privacy.noise import Accountant
 from flwr_fco.strategies import Steps
+from reproduction.data.images import mnist
 
 STORED = Path(__file__).parent / "private_images.jsonl"
 ROUNDS, HELD_OUT, DENSITY, TUNING_SEED = 100, 10_000, 0.2, 100

@@ -20,14 +20,18 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
+import sklearn
 from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.utils.fixes import parse_version
 
+from flwr_fco.datasets import PartitionedClassification
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.models import load_npz, read_text, write_file
-from flwr_fco.pooled import sklearn_solution, support_scores
 from flwr_fco.simulation import simulate
 from main_job import client_app
 from main_job.run_config import checked_config
@@ -92,6 +96,26 @@ def train(task: Task) -> Result:
 def model_of(result: Result) -> dict[str, NDArray[Any]]:
     """Return the arrays of a result."""
     return {name: array.numpy() for name, array in result.arrays.items()}
+
+
+def centralised(task: Task) -> dict[str, NDArray[Any]]:
+    """Return scikit-learn's model of all nodes' examples in one place.
+
+    Raises
+    ------
+    ConfigurationError
+        If the run config describes no classification with an l1 norm.
+    """
+    if not isinstance(task.data, PartitionedClassification) or task.config["regularizer"] != "L1":
+        raise ConfigurationError("the comparison is of classifications with an l1 norm; set another problem or L1")
+    examples, strength = task.data.train, task.config["strength"]
+    # psi beside the mean loss is 1/C beside the sum. Before 1.8, scikit-learn wants to be told of the mixture.
+    older = parse_version(sklearn.__version__) < parse_version("1.8")
+    options = {"C": 1.0 / (len(examples.targets) * strength), "l1_ratio": 1.0, "solver": "saga", "random_state": 0}
+    options |= {"tol": 1e-6, "max_iter": 100_000, **({"penalty": "elasticnet"} if older else {})}
+    model = LogisticRegression(**options).fit(*examples)
+    layout = task.clients[0].layout
+    return layout.unflatten(np.concatenate([model.coef_.T.ravel(), model.intercept_]))
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
@@ -180,8 +204,7 @@ def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, con
     task = read_task(root, overrides)
     with console.status("scikit-learn is solving the pooled problem"):
         began = time.monotonic()
-        layout = task.clients[0].layout
-        solution = layout.unflatten(sklearn_solution(task.clients, task.regularizer, tol=1e-6))
+        solution = centralised(task)
         reference = Row("scikit-learn, centralised", task.scores(solution), 1.0, time.monotonic() - began)
     with console.status("Numba compiles what the strategies need"):
         for own in RUNS:
@@ -193,7 +216,7 @@ def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, con
         with console.status(f"{name}: {task.config['num-server-rounds']} rounds in this process"):
             result = train(task)
         seconds, model = time.monotonic() - began, model_of(result)
-        f1 = support_scores(model["coefficients"], solution["coefficients"]).f1
+        f1 = float(f1_score(*((each["coefficients"].ravel() != 0.0) for each in (solution, model))))
         rows.append(Row(name, task.scores(model), f1, seconds, len(result.train_metrics_clientapp)))
         histories[name] = result.evaluate_metrics_serverapp
     rows.append(reference)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from inspect import signature
 from typing import Any
@@ -11,8 +10,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
 from numpy.typing import NDArray
+from sklearn.metrics import precision_recall_fscore_support
 
-from flwr_fco import datasets, pooled, regularizers
+from flwr_fco import datasets, regularizers
 from flwr_fco.datasets import FederatedDataset, PartitionedClassification, SyntheticRegression
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Objective
@@ -23,7 +23,7 @@ from flwr_fco.strategies import STRATEGIES, Arrays, CompositeStrategy, Steps
 
 def _lasso(num_nodes: int, alpha: float, train_fraction: float, seed: int) -> SyntheticRegression:
     """Return synthetic clients, who draw their own data: there is nothing to split."""
-    return replace(datasets.lasso("I", seed), num_clients=num_nodes)
+    return datasets.lasso(num_nodes, seed=seed)
 
 
 #: ``(num_nodes, alpha, train_fraction, seed) -> data``.
@@ -117,17 +117,21 @@ class Task:
     def scores(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, float]:
         """Return the objective, the density, and how well the model does: on test data, or beside the truth."""
         w, coefficients = self.clients[0].layout.flatten(arrays), arrays["coefficients"]
+        losses, sizes = zip(*((client.value(w), client.num_examples) for client in self.clients), strict=True)
+        psi = self.regularizer.bind(self.clients[0].layout).value(w)
         found = {
-            "objective": pooled.composite_objective(self.clients, None, self.regularizer, w),
-            "density": pooled.density(coefficients),
+            "objective": float(np.average(losses, weights=sizes)) + psi,
+            "density": np.count_nonzero(coefficients) / coefficients.size,
         }
         if isinstance(self.data, PartitionedClassification):
             metrics = self.data.test_objective().metrics(w)
             return {**found, "accuracy": metrics["accuracy"], "validation-loss": metrics["loss"]}
         assert isinstance(self.data, SyntheticRegression)
         truth = self.data.coefficients
-        scores = pooled.support_scores(coefficients, truth, _THRESHOLD)
-        return {**found, **scores._asdict(), "recovery-error": pooled.recovery_error(coefficients, truth)}
+        chosen = np.abs(coefficients) > _THRESHOLD
+        *scores, _ = precision_recall_fscore_support(truth != 0.0, chosen, average="binary", zero_division=1.0)
+        found |= dict(zip(("precision", "recall", "f1"), map(float, scores), strict=True))
+        return {**found, "recovery-error": float(np.linalg.norm(coefficients - truth))}
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Return the scores of every ``evaluate-every``-th round and of the last one; Flower's ``evaluate_fn``."""

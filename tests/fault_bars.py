@@ -21,12 +21,12 @@ from flwr.app import Array, ArrayRecord
 from problems import CONSTANTS, SADDLE, app_of, kind_of, trackers_of
 
 from flwr_fco.core.computing import single_threaded_blas
-from flwr_fco.objectives import LeastSquares, QuadraticSaddle
-from flwr_fco.pooled import centralized_solution
-from flwr_fco.pooled.saddle import saddle_point
+from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import STRATEGIES, Everyone, Steps, Trimmed, method_of, run_of
 from flwr_fco.wire import flower as _flower
+from reproduction.data.saddle_objectives import QuadraticSaddle
+from reproduction.pooled import centralized_solution, saddle_point
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "faults.md"
 RIVALS_PAGE = PAGE.parents[1] / "reproduction" / "rivals.md"

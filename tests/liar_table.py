@@ -16,11 +16,10 @@ from problems import SADDLE
 
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.pooled import centralized_solution
-from flwr_fco.pooled.saddle import saddle_point
 from flwr_fco.regularizers import Zero
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import STRATEGIES, method_of
+from reproduction.pooled import centralized_solution, saddle_point
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks" / "robustness.md"
 ROUNDS = 200

@@ -6,14 +6,15 @@ from problems import run as run_from
 
 from flwr_fco.client_apps import find_solver
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
-from flwr_fco.objectives import BilinearSaddle, LeastSquares, MatrixGame, QuadraticSaddle, UniversalAdversarialLogistic
+from flwr_fco.objectives import BilinearSaddle, LeastSquares
 from flwr_fco.regularizers import L1, PerParameter, Zero
 from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
+from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
 
 RNG = np.random.default_rng(7)
 BILINEAR = BilinearSaddle(RNG.uniform(-1, 1, (5, 8)), RNG.uniform(-1, 1, 5), noise=0.2)
-GAME = MatrixGame(RNG.uniform(-1, 1, (4, 3)), noise=0.2)
+GAME = BilinearSaddle(RNG.uniform(-1, 1, (4, 3)).T, noise=0.2)
 ADVERSARIAL = UniversalAdversarialLogistic(RNG.normal(size=(17, 4)), RNG.integers(0, 3, 17), num_classes=3)
 SPARSE = PerParameter({"x": L1(0.1, bound=0.5), "y": L1(0.05)})
 ATTACK = PerParameter({"coefficients": L1(0.01), "perturbation": L1(0.02, bound=0.1)})

@@ -95,7 +95,7 @@ OUTSIDE = ("main_job", "reproduction", "tools")
 #: The packages of DESIGN's 'public imports'; the names that they offer are in their `__all__`.
 PUBLIC = (
     *("algorithms", "callbacks", "certificates", "client_apps", "datasets", "engines", "errors", "mirror_maps"),
-    *("models", "objectives", "pooled", "privacy", "regularizers", "simulation", "sklearn", "strategies", "testing"),
+    *("models", "objectives", "privacy", "regularizers", "simulation", "sklearn", "strategies", "testing"),
     *("topology", "torch"),
 )
 
@@ -146,11 +146,11 @@ def test_what_builds_on_the_package_imports_public_names_only(folder):
     "line",
     [
         "from flwr_fco.core.layout import Layout",
-        "from flwr_fco.datasets.base import stream",
-        "from flwr_fco.datasets import stream",
+        "from flwr_fco.regularizers.base import Regularizer",
+        "from flwr_fco.datasets import checked",
         "import flwr_fco.wire.protocol",
         "from flwr_fco import wire",
-        "from flwr_fco import datasets\ndatasets.base",
+        "from flwr_fco import regularizers\nregularizers.base",
         "def f():\n    from flwr_fco.results import frame_of",
     ],
 )

@@ -10,9 +10,9 @@ from together import together
 
 from flwr_fco.callbacks import Callback, Checkpoint, EarlyStopping
 from flwr_fco.errors import ConfigurationError, DivergedError
-from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg, Steps, run_of
+from reproduction.pooled import certify
 
 STRENGTH = 0.3
 
@@ -158,12 +158,12 @@ def test_a_certificate_ends_the_run_only_where_it_holds(tol):
     objectives, gaps = clients(), []
 
     def gap(arrays):
-        gaps.append(lasso_duality_gap(objectives, None, STRENGTH, flat(arrays)))
+        gaps.append(certify(objectives, None, L1(STRENGTH), flat(arrays)).value)
         return gaps[-1]
 
     stopping = EarlyStopping(tol, certificate=gap)
     result = run(strategy(), objectives, 5000, callbacks=[stopping])
-    assert lasso_duality_gap(objectives, None, STRENGTH, flat(result.arrays)) <= tol
+    assert certify(objectives, None, L1(STRENGTH), flat(result.arrays)).value <= tol
     assert all(earlier > tol for earlier in gaps[:-1])
     assert stopping.stopped == len(gaps) == max(result.train_metrics_clientapp)
     assert result.callback_metrics[stopping.stopped]["certificate"] == gaps[-1]

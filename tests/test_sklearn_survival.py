@@ -8,12 +8,12 @@ from scipy.sparse import csr_array
 from flwr_fco.client_apps import Disclosure
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, ElasticNet, Zero
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.sklearn import FederatedCoxRegression
 from flwr_fco.strategies import Strengths
 from flwr_fco.wire import flower
+from reproduction.pooled import centralized_solution
 
 NAMES = ["age", "dose", "sex", "noise"]
 

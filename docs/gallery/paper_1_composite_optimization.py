@@ -14,9 +14,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from flwr_fco import L1, FedAvgSubgradient, FedDualAvg, FedMid, Steps, client_app, simulate
-from flwr_fco.datasets import SyntheticRegression
+from flwr_fco.datasets import lasso
 
-data = SyntheticRegression(np.repeat([1.0, 0.0], [8, 120]), num_clients=16, examples_per_client=64)
+data = lasso(16, num_features=128, num_ones=8, examples_per_client=64)
 app = client_app(lambda context: data.objective(int(context.node_config["partition-id"])))
 
 # %%

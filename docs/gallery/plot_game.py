@@ -9,9 +9,9 @@ entropy.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from scipy.optimize import linprog
 
-from flwr_fco import FeDualEx, MatrixGame, Product, SimplexEntropy, Steps, client_app, simulate
-from flwr_fco.pooled import game_solution
+from flwr_fco import BilinearSaddle, FeDualEx, Product, SimplexEntropy, Steps, client_app, simulate
 
 MOVES = ["rock", "paper", "scissors", "well"]
 payoff = np.array([[0, 1, -1, 1], [-1, 0, 1, -1], [1, -1, 0, 1], [-1, 1, -1, 0]], dtype=float)
@@ -21,7 +21,7 @@ strategy = FeDualEx(
 )
 result = simulate(
     strategy,
-    client_app(lambda context: MatrixGame(payoff, noise=0.1)),
+    client_app(lambda context: BilinearSaddle(payoff.T, noise=0.1)),
     num_nodes=5,
     num_rounds=300,
     initial_arrays={"x": np.full(4, 0.25), "y": np.full(4, 0.25)},
@@ -30,7 +30,10 @@ result = simulate(
 )
 
 # %%
-equilibrium = game_solution([MatrixGame(payoff)]).x
+# The row player's linear program: the least v with payoff' x <= v for a distribution x.
+rows = np.hstack([payoff.T, -np.ones((4, 1))])
+sums = {"A_eq": [[1, 1, 1, 1, 0]], "b_eq": [1], "bounds": [(0, None)] * 4 + [(None, None)]}
+equilibrium = linprog([0, 0, 0, 0, 1], A_ub=rows, b_ub=np.zeros(4), **sums).x[:4]
 distances = [np.abs(np.mean(path[1:end], axis=0) - equilibrium).max() for end in range(2, len(path) + 1)]
 figure, axes = plt.subplots(figsize=(8, 3.4), layout="constrained")
 axes.plot(distances, color="#0072B2", linewidth=2)

@@ -1,8 +1,8 @@
 """Distance of a point from the optimum, computed from the clients' answers: duality gaps and residuals.
 
 This is the server's half of the mathematics; the clients' half is :mod:`flwr_fco.objectives.duality`. A certificate is
-a generator that yields :class:`Request` and receives the answers, so the clients may be objectives in one place
-(:mod:`flwr_fco.pooled`) or nodes of a federation (:mod:`flwr_fco.server.certifying`).
+a generator that yields :class:`Request` and receives the answers, so the clients may be objectives in one place or
+nodes of a federation (:mod:`flwr_fco.server.certifying`).
 
 For Phi(w) = sum_m p_m F_m(w) + psi(w) with losses of linear predictions, Fenchel duality gives
 Phi(w) - min Phi <= Phi(w) + mean f*(u) + psi*(-X'u) for any slopes u. The slopes at w are used, corrected so that they

@@ -74,7 +74,7 @@ def client_app(
     max_objectives : int, optional
         Maximum number of objectives that one process keeps; by default all that it has loaded. Above it, the least
         recently used ones are evicted. For a simulation of more data than the memory holds; data can also be a memory
-        map (:func:`flwr_fco.datasets.memmap`).
+        map (``np.load(path, mmap_mode="r")``).
 
     Returns
     -------

@@ -243,25 +243,6 @@ def add_scalar_gradient(logistic, features, targets, rows, w, factor, shrinkage,
 
 
 @njit(cache=True)
-def _add_softmax(features, labels, rows, shift, coefficients, intercept, weight, gathered, out):  # type: ignore[no-untyped-def]
-    """Add sum_i (x_i + shift) r_i' to the start of out, and return r = weight * (softmax(m_i) - e_{y_i})."""
-    block = gathered[: rows.shape[0]]
-    for i in range(rows.shape[0]):
-        block[i] = features[rows[i]]
-        for j in range(shift.shape[0]):
-            block[i, j] += shift[j]
-    residuals = np.dot(block, coefficients)
-    for i in range(rows.shape[0]):
-        for c in range(intercept.shape[0]):
-            residuals[i, c] += intercept[c]
-    softmax_slopes(residuals, labels[rows], weight)
-    product = np.dot(block.T, residuals).reshape(coefficients.size)
-    for j in range(product.shape[0]):
-        out[j] += product[j]
-    return residuals
-
-
-@njit(cache=True)
 def add_multinomial_gradient(features, labels, rows, w, num_classes, factor, shrinkage, out):  # type: ignore[no-untyped-def]
     """Add factor * mean_i (x_i, 1) (softmax(m_i) - e_{y_i})' + shrinkage * (W, 0) to out, m_i = W' x_i + b.
 
@@ -290,17 +271,26 @@ def add_multinomial_gradient(features, labels, rows, w, num_classes, factor, shr
     count = rows.shape[0]
     # Copies, because out may be w and later chunks still need the old values.
     coefficients = w[:size].copy().reshape(d, num_classes)
-    intercept, shift = w[size:].copy(), np.zeros(0)
+    intercept = w[size:].copy()
     _add_shrinkage(size, w, shrinkage, out)
     gathered = np.empty((min(CHUNK, count), d))
     weight = factor / count
     for start in range(0, count, CHUNK):
         part = rows[start : start + CHUNK]
-        residuals = _add_softmax(features, labels, part, shift, coefficients, intercept, weight, gathered, out)
-        if w.shape[0] > size:
-            for i in range(part.shape[0]):
-                for c in range(num_classes):
-                    out[size + c] += residuals[i, c]
+        block = gathered[: part.shape[0]]
+        for i in range(part.shape[0]):
+            block[i] = features[part[i]]
+        residuals = np.dot(block, coefficients)
+        for i in range(part.shape[0]):
+            for c in range(intercept.shape[0]):
+                residuals[i, c] += intercept[c]
+        softmax_slopes(residuals, labels[part], weight)
+        product = np.dot(block.T, residuals).reshape(size)
+        for j in range(size):
+            out[j] += product[j]
+        for i in range(part.shape[0]):
+            for c in range(intercept.shape[0]):
+                out[size + c] += residuals[i, c]
 
 
 @njit(cache=True)
@@ -336,49 +326,3 @@ def logistic_curvature(chances, change, weight):  # type: ignore[no-untyped-def]
     """
     for i in range(change.shape[0]):
         change[i] = weight * chances[i] * (1.0 - chances[i]) * change[i]
-
-
-@njit(cache=True)
-def add_adversarial_operator(features, labels, rows, w, num_classes, intercepts, scale, out):  # type: ignore[no-untyped-def]
-    """Add scale * (mean_i (x_i + delta) r_i', mean_i r_i, -W mean_i r_i) to out, r_i = softmax(m_i) - e_{y_i}.
-
-    BLAS computes the products, for `CHUNK` gathered and perturbed rows at a time.
-
-    Parameters
-    ----------
-    features : ndarray of float64 or float32, shape (n, d), C-contiguous
-        The x_i.
-    labels : ndarray of int64, shape (n,)
-        0 .. num_classes - 1.
-    rows : ndarray of int64, shape (b,)
-        Numbers of the rows in the mean.
-    w : ndarray of float64, shape (d * num_classes + intercepts + d,)
-        W in C order, then any intercepts, then delta.
-    intercepts : int
-        num_classes, or 0.
-    out : ndarray of float64, shape of w
-        Must not be `w`.
-    """
-    n, d = features.shape
-    size = d * num_classes
-    split = size + intercepts
-    if w.shape[0] != split + d or out.shape[0] != split + d:
-        raise ValueError("w or out has another length than the objective's layout")
-    check_rows(n, rows)
-    count = rows.shape[0]
-    coefficients = w[:size].reshape(d, num_classes)
-    gathered = np.empty((min(CHUNK, count), d))
-    weight = scale / count
-    total = np.zeros(num_classes)
-    for start in range(0, count, CHUNK):
-        part = rows[start : start + CHUNK]
-        slopes = _add_softmax(features, labels, part, w[split:], coefficients, w[size:split], weight, gathered, out)
-        for i in range(part.shape[0]):
-            for c in range(num_classes):
-                total[c] += slopes[i, c]
-    for c in range(intercepts):
-        out[size + c] += total[c]
-    # By BLAS: a sum over the classes, one after the other, would take a fifth of the operator's time.
-    along = np.dot(coefficients, total)
-    for j in range(d):
-        out[split + j] -= along[j]

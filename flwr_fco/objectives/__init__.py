@@ -4,15 +4,9 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.objectives.base import Batch, DualTerms, Line, Objective
 from flwr_fco.objectives.classification import Logistic, MultinomialLogistic
 from flwr_fco.objectives.design import Design, LinearData
+from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.objectives.regression import Huber, LeastSquares, Poisson, TraceRegression
-from flwr_fco.objectives.saddle import (
-    BilinearSaddle,
-    FunctionSaddle,
-    MatrixGame,
-    QuadraticSaddle,
-    SaddleObjective,
-    UniversalAdversarialLogistic,
-)
+from flwr_fco.objectives.saddle import BilinearSaddle, FunctionSaddle, SaddleObjective
 from flwr_fco.objectives.site_intercept import SiteIntercept
 from flwr_fco.objectives.survival import CoxRegression
 
@@ -29,14 +23,12 @@ __all__ = [
     "Line",
     "LinearData",
     "Logistic",
-    "MatrixGame",
     "MultinomialLogistic",
     "Objective",
     "Poisson",
-    "QuadraticSaddle",
     "SaddleObjective",
     "SiteIntercept",
     "TraceRegression",
-    "UniversalAdversarialLogistic",
     "Vector",
+    "duality_terms",
 ]

@@ -2,6 +2,7 @@
 
 from flwr_fco.regularizers.adapter import Adapter
 from flwr_fco.regularizers.base import BoundRegularizer, FlatRegularizer, Proximable, Regularizer, SeparableTerms
+from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.regularizers.constraints import (
     Box,
     HardSparsity,
@@ -41,4 +42,5 @@ __all__ = [
     "SparseGroupLasso",
     "SpectralBall",
     "Zero",
+    "conjugate",
 ]

@@ -72,8 +72,7 @@ def conjugate(regularizer: Psi, v: Array) -> float:
         if isinstance(regularizer, NuclearBall):
             return regularizer.radius * float(values.max(initial=0.0))
     raise ConfigurationError(
-        f"the conjugate of {regularizer!r} is not known in closed form, so there is no duality gap; natural_residual() "
-        "works for every convex psi"
+        f"the conjugate of {regularizer!r} is not known in closed form, so there is no duality gap"
     )
 
 

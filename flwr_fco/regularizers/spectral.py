@@ -158,9 +158,8 @@ class MatrixRegularizer(Regularizer):
         Returns
         -------
         tuple of ndarray and int
-            The result in the shape and dtype of v, and its rank. For float64 results
-            :func:`flwr_fco.pooled.numerical_rank` finds the same rank; rounding to float32 may hide singular values
-            below 64 eps sigma_1 max(m, n), with the eps of float32.
+            The result in the shape and dtype of v, and its rank. Rounding to float32 may hide singular values below
+            64 eps sigma_1 max(m, n) in the result, with the eps of float32.
         """
         result = destination(self, v, out)
         step = check_step(self, step)

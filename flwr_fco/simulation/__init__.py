@@ -4,7 +4,7 @@ from flwr_fco.simulation.fit_path import PathResult, fit_path
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.processes import Processes
 from flwr_fco.simulation.ray_actors import RayActors, check_reservation, import_ray, room_of, token_settings
-from flwr_fco.simulation.simulate import simulate, warmup
+from flwr_fco.simulation.simulate import simulate
 from flwr_fco.simulation.worker import end_with
 from flwr_fco.simulation.workers import WorkerGrid
 
@@ -21,5 +21,4 @@ __all__ = [
     "room_of",
     "simulate",
     "token_settings",
-    "warmup",
 ]

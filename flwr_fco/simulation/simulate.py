@@ -1,4 +1,4 @@
-"""`simulate`: runs a strategy and a ClientApp in this process; and `warmup`, before a clock starts."""
+"""`simulate`: runs a strategy and a ClientApp in this process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,10 @@ from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.graph import Graph
 from flwr_fco.client_apps.training import forget_objectives
-from flwr_fco.core.computing import random_generator, single_threaded_blas
+from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import AT_LEAST_ONE, NATURAL, checked, takes
-from flwr_fco.engines.dual_steps import compiled_epoch
 from flwr_fco.errors import ConfigurationError, RunInterrupted
-from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
-from flwr_fco.regularizers import L1, ElasticNet, L1Ball, Zero
 from flwr_fco.server.options import check_options
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.simulation.grid import InProcessGrid
@@ -314,36 +310,3 @@ def _check_samples(strategy: Strategy, num_nodes: int) -> None:
         lower = ", ".join(f"{name}={num_nodes}" for name in needed)
         what = f"{type(strategy).__name__} has {named}, but there are num_nodes={num_nodes}"
         raise ConfigurationError(f"{what}: it would wait for ever. Give it {lower}, or simulate more nodes")
-
-
-def warmup() -> None:
-    """Call the kernels of the common objectives and regularizers once, on tiny data.
-
-    The first call on a machine compiles them (some seconds) and caches them on disk; a new process loads them (about a
-    quarter of a second). Benchmarks call it to exclude both from their timings.
-
-    Examples
-    --------
-    >>> warmup()
-    """
-    for dtype in (np.float64, np.float32):
-        features = np.eye(3, dtype=dtype)
-        objectives: list[Objective] = [
-            LeastSquares(features, np.ones(3)),
-            Logistic(features, np.array([0, 1, 0])),
-            MultinomialLogistic(features, np.array([0, 1, 2])),
-        ]
-        for objective in objectives:
-            w = np.zeros(objective.layout.size)
-            objective.value(w)
-            objective.gradient(w)
-            objective.value_and_gradient(w)
-            objective.gradient(w, np.array([0, 2]))
-    w = np.zeros(3)
-    for regularizer in (Zero(), L1(0.1), L1(0.1, weights=np.ones(3)), L1(0.1, bound=1.0), ElasticNet(0.1), L1Ball(1.0)):
-        regularizer.value(regularizer.prox(w, 1.0))
-    order = random_generator(0, 1, 0).permutation(3)
-    for objective in (LeastSquares(np.eye(3), np.ones(3)), Logistic(np.eye(3), np.array([0, 1, 0]))):
-        data = objective.linear_data()
-        assert data is not None
-        compiled_epoch(data, order, 2, Retrieval(), 0.0, 0.1, NOTHING, np.zeros(4))

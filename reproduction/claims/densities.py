@@ -11,9 +11,9 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
-from flwr_fco.pooled import density
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy, FedAvgSubgradient, FedDualAvg, FedMid, method_of
+from reproduction.pooled import density
 from reproduction.rivals import STRATEGIES
 from reproduction.runs.recorder import build_strategy
 from reproduction.runs.run import RunResult, clients_with

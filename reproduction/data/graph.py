@@ -20,7 +20,7 @@ from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Batch, Layout, LeastSquares, Logistic, Objective, Vector
 from reproduction.data.draws import add_drawn_linear_gradient, add_drawn_logistic_gradient
-from reproduction.data.samples import stream
+from reproduction.data.samples import check_whole, stream
 
 # Purpose of a stream of random numbers: the first number of its key.
 _TRUTH, _EFFECT, _CLIENT = 0, 1, 2
@@ -120,7 +120,7 @@ class SparseGraphProblem(FederatedDataset):
             raise ConfigurationError(f"kind={self.kind!r}; expected 'linear' or 'logistic'")
         if self.sampling not in ("examples", "gradients"):
             raise ConfigurationError(f"sampling={self.sampling!r}; expected 'examples' or 'gradients'")
-        self._check_whole("num_clients", "dimension", "sparsity", "examples_per_client")
+        check_whole(self, "num_clients", "dimension", "sparsity", "examples_per_client")
         if self.sparsity > self.dimension:
             raise ConfigurationError(f"sparsity={self.sparsity} is above dimension={self.dimension}")
         if self.kind == "logistic" and self.num_clients % 2:

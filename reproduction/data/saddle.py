@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from flwr_fco.datasets import FederatedDataset, Samples
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle, UniversalAdversarialLogistic
-from reproduction.data.samples import ImagesOnClients, stream
+from flwr_fco.objectives import BilinearSaddle
+from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
+from reproduction.data.samples import ImagesOnClients, check_whole, stream
 
 Kind = Literal["sparse", "low-rank", "game", "quadratic"]
 
@@ -81,7 +82,7 @@ class SyntheticSaddle(FederatedDataset):
     def __post_init__(self) -> None:
         if self.kind not in ("sparse", "low-rank", "game", "quadratic"):
             raise ConfigurationError(f"kind={self.kind!r}; expected 'sparse', 'low-rank', 'game' or 'quadratic'")
-        self._check_whole("num_clients", "rows", "columns", "width")
+        check_whole(self, "num_clients", "rows", "columns", "width")
         if self.kind == "low-rank" and self.width < 2:
             raise ConfigurationError(f"width={self.width}; expected at least 2 columns, half of them dependent")
         for name in ("bound", "noise", "spread", "curvature"):
@@ -94,7 +95,9 @@ class SyntheticSaddle(FederatedDataset):
     @cached_property
     def matrix(self) -> NDArray[np.float64]:
         """The clients' mean of A, or of a game's P, of shape (rows, columns)."""
-        return stream(self.seed, _MATRIX).uniform(-1.0, 1.0, (self.rows, self.columns))
+        drawn = stream(self.seed, _MATRIX).uniform(-1.0, 1.0, (self.rows, self.columns))
+        # A game's objective takes the transpose, of which it makes no copy if it is contiguous.
+        return np.asfortranarray(drawn) if self.kind == "game" else drawn
 
     @cached_property
     def offset(self) -> NDArray[np.float64]:
@@ -128,7 +131,7 @@ class SyntheticSaddle(FederatedDataset):
         moved = [mean + sign * self.spread * rng.uniform(-1.0, 1.0, mean.shape) for mean in (self.matrix, self.offset)]
         return Samples(*moved)
 
-    def build_objective(self, examples: Samples, **options: Any) -> BilinearSaddle | MatrixGame | QuadraticSaddle:
+    def build_objective(self, examples: Samples, **options: Any) -> BilinearSaddle:
         """Return the saddle function for given A and b.
 
         Parameters
@@ -140,7 +143,7 @@ class SyntheticSaddle(FederatedDataset):
         """
         given = {"noise": self.noise, **options}
         if self.kind == "game":
-            return MatrixGame(examples.features, **given)
+            return BilinearSaddle(examples.features.T, **given)
         if self.kind == "quadratic":
             curved = [self.curvature * np.eye(side) for side in (self.columns, self.rows)]
             return QuadraticSaddle(curved[0], examples.features, curved[1], offset=examples.targets, **given)
@@ -243,8 +246,8 @@ def matrix_games(num_clients: int = 100, **shared: Unpack[_Shared]) -> Synthetic
 def quadratic_saddles(num_clients: int = 100, *, curvature: float = 1.0, **shared: Unpack[_Shared]) -> SyntheticSaddle:
     """Return min over x, max over y of <A_m x - b_m, y> + c/2 ||x||^2 - c/2 ||y||^2, without psi.
 
-    :func:`flwr_fco.pooled.saddle_point` computes the exact saddle point, so the problem shows the effect of differences
-    between clients on a method.
+    :func:`reproduction.pooled.saddle_point` computes the exact saddle point, so the problem shows the effect of
+    differences between clients on a method.
 
     Parameters
     ----------

@@ -10,6 +10,7 @@ import numpy as np
 from scipy.sparse import issparse, vstack
 
 from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
+from flwr_fco.errors import ConfigurationError
 
 
 def together(parts: Iterable[Samples]) -> Samples:
@@ -22,6 +23,14 @@ def together(parts: Iterable[Samples]) -> Samples:
 def stream(seed: int, *key: int) -> np.random.Generator:
     """Return the generator for one purpose of a seed, independent of all others."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
+
+
+def check_whole(data: object, *names: str) -> None:
+    """Raise unless these attributes are whole numbers >= 1."""
+    for name in names:
+        value = getattr(data, name)
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
-from flwr_fco.pooled import centralized_solution
+from reproduction.pooled import centralized_solution
 from reproduction.problems.tasks import Task
 
 #: Names that can replace a strategy's: solutions without a federation.

@@ -12,13 +12,16 @@ from typing import Any, Literal
 import numpy as np
 
 from flwr_fco import datasets, regularizers
-from flwr_fco.datasets import SyntheticRegression
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Simplex, Zero
-from reproduction.data import saddle
+from reproduction.data import images as real_images
+from reproduction.data import regressions, saddle
+from reproduction.data.documents import ZipfDocuments
 from reproduction.data.fmri import SyntheticBrain, load_haxby
 from reproduction.data.graph import SparseGraphProblem
+from reproduction.data.images import PartitionedImages
 from reproduction.data.newsgroups import newsgroups
+from reproduction.data.regressions import EqualRegression, SyntheticRegression, Variant
 from reproduction.data.survival import survival
 from reproduction.problems import tasks
 from reproduction.problems.tasks import Task
@@ -87,20 +90,20 @@ def data_directory(name: str, path: str = "") -> Path:
     )
 
 
-def lasso(seed: int, *, variant: datasets.Variant, strength: float = 0.2) -> Task:
+def lasso(seed: int, *, variant: Variant, strength: float = 0.2) -> Task:
     """Return the first paper's sparse recovery."""
-    return tasks.SparseRecovery(datasets.lasso(variant, seed), L1(strength))
+    return tasks.SparseRecovery(regressions.lasso(variant, seed), L1(strength))
 
 
 def resized_lasso(seed: int, *, strength: float = 0.2, regularizer: str = "L1", num_clients: int = 64) -> Task:
     """Return sparse recovery for any number of clients; clients beyond data set I's 64 are drawn like them."""
-    data = replace(datasets.lasso("I", seed), num_clients=num_clients)
+    data = replace(regressions.lasso("I", seed), num_clients=num_clients)
     return tasks.SparseRecovery(data, _regularizer(regularizer, strength))
 
 
-def low_rank(seed: int, *, variant: datasets.Variant, strength: float = 0.5) -> Task:
+def low_rank(seed: int, *, variant: Variant, strength: float = 0.5) -> Task:
     """Return the first paper's recovery of a matrix."""
-    return tasks.RankRecovery(datasets.low_rank(variant, seed), Nuclear(strength))
+    return tasks.RankRecovery(regressions.low_rank(variant, seed), Nuclear(strength))
 
 
 def small_lasso(
@@ -119,7 +122,7 @@ def small_lasso(
     if not 0 < num_ones <= num_features:
         raise ConfigurationError(f"num-ones={num_ones}; expected 1 .. num-features={num_features}")
     truth = (np.arange(num_features) < num_ones).astype(np.float64)
-    kind = datasets.EqualRegression if equal else SyntheticRegression
+    kind = EqualRegression if equal else SyntheticRegression
     data = kind(truth, num_clients, examples_per_client, seed, spread=spread, disagreement=disagreement)
     return tasks.SparseRecovery(data, L1(strength))
 
@@ -182,7 +185,7 @@ def femnist(
             "fetch=False; FEMNIST has no files that could be given: fetch it from the Hugging Face hub by --set "
             "fetch=true (needs flwr-datasets[vision], which keeps a copy)"
         )
-    images = datasets.femnist(num_clients, num_classes=num_classes, test_fraction=test_fraction, seed=seed)
+    images = real_images.femnist(num_clients, num_classes=num_classes, test_fraction=test_fraction, seed=seed)
     return _in_ball(images, ball, radius)
 
 
@@ -191,22 +194,22 @@ def _require_ball(ball: str) -> None:
         raise ConfigurationError(f"ball={ball!r}; expected 'l1' or 'l2'")
 
 
-def _in_ball(images: datasets.PartitionedImages, ball: str, radius: float) -> Task:
+def _in_ball(images: PartitionedImages, ball: str, radius: float) -> Task:
     kind, order = _BALLS[ball]
     return tasks.ConstrainedClassification(images, kind(radius), order)
 
 
 def _mnist_images(
     seed: int, source: str, path: str, num_clients: int, num_examples: int, num_classes: int = 10, **split: Any
-) -> datasets.PartitionedImages:
+) -> PartitionedImages:
     """Return MNIST, or FEMNIST with its 10 or 62 classes."""
     if source not in ("files", "openml", "femnist"):
         raise ConfigurationError(f"source={source!r}; expected 'files' (MNIST's, see path), 'openml' or 'femnist'")
     if source == "femnist":
         # Each client is a writer, so there is nothing to split.
-        return datasets.femnist(num_clients, num_classes=num_classes, seed=seed)
+        return real_images.femnist(num_clients, num_classes=num_classes, seed=seed)
     place = data_directory("mnist", path) if source == "files" else None
-    return datasets.mnist(place, num_clients, num_examples=num_examples or None, seed=seed, **split)
+    return real_images.mnist(place, num_clients, num_examples=num_examples or None, seed=seed, **split)
 
 
 def table_of_scikit_learn(
@@ -340,7 +343,9 @@ def _images(
     place = data_directory(variant, path)
     # One .npz file with part of the images, or the directory of the binary batches.
     packed = sorted(place.glob("*.npz"))
-    return datasets.cifar10(packed[0] if packed else place, num_clients, num_examples=num_examples or None, seed=seed)
+    return real_images.cifar10(
+        packed[0] if packed else place, num_clients, num_examples=num_examples or None, seed=seed
+    )
 
 
 def _require_source(variant: str, source: str) -> None:
@@ -360,7 +365,7 @@ def text(
     download: bool = False,
 ) -> Task:
     """Return a classification of documents; for newsgroups, all available posts are used."""
-    data: Any = datasets.ZipfDocuments(num_clients, examples_per_client, num_features, seed=seed)
+    data: Any = ZipfDocuments(num_clients, examples_per_client, num_features, seed=seed)
     if source == "newsgroups":
         data = newsgroups(num_clients, seed, num_features, download=download)
     return tasks.TextClassification(data, L1(strength))

@@ -119,8 +119,8 @@ class NetworkImages(ImagesOnClients):
     Parameters
     ----------
     images : PartitionedClassification
-        Data such as :func:`flwr_fco.datasets.mnist`; an image is a row: pixels row by row, with a pixel's channels
-        together.
+        Data such as :func:`reproduction.data.images.mnist`; an image is a row: pixels row by row, with a pixel's
+        channels together.
     network : torch.nn.Module
         Shared by all objectives: each of their calls sets its parameters.
     shape : tuple of int

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco import datasets, pooled
-from flwr_fco.datasets import FederatedDataset
+from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
 from flwr_fco.engines import Minimise, minimise
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import (
@@ -20,18 +19,18 @@ from flwr_fco.objectives import (
     Layout,
     LeastSquares,
     Logistic,
-    MatrixGame,
     MultinomialLogistic,
     Objective,
-    QuadraticSaddle,
     TraceRegression,
-    UniversalAdversarialLogistic,
     Vector,
 )
 from flwr_fco.regularizers import L1, Box, L2Squared, Regularizer, Zero
+from reproduction import pooled
 from reproduction.data.fmri import SyntheticBrain
 from reproduction.data.graph import SparseGraphProblem
+from reproduction.data.regressions import SyntheticRegression
 from reproduction.data.saddle import SyntheticSaddle
+from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic, pooled_bilinear
 from reproduction.data.samples import together
 from reproduction.problems.hinge import Hinge
 
@@ -164,9 +163,9 @@ class Task(ABC):
             A duality gap where psi is an l1 norm, else the norm of the proximal gradient mapping.
         """
         if isinstance(self.regularizer, L1):
-            least_squares = isinstance(clients[0], LeastSquares | TraceRegression)
-            gap = pooled.lasso_duality_gap if least_squares else pooled.logistic_duality_gap
-            return "duality gap", gap(clients, None, self.regularizer.strength, w)
+            found = pooled.certify(clients, None, self.regularizer, w)
+            if found.kind == "duality-gap":
+                return "duality gap", found.value
         return "proximal gradient mapping", pooled.stationarity(clients, None, self.regularizer, w)
 
     def mean(self, values: Iterable[float]) -> float:
@@ -200,7 +199,7 @@ class SparseRecovery(Task):
     threshold : float, default 1e-2
     """
 
-    dataset: datasets.SyntheticRegression
+    dataset: SyntheticRegression
     threshold = 1e-2
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
@@ -227,7 +226,7 @@ class RankRecovery(Task):
         Singular values above it count as nonzero.
     """
 
-    dataset: datasets.SyntheticRegression
+    dataset: SyntheticRegression
     threshold = 1e-2
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
@@ -258,7 +257,7 @@ class Classification(Task):
         Coefficients above it count as non-zero.
     """
 
-    dataset: datasets.PartitionedClassification
+    dataset: PartitionedClassification
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the density."""
@@ -320,7 +319,7 @@ class ConstrainedClassification(Classification):
         Of its norm.
     """
 
-    def __init__(self, dataset: datasets.PartitionedClassification, regularizer: Regularizer, order: int) -> None:
+    def __init__(self, dataset: PartitionedClassification, regularizer: Regularizer, order: int) -> None:
         super().__init__(dataset, regularizer)
         self.order = order
 
@@ -386,8 +385,8 @@ class PooledMinimum(Task):
         l2 = 0.0 if self.l2_as_psi else self.l2
         return [self._objective(self.dataset.client(index), l2) for index in range(self.dataset.num_clients)]
 
-    def _objective(self, examples: datasets.Samples, l2: float) -> Objective:
-        with_ones = datasets.Samples(_with_ones(examples.features), examples.targets)
+    def _objective(self, examples: Samples, l2: float) -> Objective:
+        with_ones = Samples(_with_ones(examples.features), examples.targets)
         return self.dataset.build_objective(with_ones, l2=l2, intercept=False)
 
     @cached_property
@@ -471,7 +470,7 @@ class NoisyLabels(FederatedDataset):
     num_features: int
     seed: int
 
-    def client(self, index: int) -> datasets.Samples:
+    def client(self, index: int) -> Samples:
         """Return the examples of a client."""
         if not 0 <= index < self.num_clients:
             raise ConfigurationError(f"index={index}; expected 0 .. {self.num_clients - 1}")
@@ -479,9 +478,9 @@ class NoisyLabels(FederatedDataset):
         features = rng.standard_normal((self.num_examples, self.num_features)) + rng.standard_normal(self.num_features)
         truth = np.linspace(-1.0, 1.0, self.num_features)
         labels = (features @ truth + rng.logistic(size=self.num_examples) > 0.0).astype(np.int64)
-        return datasets.Samples(features, labels)
+        return Samples(features, labels)
 
-    def build_objective(self, examples: datasets.Samples, **options: Any) -> Logistic:
+    def build_objective(self, examples: Samples, **options: Any) -> Logistic:
         """Return the logistic loss."""
         return Logistic(examples.features, examples.targets, **options)
 
@@ -495,7 +494,7 @@ class NonsmoothMinimum(PooledMinimum):
     l2 : float
     """
 
-    def _objective(self, examples: datasets.Samples, l2: float) -> Objective:
+    def _objective(self, examples: Samples, l2: float) -> Objective:
         return Hinge(_with_ones(examples.features), examples.targets, l2=l2)
 
     def _value_and_norm(self, w: Vector) -> tuple[float, float | None]:
@@ -606,7 +605,7 @@ class BilinearGame(_Game):
     def _pooled(self) -> list[Objective]:
         # The mean of bilinear functions is bilinear: an evaluation costs one product, not one per client.
         clients = [client for client in self.clients if isinstance(client, BilinearSaddle)]
-        return [BilinearSaddle.pooled(clients, pooled.client_weights(self.clients))]
+        return [pooled_bilinear(clients, pooled.client_weights(self.clients))]
 
     @cached_property
     def _diameter(self) -> float:
@@ -646,7 +645,7 @@ class SimplexGame(_Game):
     @cached_property
     def _pooled(self) -> list[Objective]:
         # Clients differ in pairs around the matrix of the data set, their mean.
-        return [MatrixGame(self.dataset.matrix)]
+        return [BilinearSaddle(self.dataset.matrix.T)]
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return gap, residual and ``diameter``, the theorems' B with entropies: log(rows) + log(columns).

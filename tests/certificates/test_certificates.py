@@ -10,7 +10,6 @@ from flwr_fco import certificates
 from flwr_fco.certificates.certificate import _balance
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import Huber, LeastSquares, Logistic, MultinomialLogistic, Objective
-from flwr_fco.pooled import certify, client_weights, composite_objective
 from flwr_fco.regularizers import (
     L1,
     L2,
@@ -25,6 +24,7 @@ from flwr_fco.regularizers import (
     Nuclear,
 )
 from flwr_fco.wire.questions import Answer
+from reproduction.pooled import certify, client_weights, composite_objective
 
 PSI = (
     L1(0.05),

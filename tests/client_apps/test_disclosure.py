@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fitting import fitting
+from flwr.app import ConfigRecord
 from problems import CONSTANTS, SADDLE, app_of, clients, kind_of, start_arrays
 from representatives import by_class
 
@@ -21,7 +22,6 @@ from flwr_fco.objectives import (
     Logistic,
     MultinomialLogistic,
     Poisson,
-    QuadraticSaddle,
 )
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -30,6 +30,7 @@ from flwr_fco.wire import flower
 from flwr_fco.wire.envelope import QUESTION, addressed
 from flwr_fco.wire.queries import question_records
 from flwr_fco.wire.questions import Question
+from reproduction.data.saddle_objectives import QuadraticSaddle
 
 NAN = float("nan")
 

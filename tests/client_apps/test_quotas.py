@@ -23,7 +23,7 @@ from flwr_fco.core import computing as clock_module
 from flwr_fco.core.spec import Spec
 from flwr_fco.engines.minimisers import ENGINES
 from flwr_fco.errors import ClientError, ConfigurationError, FlwrFcoError
-from flwr_fco.objectives import LeastSquares, Logistic, QuadraticSaddle
+from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, L2Squared
 from flwr_fco.server.method import algorithm_class
 from flwr_fco.simulation import InProcessGrid
@@ -43,6 +43,7 @@ from flwr_fco.strategies import (
 )
 from flwr_fco.wire import flower as _flower
 from flwr_fco.work import FirstOrder
+from reproduction.data.saddle_objectives import QuadraticSaddle
 
 D = FEATURES + 1
 NAN, INF = math.nan, math.inf

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import app_of, clients, start_arrays
 
 from flwr_fco.client_apps import Disclosure, answers, client_app

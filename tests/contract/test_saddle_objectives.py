@@ -7,15 +7,9 @@ import pytest
 from together import together
 
 import flwr_fco.objectives
-from flwr_fco.objectives import (
-    BilinearSaddle,
-    FunctionSaddle,
-    MatrixGame,
-    QuadraticSaddle,
-    SaddleObjective,
-    UniversalAdversarialLogistic,
-)
+from flwr_fco.objectives import BilinearSaddle, FunctionSaddle, SaddleObjective
 from flwr_fco.testing import check_saddle_objective
+from reproduction.data.saddle_objectives import QuadraticSaddle
 
 
 def _psd(rng, n, least=0.1):
@@ -28,10 +22,6 @@ def _bilinear(noise=0.0, width=None):
     return BilinearSaddle(rng.normal(size=(4, 6)), rng.normal(size=(4, width) if width else 4), noise=noise)
 
 
-def _game(noise=0.0):
-    return MatrixGame(np.random.default_rng(0).normal(size=(4, 6)), noise=noise)
-
-
 def _quadratic(noise=0.0):
     rng = np.random.default_rng(0)
     return QuadraticSaddle(
@@ -42,12 +32,6 @@ def _quadratic(noise=0.0):
         offset=rng.normal(size=3),
         noise=noise,
     )
-
-
-def _adversarial(n=23, intercept=True, dtype=np.float64):
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(n, 5)).astype(dtype)
-    return UniversalAdversarialLogistic(features, rng.integers(0, 3, n), num_classes=3, intercept=intercept)
 
 
 def _functions(minibatch=False):
@@ -82,14 +66,6 @@ EXAMPLES = {
     "bilinear": (BilinearSaddle, _bilinear),
     "bilinear-noise": (BilinearSaddle, lambda: _bilinear(0.5)),
     "bilinear-matrices": (BilinearSaddle, lambda: _bilinear(0.5, width=3)),
-    "game": (MatrixGame, _game),
-    "game-noise": (MatrixGame, lambda: _game(0.5)),
-    "quadratic": (QuadraticSaddle, _quadratic),
-    "quadratic-noise": (QuadraticSaddle, lambda: _quadratic(0.5)),
-    "adversarial": (UniversalAdversarialLogistic, _adversarial),
-    "adversarial-one": (UniversalAdversarialLogistic, lambda: _adversarial(n=1)),
-    "adversarial-no-intercept": (UniversalAdversarialLogistic, lambda: _adversarial(intercept=False)),
-    "adversarial-float32": (UniversalAdversarialLogistic, lambda: _adversarial(dtype=np.float32)),
     "functions": (FunctionSaddle, _functions),
     "functions-minibatch": (FunctionSaddle, lambda: _functions(minibatch=True)),
 }

@@ -15,10 +15,8 @@ from saddles import (
 )
 from together import together
 
-from flwr_fco.objectives import (
-    QuadraticSaddle,
-)
 from flwr_fco.regularizers import L1, Box, PerParameter
+from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.problems.sequential import dual_extrapolation
 
 

@@ -12,9 +12,10 @@ from flwr.app import Context, RecordDict
 from sklearn.datasets import load_breast_cancer, load_digits
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import UniversalAdversarialLogistic
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.testing import check_saddle_objective
 from flwr_fco.wire import flower as _flower
+from reproduction.data.saddle_objectives import UniversalAdversarialLogistic
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -119,7 +120,8 @@ def test_robust_logistic(module, tmp_path, capsys):
     path, rows, labels = file_of_digits(tmp_path)
     loss = module("robust-logistic", "robust_logistic.client_app").load_objective(of_a_node(**{"data-path": path}))
     w = np.random.default_rng(0).standard_normal(loss.layout.size)
-    assert loss.value(w) == UniversalAdversarialLogistic(rows, labels).value(w)
+    assert loss.value(w) == pytest.approx(UniversalAdversarialLogistic(rows, labels).value(w), rel=1e-12)
+    check_saddle_objective(loss)
     run_without_bundled_data(
         module, "robust-logistic", "robust_logistic", path, **{"num-server-rounds": 2, "local-steps": 1}
     )

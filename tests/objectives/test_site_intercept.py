@@ -9,10 +9,10 @@ from scipy.sparse import csr_array
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Huber, LeastSquares, Logistic, MultinomialLogistic, Poisson, SiteIntercept
-from flwr_fco.pooled import certify, composite_objective
 from flwr_fco.regularizers import L1, ElasticNet
 from flwr_fco.simulation import fit_path
 from flwr_fco.strategies import FedNewton
+from reproduction.pooled import certify, composite_objective
 
 P, SIZES = 6, (40, 33, 60)
 KINDS = ["squares", "logistic", "poisson"]

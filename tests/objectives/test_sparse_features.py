@@ -16,14 +16,13 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.objectives.design import Design, SparseDesign
 from flwr_fco.objectives.duality import duality_terms
-from flwr_fco.objectives.saddle import UniversalAdversarialLogistic
-from flwr_fco.pooled import centralized_solution, sklearn_solution
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
 from flwr_fco.strategies import Epochs, Steps, method_of, run_of
 from flwr_fco.wire.questions import SLOPES
 from flwr_fco.work import Minimise
+from reproduction.pooled import centralized_solution
 
 D = 30
 
@@ -180,14 +179,6 @@ def test_lanczos_agrees(monkeypatch):
         assert_allclose(KINDS[kind](rows()).lipschitz(), KINDS[kind](rows().toarray()).lipschitz(), rtol=1e-8)
 
 
-def test_the_perturbed_objective_agrees():
-    pair = [UniversalAdversarialLogistic(x, np.arange(25) % 3) for x in (rows().toarray(), rows())]
-    w = numbers(1, pair[0].layout.size)
-    agree(pair[1].value(w), pair[0].value(w))
-    for batch in (None, np.array([4, 9, 4])):
-        agree(pair[1].gradient(w, batch), pair[0].gradient(w, batch))
-
-
 @together("kind", KINDS)
 def test_every_engine_agrees(kind):
     matrix = rows(25, D, density=0.4)
@@ -265,9 +256,8 @@ def test_the_estimators_agree_with_dense_ones():
 def test_pooled_references_take_sparse_features():
     for kind in ("least squares", "logistic"):
         pair = [[KINDS[kind](x)] for x in (rows().toarray(), rows())]
-        for solve in (sklearn_solution, centralized_solution):
-            found = [solve(own, L1(0.01)) for own in pair]
-            assert_allclose(found[1], found[0], atol=1e-6)
+        found = [centralized_solution(own, L1(0.01)) for own in pair]
+        assert_allclose(found[1], found[0], atol=1e-6)
 
 
 def test_federated_training_reaches_what_liblinear_and_cvxpy_find():

@@ -9,10 +9,10 @@ from scipy.sparse import csr_array
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import CoxRegression, Huber, LeastSquares, Logistic, Poisson
-from flwr_fco.pooled import centralized_solution, certify
 from flwr_fco.regularizers import L1, L2Squared, Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDAGT, FedDualAvg, Steps, Strengths
+from reproduction.pooled import centralized_solution, certify
 
 
 def partial_likelihood(eta, times, events, ties="efron", entry=None, strata=None, weights=None):

@@ -16,8 +16,8 @@ from flwr_fco.objectives import (
     Poisson,
     TraceRegression,
 )
-from flwr_fco.pooled import centralized_solution, certify
 from flwr_fco.regularizers import L1, ElasticNet
+from reproduction.pooled import centralized_solution, certify
 
 N, D = 24, 5
 RNG = np.random.default_rng(0)

@@ -22,7 +22,6 @@ from flwr_fco import (
     FeDualEx,
     MultistepReFedDAGT,
     PNorm,
-    QuadraticSaddle,
     ReFedDAGT,
     Scaffnew,
     Steps,
@@ -31,6 +30,7 @@ from flwr_fco import (
 )
 from flwr_fco.strategies import Average, Minimise, Reference, Stage
 from flwr_fco.topology import chain
+from reproduction.data.saddle_objectives import QuadraticSaddle
 from reproduction.rivals import DecoupledProx, FedCM
 
 from . import dual_fl, fed_dual_avg, gradient_tracking, rivals, saddle_points

@@ -5,8 +5,8 @@ import pytest
 from together import together
 
 from flwr_fco.core.layout import Layout
-from flwr_fco.pooled import numerical_rank
 from flwr_fco.regularizers import Nuclear, NuclearBall, SpectralBall
+from reproduction.pooled import numerical_rank
 
 
 def with_singular_values(m, n, values, seed=0):

@@ -257,7 +257,7 @@ def test_without_psi_and_with_server_rate_one_it_is_flowers_fedavg():
 
 
 def test_unequal_sizes_reach_the_pooled_optimum_only_with_normalised_work():
-    from flwr_fco.pooled import centralized_solution
+    from reproduction.pooled import centralized_solution
 
     objectives = clients(sizes=(10, 20, 40, 80, 160, 320))
     optimum = centralized_solution(objectives, L1(0.1), tol=1e-12)

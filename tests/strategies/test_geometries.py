@@ -9,10 +9,10 @@ from representatives import nightly
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, L1Ball, Nuclear, PerParameter, Simplex, Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, FedMid, Steps
+from reproduction.pooled import centralized_solution
 
 D = FEATURES + 1
 

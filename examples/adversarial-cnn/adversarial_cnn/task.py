@@ -1,13 +1,14 @@
 """The network with its opponent, the loss that they play for, and each node's images."""
 
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
-from flwr_fco.datasets import PartitionedImages, cifar10
+from flwr_fco.datasets import PartitionedClassification, Samples, iid_partition
 from flwr_fco.torch import TorchObjective
 
 
@@ -49,16 +50,37 @@ def scores(model: Attacked, batch: list[torch.Tensor]) -> dict[str, torch.Tensor
 
 
 @cache
-def load_images(data: str, num_nodes: int, num_images: int) -> PartitionedImages:
-    """Return CIFAR-10, evenly and at random on the nodes."""
-    return cifar10(data, num_nodes, num_examples=num_images)
+def load_images(data: str, num_nodes: int, num_images: int) -> PartitionedClassification:
+    """Return some images of CIFAR-10, evenly and at random on the nodes, and its test images."""
+    (images, labels), test = (read_cifar(Path(data), part) for part in ("train", "test"))
+    of_split, of_images = (np.random.default_rng(np.random.SeedSequence(0, spawn_key=(key,))) for key in (0, 1))
+    rows = np.sort(of_images.choice(len(labels), num_images, replace=False))
+    parts = iid_partition(num_images, num_nodes, of_split)
+    return PartitionedClassification(scaled(images[rows], labels[rows]), scaled(*test), tuple(parts), 10)
 
 
-def load_file(path: str) -> tuple[np.ndarray, np.ndarray]:
+def read_cifar(place: Path, part: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return images (rows of pixels, each red, green and blue) and labels, of the binary batches or of an ``.npz``."""
+    if place.suffix == ".npz":
+        with np.load(place) as file:
+            images, labels = file[f"{part}_images"], file[f"{part}_labels"]
+    else:
+        names = ["test_batch.bin"] if part == "test" else [f"data_batch_{number}.bin" for number in range(1, 6)]
+        # A record is a label, then the red, green and blue planes.
+        records = np.concatenate([np.fromfile(place / name, np.uint8) for name in names]).reshape(-1, 1 + 3 * 32 * 32)
+        images, labels = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), records[:, 0]
+    return images.reshape(len(labels), 32 * 32 * 3), labels
+
+
+def scaled(images: np.ndarray, labels: np.ndarray) -> Samples:
+    """Return pixels in [0, 1]."""
+    return Samples(images.astype(np.float32) / np.float32(255.0), labels.astype(np.int64))
+
+
+def load_file(path: str) -> Samples:
     """Return the images of an ``.npz``: ``images`` (32 x 32 pixels of 3 numbers from 0 to 255 each) and ``labels``."""
     with np.load(path) as file:
-        labels = file["labels"].astype(np.int64)
-        return file["images"].reshape(len(labels), 32 * 32 * 3).astype(np.float32) / 255.0, labels
+        return scaled(file["images"].reshape(len(file["labels"]), 32 * 32 * 3), file["labels"])
 
 
 def objective_on(pixels: np.ndarray, labels: np.ndarray) -> TorchObjective:

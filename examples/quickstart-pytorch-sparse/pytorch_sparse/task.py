@@ -1,6 +1,7 @@
 """The network, each node's images, and the training loop: nothing here knows of flwr_fco but the data's partition."""
 
 import functools
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from flwr_fco.datasets import iid_partition, read_idx
+from flwr_fco.datasets import iid_partition
 
 
 class Net(nn.Module):
@@ -33,9 +34,13 @@ class Net(nn.Module):
 @functools.cache
 def load_images(path, part):
     """Return the images (with values in [-1, 1]) and labels of "train" or "t10k", from MNIST's four files."""
-    images = read_idx(Path(path, f"{part}-images-idx3-ubyte.gz"))
-    labels = read_idx(Path(path, f"{part}-labels-idx1-ubyte.gz"))
-    return torch.tensor(images)[:, None].float() / 127.5 - 1.0, torch.tensor(labels).long()
+    images, labels = (
+        np.frombuffer(gzip.decompress(Path(path, f"{part}-{kind}-ubyte.gz").read_bytes()), np.uint8)
+        for kind in ("images-idx3", "labels-idx1")
+    )
+    # The files begin with their kind and sizes.
+    images = torch.tensor(images[16:]).reshape(-1, 1, 28, 28)
+    return images.float() / 127.5 - 1.0, torch.tensor(labels[8:]).long()
 
 
 def load_data(partition_id, num_partitions, batch_size, path, num_images):

@@ -3,11 +3,10 @@
 from flwr.app import Context
 
 from flwr_fco.client_apps import client_app
-from flwr_fco.objectives import UniversalAdversarialLogistic
-from robust_logistic.task import load_client, load_file
+from robust_logistic.task import RobustLogistic, load_client, load_file
 
 
-def load_objective(context: Context) -> UniversalAdversarialLogistic:
+def load_objective(context: Context) -> RobustLogistic:
     """Return this node's loss."""
     config = context.node_config
     if "data-path" in config:

@@ -5,10 +5,9 @@ from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, Product
-from flwr_fco.pooled import strongest_perturbation
 from flwr_fco.regularizers import L1, Box, PerParameter
 from flwr_fco.strategies import Arrays, Average, CompositeStrategy, FedMid, FedMiP, FeDualEx, Steps
-from robust_logistic.task import initial_model, load_server
+from robust_logistic.task import initial_model, load_server, strongest_attack
 
 app = ServerApp()
 
@@ -17,7 +16,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Train three models, attack each, print a table and draw the attacks."""
     config = context.run_config
-    penalty = L1(float(config["strength"]), bound=float(config["bound"]))
+    strength, bound = float(config["strength"]), float(config["bound"])
     shared = {
         "client_lr": float(config["client-lr"]),
         "work": Steps(int(config["local-steps"]), batch_size=int(config["batch-size"])),
@@ -28,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
     # Small weights move fast: the opponent answers the model, which then has no time to lean on one attack.
     fast = DiagonalMetric(np.full(64, 1.0 / float(config["attack-speed"])))
     geometry = Product({"perturbation": fast, "*": Euclidean()})
-    opponent = PerParameter({"perturbation": penalty})
+    opponent = PerParameter({"perturbation": L1(strength, bound=bound)})
     strategies: dict[str, CompositeStrategy] = {
         # An attack in a box of side 0 is none: federated averaging of plain stochastic gradient steps.
         "FedAvg": FedMid(regularizer=PerParameter({"perturbation": Box(0.0, 0.0)}), **shared),
@@ -39,8 +38,8 @@ def main(grid: Grid, context: Context) -> None:
     train, test = load_server()
     attacks = {}
     for name, strategy in strategies.items():
-        bound = 0.0 if name == "FedAvg" else penalty.bound
-        start = ArrayRecord({key: Array(array) for key, array in initial_model(bound).items()})
+        model = initial_model(0.0 if name == "FedAvg" else bound)
+        start = ArrayRecord({key: Array(array) for key, array in model.items()})
         result = strategy.start(grid=grid, initial_arrays=start, num_rounds=rounds)
         if not config["bundled"]:
             scores = result.evaluate_metrics_clientapp[rounds]
@@ -49,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
             continue
         w = test.layout.flatten({key: array.numpy() for key, array in result.arrays.items()})
         # The attacker knows the model and the training images; both are scored on the test images.
-        attacked = strongest_perturbation(train, w, penalty)
+        attacked = strongest_attack(train, w, strength, bound)
         scores = test.metrics(attacked)
         attacks[name] = attacked[test.split :]
         print(
@@ -57,7 +56,7 @@ def main(grid: Grid, context: Context) -> None:
             f"attacked loss {scores['loss']:.2f}; the attack changes {np.count_nonzero(attacks[name])} of 64 pixels"
         )
     if attacks and config["picture"]:
-        draw(attacks, float(config["bound"]), str(config["picture"]))
+        draw(attacks, bound, str(config["picture"]))
 
 
 def draw(attacks: dict[str, np.ndarray], bound: float, path: str) -> None:

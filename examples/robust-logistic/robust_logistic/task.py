@@ -1,4 +1,4 @@
-"""The data on each node and the model."""
+"""The data on each node, the loss that both sides play for, and the model."""
 
 from functools import cache
 
@@ -6,7 +6,43 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-from flwr_fco.objectives import UniversalAdversarialLogistic
+from flwr_fco.objectives import Layout, MultinomialLogistic, SaddleObjective
+
+
+class RobustLogistic(SaddleObjective):
+    """Logistic regression of ten classes, min over the classifier and max over one perturbation of all images."""
+
+    #: The loss is convex in the perturbation, not concave.
+    monotone = False
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray) -> None:
+        self.images, self.labels, self.num_examples = images, labels, len(images)
+        self.clean = MultinomialLogistic(images, labels, num_classes=10)
+        self.layout = Layout.from_arrays(initial_model(), apply_to=("coefficients", "perturbation"))
+        self.split = self.layout["perturbation"].offset
+
+    def attacked(self, w: np.ndarray, rows: object = slice(None)) -> MultinomialLogistic:
+        """Return the classifier's loss on perturbed images."""
+        return MultinomialLogistic(self.images[rows] + w[self.split :], self.labels[rows], num_classes=10)
+
+    def value(self, w: np.ndarray) -> float:
+        """Return the mean cross entropy of the perturbed images."""
+        return self.attacked(w).value(w[: self.split])
+
+    def add_gradient(self, w: np.ndarray, batch: np.ndarray | None, scale: float, out: np.ndarray) -> None:
+        """Add scale times the gradients by the classifier, and minus that by the perturbation, which ascends."""
+        own = np.zeros(self.split)
+        self.attacked(w, slice(None) if batch is None else batch).add_gradient(w[: self.split], None, scale, own)
+        # A perturbation shifts the scores of all images alike, like the intercept, whose gradient comes last.
+        ascent = self.layout.views(w)["coefficients"] @ own[-10:]
+        out[: self.split] += own
+        out[self.split :] -= ascent
+
+    def metrics(self, w: np.ndarray) -> dict[str, float]:
+        """Return loss and accuracy of the perturbed images, and those of the clean ones."""
+        point = w[: self.split]
+        clean = self.clean.metrics(point)
+        return {**self.attacked(w).metrics(point), **{f"clean-{name}": clean[name] for name in clean}}
 
 
 @cache
@@ -16,23 +52,45 @@ def load_images() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     return tuple(train_test_split(images / 16.0, labels, random_state=0, stratify=labels))
 
 
-def load_client(partition_id: int, num_partitions: int) -> UniversalAdversarialLogistic:
+def load_client(partition_id: int, num_partitions: int) -> RobustLogistic:
     """Return the loss on a node's share of the digits."""
     images, _, labels, _ = load_images()
     own = slice(partition_id, None, num_partitions)
-    return UniversalAdversarialLogistic(images[own], labels[own], num_classes=10)
+    return RobustLogistic(images[own], labels[own])
 
 
-def load_file(path: str) -> UniversalAdversarialLogistic:
+def load_file(path: str) -> RobustLogistic:
     """Return the loss on an ``.npz`` with ``images`` (64 pixels from 0 to 16 each) and ``labels`` (0 to 9)."""
     with np.load(path) as file:
-        return UniversalAdversarialLogistic(file["images"].reshape(-1, 64) / 16.0, file["labels"], num_classes=10)
+        return RobustLogistic(file["images"].reshape(-1, 64) / 16.0, file["labels"])
 
 
-def load_server() -> tuple[UniversalAdversarialLogistic, UniversalAdversarialLogistic]:
+def load_server() -> tuple[RobustLogistic, RobustLogistic]:
     """Return the losses on all training and all test digits, to attack and to score models on the server."""
     train, test, train_labels, test_labels = load_images()
-    return UniversalAdversarialLogistic(train, train_labels), UniversalAdversarialLogistic(test, test_labels)
+    return RobustLogistic(train, train_labels), RobustLogistic(test, test_labels)
+
+
+def strongest_attack(loss: RobustLogistic, w: np.ndarray, strength: float, bound: float) -> np.ndarray:
+    """Return the model with the most harmful perturbation found, from its own and from eight random ones.
+
+    The loss is convex in the perturbation and lies above its tangents, so a step to the best corner of the box for the
+    tangent never lowers it. From inside the box the price would often lead to no attack: first comes a corner without.
+    """
+    place, rng, best, most = slice(loss.split, None), np.random.default_rng(0), w, -np.inf
+    for start in [w[place], *(rng.uniform(-bound, bound, 64) for _ in range(8))]:
+        attacked = w.copy()
+        attacked[place] = start
+        for price in (0.0, strength):
+            value = -np.inf
+            while (gained := loss.value(attacked) - price * np.abs(attacked[place]).sum()) > value:
+                value, kept = gained, attacked.copy()
+                ascent = -loss.gradient(attacked)[place]
+                attacked[place] = bound * np.sign(ascent) * (np.abs(ascent) > price)
+            attacked = kept
+        if value > most:
+            best, most = kept, value
+    return best
 
 
 def initial_model(bound: float = 0.0) -> dict[str, np.ndarray]:

@@ -12,7 +12,7 @@ def load_objective(context: Context) -> Logistic:
     config = context.node_config
     if "data-path" in config:
         return load_file(str(config["data-path"]))
-    return load_client(int(config["partition-id"]), int(config["num-partitions"]))
+    return load_client(int(config["partition-id"]))
 
 
 app = client_app(load_objective)

@@ -7,8 +7,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import HashingVectorizer
 
-from flwr_fco.datasets import ZipfDocuments
 from flwr_fco.objectives import Logistic
+from sparse_text.documents import draw
 
 #: Columns of the features: the same number on every node.
 NUM_FEATURES = 2**20
@@ -21,14 +21,9 @@ def features_of(texts: Sequence[str]) -> csr_matrix:
     return HashingVectorizer(n_features=NUM_FEATURES, ngram_range=(1, 2), alternate_sign=False).transform(texts)
 
 
-def documents(num_partitions: int) -> ZipfDocuments:
-    """Return the stand-in for real documents: words by Zipf's law, nothing is downloaded."""
-    return ZipfDocuments(num_partitions, NUM_DOCUMENTS, NUM_FEATURES)
-
-
-def load_client(partition_id: int, num_partitions: int) -> Logistic:
+def load_client(partition_id: int) -> Logistic:
     """Return the loss on a node's share of the synthetic documents."""
-    features, labels = documents(num_partitions).client(partition_id)
+    features, labels = draw(np.full(NUM_DOCUMENTS, partition_id), NUM_FEATURES, 3, partition_id)
     return Logistic(features, labels, intercept=False)
 
 
@@ -45,7 +40,7 @@ def load_file(path: str) -> Logistic:
 
 def load_test(num_partitions: int) -> Logistic:
     """Return the loss on documents that no node has, for evaluation on the server."""
-    features, labels = documents(num_partitions).test_examples()
+    features, labels = draw(np.arange(1000) % num_partitions, NUM_FEATURES, 2)
     return Logistic(features, labels, intercept=False)
 
 

@@ -7,9 +7,9 @@ import pytest
 import stand_ins
 
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 from reproduction.data.fmri import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
+from reproduction.pooled import centralized_solution
 
 
 def test_normalising_removes_trend_offset_and_scale_of_each_session():

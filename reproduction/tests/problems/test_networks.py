@@ -13,12 +13,12 @@ from torch.nn import functional
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import PartitionedClassification, Samples, digits
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import UniversalAdversarialLogistic
-from flwr_fco.pooled import client_weights
 from flwr_fco.regularizers import L1, PerParameter
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Arrays, FedMiP, FeDualEx, Steps
 from flwr_fco.torch import TorchObjective
+from reproduction.data.saddle_objectives import UniversalAdversarialLogistic
+from reproduction.pooled import client_weights
 from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.named import load_task
 from reproduction.problems.networks import AttackedNetwork, NetworkImages, two_layers

@@ -3,21 +3,22 @@
 import numpy as np
 import pytest
 import stand_ins
+from sklearn.linear_model import Lasso
 
-from flwr_fco import datasets
-from flwr_fco.datasets import PartitionedImages, Samples, digits
+from flwr_fco.datasets import Samples, digits
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.pooled import (
+from flwr_fco.regularizers import L1Ball, L2Ball
+from reproduction.data import images as images_module
+from reproduction.data.fmri import load_haxby
+from reproduction.data.images import PartitionedImages
+from reproduction.pooled import (
     composite_objective,
     duality_gap,
     natural_residual,
     recovery_error,
     saddle_point,
-    sklearn_solution,
     support_scores,
 )
-from flwr_fco.regularizers import L1Ball, L2Ball
-from reproduction.data.fmri import load_haxby
 from reproduction.problems import named as problems
 from reproduction.problems.baselines import solve_baseline
 from reproduction.problems.loaders import data_directory
@@ -141,8 +142,8 @@ def test_mnist_has_other_sources(monkeypatch):
     images = Samples(np.zeros((9, 16), dtype=np.uint8), np.arange(9))
     data = PartitionedImages(images, images, (np.arange(5), np.arange(5, 9)), 10)
     asked = []
-    monkeypatch.setattr(datasets, "femnist", lambda *given, **options: asked.append((given, options)) or data)
-    monkeypatch.setattr(datasets, "mnist", lambda path, *given, **options: asked.append(path) or data)
+    monkeypatch.setattr(images_module, "femnist", lambda *given, **options: asked.append((given, options)) or data)
+    monkeypatch.setattr(images_module, "mnist", lambda path, *given, **options: asked.append(path) or data)
     task = load_task("mnist-l2-ball", 8, options={"source": "femnist", "num-clients": 2})
     assert [client.num_examples for client in task.clients] == [5, 4]
     load_task("mnist-l2-ball", 8, options={"source": "openml"})
@@ -224,7 +225,9 @@ def test_centralized_is_certified_and_what_scikit_learn_finds():
     found = solve_baseline(task, "centralized", tol=1e-9)
     assert found.certificate == "duality gap"
     assert found.gap < 1e-8
-    assert np.allclose(found.w, sklearn_solution(task.clients, task.regularizer), atol=1e-5)
+    rows = [np.concatenate(part) for part in zip(*((c.features, c.targets) for c in task.clients), strict=True)]
+    model = Lasso(alpha=task.regularizer.strength / (2.0 * task.clients[0].scale), tol=1e-12).fit(*rows)
+    assert np.allclose(found.w, np.append(model.coef_, model.intercept_), atol=1e-5)
 
 
 def test_local_solves_the_problem_of_one_client():

@@ -8,9 +8,10 @@ from together import together
 from flwr_fco import FedMiP, Steps, client_app, simulate
 from flwr_fco.errors import FlwrFcoError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
-from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle
-from flwr_fco.pooled import duality_gap
+from flwr_fco.objectives import BilinearSaddle
 from flwr_fco.regularizers import L1, Box, L2Ball, Nuclear, PerParameter, Simplex, SpectralBall, Zero
+from reproduction.data.saddle_objectives import QuadraticSaddle
+from reproduction.pooled import duality_gap
 from reproduction.problems.sequential import dual_extrapolation, mirror_prox
 
 SIDE = 0.4
@@ -44,13 +45,13 @@ def balls(seed):
 
 def entropy_game(seed):
     """Two simplices in the entropy's geometry: beta is the largest payoff, B the sum of the logarithms."""
-    objective = MatrixGame(np.random.default_rng(seed).uniform(-1, 1, (9, 7)))
+    objective = BilinearSaddle(np.random.default_rng(seed).uniform(-1, 1, (9, 7)).T)
     h = Product({"*": SimplexEntropy()})
     return objective, Zero(), h, None, objective.lipschitz("l1"), float(np.log(9) + np.log(7))
 
 
 def euclidean_game(seed):
-    objective = MatrixGame(np.random.default_rng(seed).uniform(-1, 1, (9, 7)))
+    objective = BilinearSaddle(np.random.default_rng(seed).uniform(-1, 1, (9, 7)).T)
     start = np.r_[np.full(9, 1 / 9), np.full(7, 1 / 7)]
     diameter = 0.5 * (1 - 1 / 9) + 0.5 * (1 - 1 / 7)
     return objective, PerParameter({"*": Simplex()}), Euclidean(), start, objective.lipschitz(), diameter
@@ -71,13 +72,12 @@ INSTANCES = {make.__name__: make for make in (sparse, low_rank, balls, entropy_g
 def trace(objective, psi, h, start, *, steps, step_size, method=dual_extrapolation, **options):
     """Return the gaps of the ergodic and of the last points after each step."""
     gaps = []
-    feasible = PerParameter({"x": Simplex(), "y": psi.for_array("y")}) if isinstance(h, Product) else psi
+    # An entropy keeps its player on the simplex, of which psi says nothing.
+    of_y = Simplex() if isinstance(psi, Zero) else psi.for_array("y")
+    feasible = PerParameter({"x": Simplex(), "y": of_y}) if isinstance(h, Product) else psi
 
     def record(point):
-        if isinstance(objective, MatrixGame):
-            gaps.append([duality_gap([objective], None, psi, w) for w in (point.ergodic, point.last)])
-        else:
-            gaps.append([duality_gap([objective], None, feasible, w) for w in (point.ergodic, point.last)])
+        gaps.append([duality_gap([objective], None, feasible, w) for w in (point.ergodic, point.last)])
 
     method(
         objective, start, steps=steps, step_size=step_size, regularizer=psi, mirror_map=h, callback=record, **options
@@ -159,7 +159,7 @@ def test_theorem_3_holds_in_the_mean_over_seeds(name):
         noisy = BilinearSaddle(objective.matrix, objective.offset, noise=0.5)
         variance = 0.5**2 * 16
     else:
-        noisy = MatrixGame(objective.payoff, noise=0.5)
+        noisy = BilinearSaddle(objective.matrix, noise=0.5)
         # The dual norm is that of the two players' maxima.
         draws = 0.5 * np.random.default_rng(0).standard_normal((20000, 16))
         variance = float((np.abs(draws[:, :9]).max(axis=1) ** 2 + np.abs(draws[:, 9:]).max(axis=1) ** 2).mean())
@@ -177,7 +177,7 @@ def test_theorem_3_holds_in_the_mean_over_seeds(name):
                 batch_size=1,
                 seed=seed,
             )
-            gaps.append(duality_gap([objective], None, psi, found.ergodic))
+            gaps.append(duality_gap([objective], None, psi if name == "sparse" else Simplex(), found.ergodic))
         assert np.mean(gaps) <= diameter / (eta * steps) + 3.0 * variance * eta
         rate = np.sqrt(3.0) * (beta * diameter / steps + np.sqrt(variance * diameter / steps))
         assert np.mean(gaps) <= rate * (1.0 + 1e-12) or eta < 1.0 / (np.sqrt(3.0) * beta)
@@ -214,7 +214,7 @@ def test_the_noise_term_falls_with_the_square_root_of_the_number_of_steps():
 @pytest.mark.parametrize("geometry", ["entropy", "euclidean"])
 def test_a_matrix_game_has_the_value_that_linear_programming_finds(geometry):
     objective, psi, h, start, beta, _ = (entropy_game if geometry == "entropy" else euclidean_game)(4)
-    payoff = objective.payoff
+    payoff = objective.matrix.T
     # The column player's program: max v over (y, v) with P y >= v, y >= 0, sum y = 1.
     program = linprog(
         np.r_[np.zeros(7), -1.0],
@@ -227,7 +227,7 @@ def test_a_matrix_game_has_the_value_that_linear_programming_finds(geometry):
     found = dual_extrapolation(
         objective, start, steps=4000, step_size=1.0 / beta, regularizer=psi, mirror_map=h
     ).ergodic
-    gap = duality_gap([objective], None, psi, found)
+    gap = duality_gap([objective], None, Simplex(), found)
     assert gap <= 2e-3
     # The value lies between what each player can guarantee.
     assert (payoff.T @ found[:9]).max() >= -program.fun - 1e-12

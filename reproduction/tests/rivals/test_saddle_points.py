@@ -25,11 +25,12 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.engines import FirstOrder
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, PNorm
-from flwr_fco.objectives import BilinearSaddle, QuadraticSaddle
-from flwr_fco.pooled import saddle_metrics, saddle_point
+from flwr_fco.objectives import BilinearSaddle
 from flwr_fco.regularizers import L1, PerParameter, Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Steps
+from reproduction.data.saddle_objectives import QuadraticSaddle
+from reproduction.pooled import saddle_metrics, saddle_point
 from reproduction.rivals import DistributedPGDA, ExtraStepLocalSGD, FedAvgS, ScaffoldS
 
 

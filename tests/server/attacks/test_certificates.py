@@ -10,10 +10,10 @@ from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import NoAnswerError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Poisson
-from flwr_fco.pooled import centralized_solution, certify, composite_objective
 from flwr_fco.regularizers import L1, L2Squared
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, FedNewton, Steps
+from reproduction.pooled import centralized_solution, certify, composite_objective
 
 LIAR, CLIENTS = 1, 4
 

@@ -11,13 +11,13 @@ from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import Zero
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.nodes import Node
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Everyone, Ledger, Participation, run_of
 from flwr_fco.wire.protocol import Uplink
+from reproduction.pooled import centralized_solution
 
 OBJECTIVES = regressions()
 REST = [own for m, own in enumerate(OBJECTIVES) if m != LIAR]

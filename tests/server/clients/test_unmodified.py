@@ -10,12 +10,12 @@ from together import together
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import SimplexEntropy
-from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared, PerParameter, Zero
 from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import Density, FedDualAvg, FedProx, Steps, Unmodified, run_of
 from flwr_fco.wire import flower
+from reproduction.pooled import certify
 
 STRENGTH = 0.3
 
@@ -55,7 +55,7 @@ def simulate_ordinary(objectives, rounds, steps, rate, dtype=np.float64, extra=N
 def test_one_step_is_exact():
     objectives = clients()
     result, _ = simulate_ordinary(objectives, 350, 1, 0.05, work=Steps(1))
-    assert lasso_duality_gap(objectives, None, STRENGTH, flat(result.arrays)) <= 1e-8
+    assert certify(objectives, None, L1(STRENGTH), flat(result.arrays)).value <= 1e-8
 
 
 def test_one_step_equals_the_full_method():

@@ -9,10 +9,10 @@ from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
-from flwr_fco.pooled import certify, composite_objective
 from flwr_fco.regularizers import L1, HardSparsity, Nuclear
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import Epochs, FedDualAvg, Steps, Unmodified, run_of
+from reproduction.pooled import certify, composite_objective
 
 
 def objectives_of(kind, count=3):

@@ -6,9 +6,9 @@ from problems import clients, flat, run, start_arrays
 from representatives import nightly
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import Average, FedDualAvg, Steps, run_of
+from reproduction.pooled import certify
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "work": Steps(1, batch_size=None)}
 
@@ -18,7 +18,7 @@ def test_the_limit_is_that_of_the_problem_with_the_same_strength(momentum):
     """Were elapsed left behind, psi would weigh 1 - momentum of what it should, and the gap would show it."""
     objectives = clients()
     result = run(FedDualAvg(server_momentum=momentum, **OPTIONS), objectives, 550)
-    assert lasso_duality_gap(objectives, None, 0.3, flat(result.arrays)) < 1e-8
+    assert certify(objectives, None, L1(0.3), flat(result.arrays)).value < 1e-8
 
 
 def test_elapsed_is_the_sum_that_momentum_makes_of_equal_steps():

@@ -12,10 +12,10 @@ from representatives import nightly
 from flwr_fco.errors import DivergedError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Scaffnew, Scaffold, Steps
+from reproduction.pooled import certify
 
 
 def largest_stable_rate(objectives):
@@ -55,7 +55,7 @@ def test_no_rate_below_the_stability_limit_does(factor):
     rate = factor * largest_stable_rate(objectives)
     strategy = FedDualAvg(regularizer=L1(0.3), client_lr=rate, work=Steps(1, batch_size=None))
     result = run(strategy, objectives, 450)
-    assert lasso_duality_gap(objectives, None, 0.3, flat(result.arrays)) < 1e-2
+    assert certify(objectives, None, L1(0.3), flat(result.arrays)).value < 1e-2
 
 
 def test_a_sparse_start_and_large_coefficients_are_no_divergence():
@@ -75,7 +75,7 @@ def test_the_last_good_model_is_from_before_and_a_start_point_that_converges():
     with pytest.raises(DivergedError) as caught:
         run(FedDualAvg(client_lr=1.5 * rate, **options), objectives, 1000)
     again = run(FedDualAvg(client_lr=0.15 * rate, **options), objectives, 400, start=flat(caught.value.arrays))
-    assert lasso_duality_gap(objectives, None, 0.3, flat(again.arrays)) < 1e-6
+    assert certify(objectives, None, L1(0.3), flat(again.arrays)).value < 1e-6
 
 
 def test_local_steps_that_overflow_name_the_client_rate(caplog):

@@ -9,7 +9,6 @@ from together import together
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import TraceRegression
-from flwr_fco.pooled import numerical_rank
 from flwr_fco.regularizers import (
     L1,
     GroupLasso,
@@ -25,6 +24,7 @@ from flwr_fco.regularizers import (
 from flwr_fco.server.rounds.output import structure
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Epochs, FedDualAvg, FedMid
+from reproduction.pooled import numerical_rank
 
 
 @together("cls", [FedDualAvg, FedMid])

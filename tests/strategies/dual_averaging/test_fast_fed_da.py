@@ -9,10 +9,10 @@ from flwr_fco import topology
 from flwr_fco.algorithms.contract.limits import Vanishing
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import CFedDA, Epochs, FastFedDA, MCFedDA, ModelStage, Steps, run_of
 from flwr_fco.testing import check_strategy
+from reproduction.pooled import centralized_solution
 
 D = FEATURES + 1
 SIZES = (20, 20, 20, 20)

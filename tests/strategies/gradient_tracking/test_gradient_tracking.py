@@ -15,7 +15,6 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
@@ -41,6 +40,7 @@ from flwr_fco.strategies import (
     theorem_stages,
 )
 from flwr_fco.wire import flower as _flower
+from reproduction.pooled import centralized_solution
 
 # --- the printed algorithms ---------------------------------------------------------------------------------------
 

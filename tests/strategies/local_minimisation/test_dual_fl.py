@@ -29,7 +29,6 @@ from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.engines import StoppingRule
 from flwr_fco.errors import ConfigurationError, DivergedError
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
@@ -47,6 +46,7 @@ from flwr_fco.strategies import (
     run_of,
 )
 from flwr_fco.wire import flower as _flower
+from reproduction.pooled import centralized_solution
 
 NU = 0.05
 #: With rates for the problem of `problems.problem`, whose Hessians have eigenvalues from about 0.1 to 2.

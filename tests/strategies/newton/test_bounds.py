@@ -9,8 +9,8 @@ from scipy.special import expit, xlogy
 
 from flwr_fco.algorithms.newton.terms import Evaluated, constant_terms, evaluation_terms
 from flwr_fco.objectives import Logistic, MultinomialLogistic
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, ElasticNet
+from reproduction.pooled import centralized_solution
 
 
 def _known(objective, psi, w):

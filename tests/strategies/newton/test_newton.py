@@ -18,11 +18,11 @@ from flwr_fco.algorithms.newton.model import Penalty, working_set
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import Logistic, MultinomialLogistic
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, Box, ElasticNet, GroupLasso, L2Squared, PerParameter, SparseGroupLasso, Zero
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import Arrays, FedNewton
 from flwr_fco.wire import flower
+from reproduction.pooled import centralized_solution
 
 GROUPS = np.arange(9) // 3
 

@@ -20,12 +20,12 @@ from flwr_fco.client_apps.disclosed import check_folds
 from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, L2Squared
 from flwr_fco.regularizers.base import with_strength
 from flwr_fco.simulation import InProcessGrid, fit_path, simulate
 from flwr_fco.strategies import Everyone, FedDAGT, FedNewton, Strengths, run_of
 from flwr_fco.wire import flower
+from reproduction.pooled import centralized_solution
 
 
 def path_of(objectives, psi=None, rounds=60, grid=None, strategy=None, **options):

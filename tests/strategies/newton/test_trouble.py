@@ -12,12 +12,12 @@ from problems import app_of
 from flwr_fco.errors import ClientError, ConfigurationError, UnknownOptionError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
-from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, Nuclear, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import Average, Everyone, FedNewton, Last, Wire, run_of
 from flwr_fco.testing import check_strategy
 from flwr_fco.wire import flower
+from reproduction.pooled import centralized_solution
 
 
 def _certified(objectives, psi, **options):

@@ -8,9 +8,8 @@ from saddles import PSI, SIDE, bilinear, one_client, run
 from flwr_fco.algorithms import MirrorProx
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Product, SimplexEntropy
-from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle
-from flwr_fco.pooled import duality_gap, saddle_metrics, saddle_point
-from flwr_fco.regularizers import L1, PerParameter, Simplex, Zero
+from flwr_fco.objectives import BilinearSaddle
+from flwr_fco.regularizers import L1, PerParameter, Simplex
 from flwr_fco.strategies import (
     Epochs,
     FedDualAvg,
@@ -21,6 +20,8 @@ from flwr_fco.strategies import (
     Steps,
     run_of,
 )
+from reproduction.data.saddle_objectives import QuadraticSaddle
+from reproduction.pooled import duality_gap, saddle_metrics, saddle_point
 from reproduction.problems.sequential import dual_extrapolation
 
 
@@ -182,7 +183,7 @@ def test_the_papers_problem_in_small():
 def test_a_matrix_game_in_the_entropys_geometry():
     rng = np.random.default_rng(0)
     mean, own = rng.uniform(-1.0, 1.0, (6, 5)), 0.3 * rng.uniform(-1.0, 1.0, (6, 5))
-    clients = [MatrixGame(mean + sign * own) for sign in (1.0, -1.0, 0.0)]
+    clients = [BilinearSaddle((mean + sign * own).T) for sign in (1.0, -1.0, 0.0)]
     start = {"x": np.full(6, 1 / 6), "y": np.full(5, 1 / 5)}
     h = Product({"x": SimplexEntropy(), "y": SimplexEntropy()})
     found = run(
@@ -191,7 +192,7 @@ def test_a_matrix_game_in_the_entropys_geometry():
         150,
         start,
     )
-    assert duality_gap(clients, None, Zero(), found) <= 0.06
+    assert duality_gap(clients, None, Simplex(), found) <= 0.06
     projected = run(
         FeDualEx(
             regularizer=PerParameter({"*": Simplex()}), client_lr=0.1, work=Steps(3, batch_size=None), output="ergodic"
@@ -200,7 +201,7 @@ def test_a_matrix_game_in_the_entropys_geometry():
         150,
         start,
     )
-    assert duality_gap(clients, None, Zero(), projected) <= 0.06
+    assert duality_gap(clients, None, Simplex(), projected) <= 0.06
 
 
 def test_a_misspelt_player_is_an_error_before_the_first_round():

@@ -1,11 +1,13 @@
+"""The data sets: every example in one place, the same client in any order, the draws that are documented."""
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from flwr_fco.datasets import breast_cancer, digits, dirichlet_partition, iid_partition
+from flwr_fco.datasets import breast_cancer, digits, dirichlet_partition, iid_partition, lasso
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import Logistic, MultinomialLogistic
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 
 
 def _covers(parts, n):
@@ -126,3 +128,30 @@ def test_what_is_refused():
         digits().objective(10)
     with pytest.raises(ConfigurationError, match="num_clients"):
         breast_cancer(num_clients=200)
+    with pytest.raises(ConfigurationError, match="num_ones=9, num_features=8; expected"):
+        lasso(num_features=8, num_ones=9)
+    with pytest.raises(ConfigurationError, match=r"no client 64; expected 0 \.\. 63"):
+        lasso().client(64)
+
+
+def test_a_client_of_the_regression_is_the_same_whatever_was_asked_for_before():
+    data = lasso(seed=3)
+    first, other, again = data.client(40), data.client(5), lasso(seed=3).client(40)
+    assert np.array_equal(first.features, again.features)
+    assert np.array_equal(first.targets, again.targets)
+    assert not np.array_equal(first.features, other.features)
+    assert not np.array_equal(first.features, lasso(seed=4).client(40).features)
+
+
+def test_the_regression_has_standard_normal_means_features_and_noise():
+    data = lasso(200, num_features=50, num_ones=10, examples_per_client=80)
+    parts = [data.client(index) for index in range(200)]
+    means = np.array([part.features.mean(axis=0) for part in parts])
+    # 10,000 coordinates of means: N(0, 1 + 1/80). Standard errors are about 0.01 and 0.014.
+    assert abs(means.mean()) < 0.04
+    assert_allclose(means.var(), 1.0 + 1 / 80, atol=0.06)
+    assert_allclose(np.mean([part.features.var(axis=0, ddof=1) for part in parts]), 1.0, atol=0.01)
+    residuals = np.concatenate([part.targets - part.features @ data.coefficients for part in parts])
+    assert_allclose(residuals.std(), 1.0, atol=0.02)
+    assert data.coefficients.tolist() == [1.0] * 10 + [0.0] * 40
+    assert isinstance(data.objective(0), LeastSquares)

@@ -1,3 +1,5 @@
+"""Images: MNIST, FEMNIST and CIFAR-10 from their own files, from OpenML, and from Flower Datasets."""
+
 import gzip
 import struct
 import sys
@@ -8,8 +10,8 @@ import pytest
 import sklearn.datasets
 import stand_ins
 
-from flwr_fco.datasets import femnist, label_partition, mnist, read_idx
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
+from reproduction.data.images import cifar10, femnist, label_partition, mnist, read_idx
 
 
 def write_idx(file, array):
@@ -40,6 +42,9 @@ def test_damaged_files_are_named(tmp_path):
         read_idx(tmp_path / "x.gz")
     (tmp_path / "x.gz").write_bytes(struct.pack(">HBBI", 0, 8, 1, 9) + b"123")
     with pytest.raises(ConfigurationError, match="cut short"):
+        read_idx(tmp_path / "x.gz")
+    (tmp_path / "x.gz").write_bytes(gzip.compress(bytes(50))[:-6])
+    with pytest.raises(ConfigurationError, match="damaged"):
         read_idx(tmp_path / "x.gz")
     with pytest.raises(DataNotFoundError, match="train-images"):
         mnist(tmp_path)
@@ -73,9 +78,8 @@ def test_label_partition_gives_few_labels():
     parts = label_partition(labels, 30, 2, np.random.default_rng(0))
     assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(600))
     assert max(np.unique(labels[part]).size for part in parts) <= 2
-    for wrong in (0, None, 1.5):
-        with pytest.raises(ConfigurationError, match=f"labels_per_client={wrong}"):
-            label_partition(labels, 30, wrong, np.random.default_rng(0))
+    with pytest.raises(ConfigurationError, match="labels_per_client=0"):
+        label_partition(labels, 30, 0, np.random.default_rng(0))
 
 
 def test_the_real_files(real_data):
@@ -156,3 +160,60 @@ def test_the_stand_ins_are_called_as_flower_datasets():
 
 def test_the_stand_in_is_called_as_openml():
     assert stand_ins.parameters(stand_ins.fetch_openml) == stand_ins.parameters(sklearn.datasets.fetch_openml)
+
+
+def _write(directory, part, seed=0):
+    """Write a binary batch of 20 images whose red plane counts up, and return its labels."""
+    labels = np.arange(20, dtype=np.uint8) % 10
+    images = np.random.default_rng(seed).integers(0, 256, (20, 3, 32, 32), dtype=np.uint8)
+    np.column_stack([labels, images.reshape(20, -1)]).astype(np.uint8).tofile(directory / part)
+    return images, labels
+
+
+def test_cifar_from_binary_batches_and_from_npz_is_the_same(tmp_path):
+    train = [_write(tmp_path, f"data_batch_{number}.bin", number) for number in range(1, 6)]
+    images, labels = _write(tmp_path, "test_batch.bin", 6)
+    data = cifar10(tmp_path, num_clients=4)
+    assert (data.num_clients, data.train.features.shape, data.test.features.shape) == (4, (100, 3072), (20, 3072))
+    # Red, green and blue of the first pixel, then of the one to its right.
+    assert data.test.features[0, :6].tolist() == [*images[0, :, 0, 0], *images[0, :, 0, 1]]
+    assert data.test.targets.tolist() == labels.tolist()
+    assert sorted(np.concatenate(data.partition)) == list(range(100))
+    assert 0.0 <= data.client(0).features.min() <= data.client(0).features.max() <= 1.0
+
+    def stacked(parts):
+        return np.concatenate([part.transpose(0, 2, 3, 1) for part in parts])
+
+    np.savez(
+        tmp_path / "all.npz",
+        train_images=stacked([part[0] for part in train]),
+        train_labels=np.concatenate([part[1] for part in train]),
+        test_images=stacked([images]),
+        test_labels=labels,
+    )
+    twin = cifar10(tmp_path / "all.npz", num_clients=4)
+    assert np.array_equal(twin.train.features, data.train.features)
+    assert np.array_equal(twin.client(2).features, data.client(2).features)
+    assert cifar10(tmp_path, num_clients=2, num_examples=30).train.targets.size == 30
+
+
+def test_cifar_says_what_is_missing_or_damaged(tmp_path):
+    with pytest.raises(DataNotFoundError, match=r"data_batch_1\.bin"):
+        cifar10(tmp_path)
+    with pytest.raises(DataNotFoundError, match=r"none\.npz"):
+        cifar10(tmp_path / "none.npz")
+    (tmp_path / "data_batch_1.bin").write_bytes(b"short")
+    with pytest.raises(ConfigurationError, match="cut short"):
+        cifar10(tmp_path)
+    np.savez(tmp_path / "part.npz", train_images=np.zeros((2, 32, 32, 3), np.uint8))
+    with pytest.raises(ConfigurationError, match="lacks"):
+        cifar10(tmp_path / "part.npz")
+    (tmp_path / "part.npz").write_bytes(b"PK\x03\x04 short")
+    with pytest.raises(ConfigurationError, match="damaged"):
+        cifar10(tmp_path / "part.npz")
+
+
+def test_the_real_part_of_cifar(real_data):
+    data = cifar10(real_data("cifar10") / "cifar10_subset.npz", num_clients=100)
+    assert data.client(3).features.shape == (100, 3072)
+    assert np.bincount(data.train.targets).min() > 900

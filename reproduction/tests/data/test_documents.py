@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from flwr_fco.datasets import ZipfDocuments
-from flwr_fco.datasets.base import together
 from flwr_fco.errors import ConfigurationError
+from reproduction.data.documents import ZipfDocuments
+from reproduction.data.samples import together
 
 DATA = ZipfDocuments(num_clients=8, num_documents=200, num_features=20_000)
 

@@ -1,30 +1,30 @@
-"""Images, from their own files or from Flower Datasets: MNIST, FEMNIST and CIFAR-10."""
+"""Images of handwriting and of objects, from their own files or from Flower Datasets: MNIST, FEMNIST, CIFAR-10."""
 
 from __future__ import annotations
 
 import gzip
 import itertools
 import struct
+import zipfile
 import zlib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from flwr_fco.core.files import read_npz
-from flwr_fco.core.validation import PART, checked
-from flwr_fco.datasets.base import Samples, label_partition, random_partition, stream, together
-from flwr_fco.datasets.bundled import PartitionedClassification
+from flwr_fco.datasets import PartitionedClassification, Samples, dirichlet_partition, iid_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
+from reproduction.data.samples import stream, together
 
 _PARTS = {"train": "train", "test": "t10k"}
 #: Image size of MNIST and FEMNIST.
 _PIXELS = 28 * 28
 #: Spawn keys of one seed; the split over clients uses the first, as in all data sets.
-SPLIT, _SUBSET = 0, 1
+_SPLIT, _SUBSET = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,11 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
         raise DataNotFoundError(
             f"{file} does not exist; expected an IDX file, such as MNIST's train-images-idx3-ubyte.gz"
         )
-    content = _unpacked(file)
+    try:
+        content = file.read_bytes()
+        content = gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigurationError(f"{file} is damaged: {error}. Fetch it again.") from error
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise ConfigurationError(
             f"{file} begins with {content[:4].hex()}; expected 000008..: an IDX file of unsigned bytes. Fetch it again."
@@ -109,23 +113,6 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
             f"{file} has {body.size} bytes of data, its header says {shape}; the file is cut short. Fetch it again."
         )
     return body.reshape(shape)
-
-
-def _unpacked(file: Path) -> bytes:
-    """Return a file's bytes, unpacked if it is compressed by gzip, to no less than a hundredth."""
-    most = max(2**20, 100 * file.stat().st_size)
-    try:
-        with file.open("rb") as packed:
-            content = packed.read()
-        if not content.startswith(b"\x1f\x8b"):
-            return content
-        with gzip.open(file) as packed:
-            content = packed.read(most + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigurationError(f"{file} is damaged: {error}. Fetch it again.") from error
-    if len(content) > most:
-        raise ConfigurationError(f"{file} unpacks to more than {most} bytes. Fetch it again.")
-    return content
 
 
 def mnist(
@@ -150,7 +137,7 @@ def mnist(
     num_clients : int, default 100
         Number of clients.
     alpha : float or None, default 0.3
-        Concentration of :func:`dirichlet_partition`; None for an even random split.
+        Concentration of :func:`flwr_fco.datasets.dirichlet_partition`; None for an even random split.
     by_label : bool, default False
         Whether to give each client images of only a few labels instead; see :func:`label_partition`.
     labels_per_client : int, default 2
@@ -176,15 +163,72 @@ def mnist(
     (200, (6000, 784))
     """
     train, test = _from_openml() if path is None else (_read_part(Path(path), part) for part in ("train", "test"))
-    train, rng = random_subset(train, num_examples, seed), stream(seed, SPLIT)
+    train, rng = _random_subset(train, num_examples, seed), stream(seed, _SPLIT)
     if by_label:
-        partition = tuple(label_partition(train.targets, num_clients, labels_per_client, rng))
+        parts = label_partition(train.targets, num_clients, labels_per_client, rng)
     else:
-        partition = random_partition(train.targets, num_clients, alpha, rng, min_size)
-    return PartitionedImages(train, test, partition, 10)
+        parts = _random_partition(train.targets, num_clients, alpha, rng, min_size)
+    return PartitionedImages(train, test, tuple(parts), 10)
 
 
-def random_subset(train: Samples, num_examples: int | None, seed: int) -> Samples:
+def _random_partition(
+    labels: NDArray[Any], num_clients: int, alpha: float | None, rng: np.random.Generator, min_size: int
+) -> list[NDArray[np.int64]]:
+    """Return a Dirichlet split, or an even random split if alpha is None."""
+    if alpha is None:
+        return iid_partition(labels.size, num_clients, rng)
+    return dirichlet_partition(labels, num_clients, alpha, rng, min_size)
+
+
+def label_partition(
+    labels: ArrayLike, num_clients: int, labels_per_client: int, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Return a split with few labels per client: examples sorted by label, cut into shards, a few shards per client.
+
+    Parameters
+    ----------
+    labels : array-like, shape (n,)
+        The examples' labels.
+    num_clients : int
+        Number of clients.
+    labels_per_client : int
+        Number of shards per client. A shard at the boundary between two labels contains both.
+    rng : numpy.random.Generator
+        Draws the partition.
+
+    Returns
+    -------
+    list of ndarray of int64
+        Row numbers of each client, ascending; each row occurs once.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are more shards than examples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> labels = np.repeat([0, 1, 2, 3], 10)
+    >>> parts = label_partition(labels, 2, 2, np.random.default_rng(0))
+    >>> [np.unique(labels[part]).size for part in parts]
+    [2, 2]
+    """
+    array = np.asarray(labels)
+    if not 1 <= num_clients * labels_per_client <= array.size or labels_per_client < 1:
+        raise ConfigurationError(
+            f"num_clients={num_clients} with labels_per_client={labels_per_client} of {array.size} examples; expected "
+            "at least one client with one shard, and a shard of at least one example"
+        )
+    # Shuffled first, so that the assignment of a label's rows to shards also depends on the seed.
+    order = rng.permutation(array.size)
+    order = order[np.argsort(array[order], kind="stable")]
+    shards = np.array_split(order, num_clients * labels_per_client)
+    dealt = rng.permutation(len(shards)).reshape(num_clients, labels_per_client)
+    return [np.sort(np.concatenate([shards[shard] for shard in numbers])) for numbers in dealt]
+
+
+def _random_subset(train: Samples, num_examples: int | None, seed: int) -> Samples:
     """Return a random subset of the examples in the original order, drawn from the seed; None returns all of them."""
     if num_examples is None:
         return train
@@ -236,7 +280,8 @@ def femnist(
         raise NotInstalledError("FEMNIST needs Flower Datasets: pip install 'flwr-datasets[vision]'") from error
     if num_classes not in (10, 62):
         raise ConfigurationError(f"num_classes={num_classes!r}; expected 10 (digits) or 62 (letters too)")
-    checked("test_fraction", test_fraction, float, PART)
+    if not 0.0 < test_fraction < 1.0:
+        raise ConfigurationError(f"test_fraction={test_fraction!r}; expected a number between 0 and 1")
     writers = NaturalIdPartitioner(partition_by="writer_id")
     hub = HubDataset(dataset="flwrlabs/femnist", partitioners={"train": writers}, seed=seed)
     try:
@@ -247,7 +292,7 @@ def femnist(
         ) from error
     if not 1 <= num_clients <= writers.num_partitions:
         raise ConfigurationError(f"num_clients={num_clients}; expected 1 .. {writers.num_partitions}, one a writer")
-    rng = stream(seed, SPLIT)
+    rng = stream(seed, _SPLIT)
     kept: list[Samples] = []
     held_out: list[Samples] = []
     for writer in rng.permutation(writers.num_partitions):
@@ -343,7 +388,7 @@ def cifar10(
     num_clients : int, default 100
         Number of clients.
     alpha : float or None, default None
-        Concentration of :func:`dirichlet_partition`; None for an even random split.
+        Concentration of :func:`flwr_fco.datasets.dirichlet_partition`; None for an even random split.
     num_examples : int, optional
         Train on a random subset of this size, drawn from the seed.
     seed : int, default 0
@@ -370,15 +415,19 @@ def cifar10(
     (500, 3072)
     """
     train, test = _from_npz(Path(path)) if Path(path).suffix == ".npz" else _from_batches(Path(path))
-    train = random_subset(train, num_examples, seed)
-    partition = random_partition(train.targets, num_clients, alpha, stream(seed, SPLIT), min_size)
-    return PartitionedImages(train, test, partition, 10)
+    train = _random_subset(train, num_examples, seed)
+    parts = _random_partition(train.targets, num_clients, alpha, stream(seed, _SPLIT), min_size)
+    return PartitionedImages(train, test, tuple(parts), 10)
 
 
 def _from_npz(file: Path) -> tuple[Samples, Samples]:
     if not file.is_file():
         raise DataNotFoundError(f"{file} does not exist; expected an .npz file with the arrays {', '.join(_KEYS)}")
-    arrays = read_npz(file, _KEYS, compressed=True)
+    try:
+        with np.load(file) as content:
+            arrays = {key: content[key] for key in _KEYS if key in content}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ConfigurationError(f"{file} is damaged: {error}. Fetch it again.") from error
     missing = [key for key in _KEYS if key not in arrays]
     if missing:
         raise ConfigurationError(f"{file} lacks {missing}; expected the arrays {', '.join(_KEYS)}")

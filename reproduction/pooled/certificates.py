@@ -7,23 +7,23 @@ empirical risk).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fco.certificates import Certificate, Request, certificate, settle
-from flwr_fco.core.layout import Vector
-from flwr_fco.core.validation import NON_NEGATIVE, checked
+from flwr_fco.certificates import Answer, Certificate, Request, certificate, settle
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
-from flwr_fco.objectives.duality import duality_terms
-from flwr_fco.regularizers import L1
-from flwr_fco.regularizers.base import Psi, bound_to
-from flwr_fco.wire.questions import Answer
+from flwr_fco.objectives import Layout, Objective, Vector, duality_terms
+from flwr_fco.regularizers import BoundRegularizer, Regularizer
 
 #: An objective of each client.
 Clients = Sequence[Objective]
+Psi = Regularizer | BoundRegularizer
+
+
+def bound_to(regularizer: Psi, layout: Layout) -> BoundRegularizer:
+    """Return psi on a model's flat vectors."""
+    return regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(layout)
 
 
 def client_weights(objectives: Clients, weights: ArrayLike | None = None) -> Vector:
@@ -49,6 +49,7 @@ def client_weights(objectives: Clients, weights: ArrayLike | None = None) -> Vec
     Examples
     --------
     >>> import numpy as np
+    >>> from flwr_fco.objectives import LeastSquares
     >>> clients = [LeastSquares(np.ones((n, 1)), np.ones(n)) for n in (1, 3)]
     >>> client_weights(clients), client_weights(clients, [1, 1])
     (array([0.25, 0.75]), array([0.5, 0.5]))
@@ -97,6 +98,7 @@ def composite_objective(objectives: Clients, weights: ArrayLike | None, regulari
     Examples
     --------
     >>> import numpy as np
+    >>> from flwr_fco.objectives import LeastSquares
     >>> from flwr_fco.regularizers import L1
     >>> client = LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]))
     >>> composite_objective([client], None, L1(0.5), np.array([1.0, 0.0]))
@@ -132,6 +134,7 @@ def pooled_gradient(objectives: Clients, weights: ArrayLike | None, w: Vector) -
     Examples
     --------
     >>> import numpy as np
+    >>> from flwr_fco.objectives import LeastSquares
     >>> clients = [LeastSquares(np.full((n, 1), 1.0), np.full(n, 2.0), intercept=False) for n in (1, 3)]
     >>> pooled_gradient(clients, None, np.array([0.0]))
     array([-4.])
@@ -172,6 +175,7 @@ def stationarity(
     Examples
     --------
     >>> import numpy as np
+    >>> from flwr_fco.objectives import LeastSquares
     >>> from flwr_fco.regularizers import L1
     >>> client = LeastSquares(np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), scale=0.5)
     >>> stationarity([client], None, L1(0.5), np.array([1.5, 0.0]))
@@ -182,88 +186,6 @@ def stationarity(
         lipschitz = sum(float(p) * objective.lipschitz() for p, objective in zip(shares, objectives, strict=True))
     psi, forward = bound_to(regularizer, objectives[0].layout), w - pooled_gradient(objectives, shares, w) / lipschitz
     return lipschitz * float(np.linalg.norm(w - psi.prox(forward, 1.0 / lipschitz)))
-
-
-def lasso_duality_gap(objectives: Clients, weights: ArrayLike | None, strength: float, w: Vector) -> float:
-    """Return a bound on Phi(w) - min Phi for least squares with an l1 norm, from a dual feasible point.
-
-    Phi(w, b) = sum_m p_m F_m(w, b) + strength * ||w||_1. Let theta_i = s_i f'(<x_i, w> + b), where s_i is the weight of
-    example i in the mean. theta is centred to sum to 0 if there is an intercept, and scaled so that
-    ||X' theta||_inf <= strength; its dual value is -sum_i (theta_i y_i + theta_i^2 / (4 scale s_i)).
-
-    Parameters
-    ----------
-    objectives : sequence of LeastSquares or TraceRegression
-        One per client, with the same `scale`, `l2` and `intercept`. An `l2` above 0 is taken into account (elastic
-        net).
-    weights : array-like or None
-        See :func:`client_weights`.
-    strength : float
-        Strength of the l1 norm on the coefficients; the intercept is not regularized.
-    w : ndarray of float64, shape (layout.size,)
-        Coefficients, then the intercept.
-
-    Returns
-    -------
-    float
-        Never negative; 0 exactly at the minimisers, up to rounding (about 1e-16 Phi(w)).
-
-    Raises
-    ------
-    ConfigurationError
-        For other objectives, differing options or a negative strength.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> client = LeastSquares(np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), scale=0.5)
-    >>> lasso_duality_gap([client], None, 0.5, np.array([1.5, 0.0]))
-    0.0
-    >>> lasso_duality_gap([client], None, 0.5, np.array([0.0, 0.0]))
-    1.125
-    """
-    return _l1_gap(objectives, weights, strength, w, (LeastSquares, TraceRegression))
-
-
-def logistic_duality_gap(objectives: Clients, weights: ArrayLike | None, strength: float, w: Vector) -> float:
-    """Return a bound on Phi(w) - min Phi for (multinomial) logistic regression with an l1 norm.
-
-    Phi(W, b) = sum_m p_m F_m(W, b) + strength * ||W||_1. A dual point is a distribution q_i over the classes for each
-    example. Its dual value is -sum_i s_i sum_c q_ic log q_ic, where s_i is the weight of example i in the mean. With
-    theta_i = s_i (q_i - e_{y_i}), it is feasible if ||X' theta||_inf <= strength and, with an intercept,
-    sum_i theta_i = 0. q is the model's prediction, moved just enough to be feasible.
-
-    Parameters
-    ----------
-    objectives : sequence of Logistic, or of MultinomialLogistic
-        One per client, with the same `l2` and `intercept`. An `l2` above 0 is taken into account.
-    weights : array-like or None
-        See :func:`client_weights`.
-    strength : float
-        Strength of the l1 norm on the coefficients; intercepts are not regularized.
-    w : ndarray of float64, shape (layout.size,)
-        Coefficients, then the intercepts.
-
-    Returns
-    -------
-    float
-        Never negative; 0 exactly at the minimisers, up to rounding (about 1e-16).
-
-    Raises
-    ------
-    ConfigurationError
-        For other objectives, differing options or a negative strength.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> client = Logistic(np.array([[1.0], [-1.0]]), np.array([1, 0]))
-    >>> logistic_duality_gap([client], None, 0.5, np.zeros(2))
-    0.0
-    >>> logistic_duality_gap([client], None, 0.25, np.zeros(2)) > 0.1
-    True
-    """
-    return _l1_gap(objectives, weights, strength, w, (Logistic, MultinomialLogistic))
 
 
 def certify(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w: Vector) -> Certificate:
@@ -286,6 +208,7 @@ def certify(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w:
     Examples
     --------
     >>> import numpy as np
+    >>> from flwr_fco.objectives import Logistic
     >>> from flwr_fco.regularizers import HardSparsity, L1Ball
     >>> client = Logistic(np.array([[1.0], [-1.0]]), np.array([1, 0]), intercept=False)
     >>> certify([client], None, L1Ball(1.0), np.array([1.0])).kind
@@ -308,28 +231,3 @@ def certify(objectives: Clients, weights: ArrayLike | None, regularizer: Psi, w:
         return [Answer(*duality_terms(objective, at, request.numbers), weight=share) for share, objective in parts]
 
     return settle(certificate(bound_to(regularizer, objectives[0].layout), w), ask)
-
-
-def _l1_gap(
-    objectives: Clients, weights: ArrayLike | None, strength: float, w: Vector, classes: tuple[type, ...]
-) -> float:
-    same_options(objectives, classes, "stationarity() works for any objective.")
-    checked("strength", strength, float, NON_NEGATIVE)
-    certified = certify(objectives, weights, L1(strength), w)
-    # At strength 0 the dual point 0 gives Phi(w), as these losses are never negative.
-    return certified.value if certified.kind == "duality-gap" else certified.objective
-
-
-def same_options(objectives: Clients, classes: tuple[type, ...], instead: str) -> list[Any]:
-    """Return the objectives, if they are all of one of these classes and have the same options."""
-    kinds = {type(objective) for objective in objectives}
-    if len(kinds) > 1 or not all(issubclass(kind, classes) for kind in kinds):
-        raise ConfigurationError(
-            f"the objectives are {sorted(kind.__name__ for kind in kinds)}; expected all to be "
-            f"{' or all '.join(cls.__name__ for cls in classes)}. {instead}"
-        )
-    for option in ("scale", "l2", "intercept"):
-        values = {str(getattr(objective, option, None)) for objective in objectives}
-        if len(values) > 1:
-            raise ConfigurationError(f"the objectives differ in {option}: {sorted(values)}; expected one value for all")
-    return list(objectives)

@@ -1,7 +1,7 @@
-"""Metrics for saddle-point problems: duality gaps in closed form, residuals, structure, exact solutions.
+"""Metrics of saddle-point problems: duality gaps in closed form, residuals, structure, exact solutions.
 
 Plain functions on arrays, for the pooled problem min_x max_y sum_m p_m f_m(x, y) + psi_1(x) - psi_2(y). `weights` are
-the p_m up to a factor; None means the numbers of examples, as in :mod:`flwr_fco.pooled.certificates`.
+the p_m up to a factor; None means the numbers of examples, as in :mod:`reproduction.pooled.certificates`.
 """
 
 from __future__ import annotations
@@ -9,22 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import MatrixGame, QuadraticSaddle, SaddleObjective, UniversalAdversarialLogistic
-from flwr_fco.pooled.certificates import Clients, client_weights, pooled_gradient, stationarity
-from flwr_fco.pooled.scores import density, numerical_rank
-from flwr_fco.regularizers import Box, PerParameter, Regularizer, Simplex, Zero
-from flwr_fco.regularizers.base import BoundRegularizer, Psi, bound_to
-from flwr_fco.regularizers.conjugates import conjugate
-from flwr_fco.regularizers.spectral import MatrixRegularizer
-
-Array = NDArray[np.float64]
+from flwr_fco.objectives import SaddleObjective, Vector
+from flwr_fco.regularizers import (
+    Box,
+    Nuclear,
+    NuclearBall,
+    Regularizer,
+    SpectralBall,
+    Zero,
+    conjugate,
+)
+from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic
+from reproduction.pooled.certificates import Clients, Psi, bound_to, client_weights, pooled_gradient, stationarity
+from reproduction.pooled.scores import density, numerical_rank
 
 #: Distance from psi's constraints, relative to 1 + ||w||, that counts as rounding.
 _ROUNDING = 1e-9
@@ -37,8 +39,8 @@ def duality_gap(objectives: Clients, weights: ArrayLike | None, regularizer: Psi
 
     Gap(x, y) = max over y' of phi(x, y') minus min over x' of phi(x', y), where phi = f + psi_1 - psi_2. For bilinear f
     it is the expression above, where g is the pooled operator. For l1 norms in boxes and nuclear norms in spectral
-    balls this is the closed form of the paper's appendices A.1 and A.2; for matrix games it is
-    max_j (P'x)_j - min_i (P y)_i. For strongly convex-concave quadratics without psi the gap is
+    balls this is the closed form of the paper's appendices A.1 and A.2; for matrix games on
+    simplices it is max_j (P'x)_j - min_i (P y)_i. For strongly convex-concave quadratics without psi the gap is
     1/2 <g_x, P^-1 g_x> + 1/2 <g_y, Q^-1 g_y> with the operator g = (g_x, g_y). For any other f that is convex in x and
     concave in y, the expression is an upper bound on the gap and is 0 at the saddle points.
 
@@ -47,9 +49,9 @@ def duality_gap(objectives: Clients, weights: ArrayLike | None, regularizer: Psi
     objectives : sequence of SaddleObjective
         One per client.
     weights : array-like or None
-        See :func:`flwr_fco.pooled.client_weights`.
+        See :func:`reproduction.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
-        psi = psi_1(x) + psi_2(y). For a matrix game with `Zero`, the two simplices are used.
+        psi = psi_1(x) + psi_2(y).
     w : ndarray of float64, shape (layout.size,)
         The point (x, y).
 
@@ -82,7 +84,7 @@ def duality_gap(objectives: Clients, weights: ArrayLike | None, regularizer: Psi
                 f"{type(objective).__name__} is no function that is convex in x and concave in y, so it has no duality "
                 "gap; natural_residual() works for it"
             )
-    psi, w = _feasible(objectives, regularizer), np.asarray(w, dtype=np.float64)
+    psi, w = bound_to(regularizer, objectives[0].layout), np.asarray(w, dtype=np.float64)
     value = psi.value(w)
     if value == math.inf:
         # Rounding may move a mean of feasible points out of the constraints, which must not make the gap infinite.
@@ -111,9 +113,9 @@ def natural_residual(
     objectives : sequence of Objective
         One per client.
     weights : array-like or None
-        See :func:`flwr_fco.pooled.client_weights`.
+        See :func:`reproduction.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
-        psi; for a matrix game with `Zero`, the two simplices are used.
+        psi; if it is not bound to a layout, it is bound to the objectives' layout.
     w : ndarray of float64, shape (layout.size,)
         The point.
     step : float, default 1.0
@@ -122,12 +124,12 @@ def natural_residual(
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fco.objectives import MatrixGame
-    >>> from flwr_fco.regularizers import Zero
-    >>> natural_residual([MatrixGame([[1.0, -1.0], [-1.0, 1.0]])], None, Zero(), np.full(4, 0.5))
+    >>> from flwr_fco.objectives import BilinearSaddle
+    >>> from flwr_fco.regularizers import Simplex
+    >>> natural_residual([BilinearSaddle([[1.0, -1.0], [-1.0, 1.0]])], None, Simplex(), np.full(4, 0.5))
     0.0
     """
-    return stationarity(objectives, weights, _feasible(objectives, regularizer), w, lipschitz=1.0 / step)
+    return stationarity(objectives, weights, bound_to(regularizer, objectives[0].layout), w, lipschitz=1.0 / step)
 
 
 def saddle_metrics(
@@ -140,7 +142,7 @@ def saddle_metrics(
     objectives : sequence of Objective
         One per client.
     weights : array-like or None
-        See :func:`flwr_fco.pooled.client_weights`.
+        See :func:`reproduction.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
         psi.
     w : ndarray of float64, shape (layout.size,)
@@ -163,7 +165,7 @@ def saddle_metrics(
     >>> saddle_metrics([BilinearSaddle([[2.0]], [1.0])], None, L1(0.5, bound=1.0), np.array([0.25, 0.0]))["density"]
     0.5
     """
-    psi, w = _feasible(objectives, regularizer), np.asarray(w, dtype=np.float64)
+    psi, w = bound_to(regularizer, objectives[0].layout), np.asarray(w, dtype=np.float64)
     metrics: dict[str, float] = {}
     with suppress(ConfigurationError):
         metrics["gap"] = duality_gap(objectives, weights, psi, w)
@@ -174,7 +176,7 @@ def saddle_metrics(
     for name in names:
         metrics[f"density-{name}"] = density(views[name], threshold)
         part = psi.regularizer.for_array(name)
-        if isinstance(part, MatrixRegularizer):
+        if isinstance(part, Nuclear | NuclearBall | SpectralBall):
             metrics[f"rank-{name}"] = float(numerical_rank(part.matrix(views[name]), threshold))
     return metrics
 
@@ -187,7 +189,7 @@ def saddle_point(objectives: Sequence[QuadraticSaddle], weights: ArrayLike | Non
     objectives : sequence of QuadraticSaddle
         One per client.
     weights : array-like, optional
-        See :func:`flwr_fco.pooled.client_weights`.
+        See :func:`reproduction.pooled.client_weights`.
 
     Returns
     -------
@@ -242,7 +244,7 @@ def strongest_perturbation(
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fco.objectives import UniversalAdversarialLogistic
+    >>> from reproduction.data.saddle_objectives import UniversalAdversarialLogistic
     >>> from flwr_fco.regularizers import L1
     >>> objective = UniversalAdversarialLogistic(np.array([[1.0], [1.0], [-1.0]]), [0, 0, 1], intercept=False)
     >>> strongest_perturbation(objective, np.array([1.0, -1.0, 0.0]), L1(0.01, bound=0.5))
@@ -277,72 +279,9 @@ def strongest_perturbation(
     return best
 
 
-class GameSolution(NamedTuple):
-    """An equilibrium of a matrix game.
-
-    Parameters
-    ----------
-    value : float
-        The row player's expected payment.
-    x, y : ndarray of float64
-        The players' optimal distributions.
-    """
-
-    value: float
-    x: Vector
-    y: Vector
-
-
-def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = None) -> GameSolution:
-    """Return an equilibrium of the game of the clients' mean payoff, by linear programming.
-
-    Parameters
-    ----------
-    objectives : sequence of MatrixGame
-        One per client.
-    weights : array-like, optional
-        See :func:`flwr_fco.pooled.client_weights`.
-
-    Raises
-    ------
-    ConfigurationError
-        If the linear program cannot be solved.
-
-    Examples
-    --------
-    >>> round(game_solution([MatrixGame([[3.0, -1.0], [-2.0, 1.0]])]).value, 6)
-    0.142857
-    """
-    from scipy.optimize import linprog
-
-    payoff = MatrixGame.pooled(objectives, client_weights(objectives, weights)).payoff
-    rows, columns = payoff.shape
-    # min v over (x, v) with P'x <= v, x >= 0, sum x = 1; y contains the multipliers of the inequalities.
-    solution = linprog(
-        np.eye(1, rows + 1, rows)[0],
-        A_ub=np.hstack([payoff.T, -np.ones((columns, 1))]),
-        b_ub=np.zeros(columns),
-        A_eq=np.append(np.ones(rows), 0.0)[None],
-        b_eq=[1.0],
-        bounds=[(0.0, None)] * rows + [(None, None)],
-        method="highs",
-    )
-    if not solution.success:
-        raise ConfigurationError(f"the linear program of the game was not solved: {solution.message}")
-    return GameSolution(float(solution.fun), np.asarray(solution.x[:rows]), np.asarray(-solution.ineqlin.marginals))
-
-
 def _quadratic_gap(pooled: QuadraticSaddle, w: Vector) -> float:
     """Return the players' total gain from their best responses: half the squared partial gradients over curvatures."""
     operator = pooled.gradient(w)
     ours, theirs = operator[: pooled.split], operator[pooled.split :]
     gains = ours @ np.linalg.solve(pooled.convexity, ours) + theirs @ np.linalg.solve(pooled.concavity, theirs)
     return 0.5 * float(gains)
-
-
-def _feasible(objectives: Clients, regularizer: Psi) -> BoundRegularizer:
-    """Return psi on the objectives' vectors; for matrix games without psi, the two simplices."""
-    plain = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-    if isinstance(plain, Zero) and all(isinstance(objective, MatrixGame) for objective in objectives):
-        return PerParameter({"*": Simplex()}).bind(objectives[0].layout)
-    return bound_to(regularizer, objectives[0].layout)

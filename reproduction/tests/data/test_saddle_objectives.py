@@ -1,0 +1,111 @@
+"""Quadratic and adversarial saddle functions: the contract, exact solutions, and what the perturbation does."""
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+from together import together
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import BilinearSaddle, MultinomialLogistic
+from flwr_fco.testing import check_saddle_objective
+from reproduction.data.saddle_objectives import QuadraticSaddle, UniversalAdversarialLogistic, pooled_bilinear
+
+
+def _quadratic(seed=0, noise=0.0):
+    rng = np.random.default_rng(seed)
+    roots = rng.normal(size=(4, 4)), rng.normal(size=(3, 3))
+    convexity, concavity = (root @ root.T + 0.1 * np.eye(len(root)) for root in roots)
+    options = {"linear": rng.normal(size=4), "offset": rng.normal(size=3), "noise": noise}
+    return QuadraticSaddle(convexity, rng.normal(size=(3, 4)), concavity, **options)
+
+
+def _adversarial(n=23, intercept=True, dtype=np.float64, sparse=False):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(n, 5)).astype(dtype)
+    labels = rng.integers(0, 3, n)
+    return UniversalAdversarialLogistic(
+        csr_array(features) if sparse else features, labels, num_classes=3, intercept=intercept
+    )
+
+
+EXAMPLES = {
+    "quadratic": _quadratic,
+    "quadratic-noise": lambda: _quadratic(noise=0.5),
+    "adversarial": _adversarial,
+    "adversarial-one": lambda: _adversarial(n=1),
+    "adversarial-no-intercept": lambda: _adversarial(intercept=False),
+    "adversarial-float32": lambda: _adversarial(dtype=np.float32),
+    "adversarial-sparse": lambda: _adversarial(sparse=True),
+}
+
+
+@together("name", EXAMPLES)
+@together("seed", [0, 1])
+def test_keeps_the_contract(name, seed):
+    check_saddle_objective(EXAMPLES[name](), seed=seed)
+
+
+def test_the_solution_of_a_quadratic_is_a_saddle():
+    """No move of x lowers f there, no move of y raises it."""
+    rng, objective = np.random.default_rng(0), _quadratic()
+    saddle, value = objective.solution, objective.value(objective.solution)
+    for _ in range(50):
+        move = rng.normal(size=7)
+        assert objective.value(saddle + np.where(np.arange(7) < 4, move, 0.0)) > value
+        assert objective.value(saddle + np.where(np.arange(7) < 4, 0.0, move)) < value
+
+
+@pytest.mark.parametrize("kind", ["bilinear", "quadratic"])
+def test_pooled_is_the_mean_of_the_clients(kind):
+    rng, shares = np.random.default_rng(1), np.array([0.5, 0.3, 0.2])
+    if kind == "bilinear":
+        clients = [BilinearSaddle(rng.normal(size=(3, 4)), rng.normal(size=3)) for _ in range(3)]
+        pooled = pooled_bilinear(clients, shares)
+    else:
+        clients = [_quadratic(seed) for seed in range(3)]
+        pooled = QuadraticSaddle.pooled(clients, shares)
+    w = rng.normal(size=7)
+    assert pooled.value(w) == pytest.approx(sum(p * c.value(w) for p, c in zip(shares, clients, strict=True)))
+    expected = sum(p * c.gradient(w) for p, c in zip(shares, clients, strict=True))
+    np.testing.assert_allclose(pooled.gradient(w), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_an_adversarial_objective_is_logistic_regression_on_moved_examples(intercept, sparse):
+    rng = np.random.default_rng(2)
+    features, labels, delta = rng.normal(size=(20, 6)), rng.integers(0, 4, 20), 0.3 * rng.normal(size=6)
+    given = csr_array(features) if sparse else features
+    adversarial = UniversalAdversarialLogistic(given, labels, num_classes=4, intercept=intercept)
+    plain = MultinomialLogistic(features + delta, labels, num_classes=4, intercept=intercept)
+    clean = MultinomialLogistic(features, labels, num_classes=4, intercept=intercept)
+    model = rng.normal(size=plain.layout.size)
+    w = np.concatenate([model, delta])
+    assert adversarial.value(w) == pytest.approx(plain.value(model), rel=1e-12)
+    for batch in (None, np.array([3, 5, 7])):
+        np.testing.assert_allclose(adversarial.gradient(w, batch)[:-6], plain.gradient(model, batch), atol=1e-12)
+    assert np.array_equal(adversarial.predict(w), plain.predict(model))
+    assert np.array_equal(adversarial.predict(w, perturbed=False), clean.predict(model))
+    metrics = adversarial.metrics(w)
+    assert metrics["loss"] == pytest.approx(plain.metrics(model)["loss"])
+    assert metrics["clean-accuracy"] == clean.metrics(model)["accuracy"]
+
+
+def test_against_the_operator_the_perturbation_raises_the_loss():
+    objective = _adversarial()
+    w = np.random.default_rng(3).normal(size=objective.layout.size)
+    ascent = np.where(np.arange(w.size) >= objective.split, -objective.gradient(w), 0.0)
+    assert objective.value(w + 1e-3 * ascent) > objective.value(w)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: QuadraticSaddle([[-1.0]], [[1.0]], [[1.0]]), "eigenvalue -1"),
+        (lambda: QuadraticSaddle([[1.0, 2.0], [0.0, 1.0]], np.ones((1, 2)), [[1.0]]), "symmetric"),
+        (lambda: UniversalAdversarialLogistic(np.eye(2), [0, 1]).gradient(np.zeros(3)), "shape"),
+    ],
+)
+def test_what_is_refused(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
