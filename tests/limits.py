@@ -71,7 +71,7 @@ def vanishing(run, problem):
 
 
 def shifted_by(option, values, rounds=400, steps=(1,)):
-    """A point at a distance from the solution that shrinks at least 3 times from one value of an option to the other."""
+    """A point at a distance from the solution that shrinks 3 times from one value of an option to the other."""
 
     def check(run, problem):
         for count in steps:
@@ -92,7 +92,7 @@ def doubled_strength(run, problem):
 
 
 def near_doubled_strength(run, problem):
-    """Near the solution for twice the strength: psi acts on the clients and on the server, but once in the extra step."""
+    """Near the solution for twice the strength: psi acts on clients and server, but once in the extra step."""
     what, measure = "the certified gap of the problem with twice the strength", partial(problem.gap, equal=True)
     require_bias(what, run, partial(measure, factor=2.0), ((100, 0.3), (500, 0.03)), 5, equal=True)
 

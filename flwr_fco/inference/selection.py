@@ -26,7 +26,7 @@ from flwr_fco.algorithms.newton.path import NewtonHalves, models_of_halves
 from flwr_fco.core.validation import POSITIVE, Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.estimates import Vector
-from flwr_fco.strategies import Exact, FedNewton, run_of
+from flwr_fco.strategies import FedNewton, run_of
 
 #: Strengths of the path that finds where to look, and of those at which halves are fitted.
 _PATH, _LOOKED_AT = Strengths(num=40), 12
@@ -107,9 +107,7 @@ class Selection(Choice):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class StabilitySelection(
-    FedNewton, algorithm=NewtonHalves, limit=Exact("all problems"), source="", traffic="1 / 1 and the blocks"
-):
+class StabilitySelection(FedNewton, algorithm=NewtonHalves):
     """A path of strengths on halves of the rows."""
 
 

@@ -46,7 +46,7 @@ def method_of(strategy: object) -> Method:
     'GradientTracking'
     """
     kind = strategy if isinstance(strategy, type) else type(strategy)
-    method: Method = getattr(kind, "_method", Method())
+    method: Method = getattr(kind, "__method__", Method())
     return method
 
 

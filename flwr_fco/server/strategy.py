@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from logging import INFO
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -62,7 +62,7 @@ class CompositeStrategy(options.CommonOptions, FedAvg):
     (True, 0.5)
     """
 
-    _method: ClassVar[Method] = Method()
+    __method__ = Method()
 
     def __init_subclass__(
         cls, algorithm: type[Algorithm] | None = None, choose: Callable[[Any], type[Algorithm]] | None = None
@@ -73,7 +73,7 @@ class CompositeStrategy(options.CommonOptions, FedAvg):
         if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
             what = f"class {cls.__name__}(..., algorithm={algorithm!r})"
             raise ConfigurationError(f"{what}: expected a subclass of flwr_fco.algorithms.Algorithm")
-        cls._method = Method(algorithm, choose)
+        cls.__method__ = Method(algorithm, choose)
 
     def __post_init__(self) -> None:
         options.check_options(self)

@@ -479,6 +479,8 @@ class CFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging):
 
     Parameters
     ----------
+    variant, convexity, anchor_weight, mixing, weighting
+        As of :class:`FastFedDA`.
     smoothness : float, default 10.0
         L, Liang only.
     radius : float, optional
@@ -506,6 +508,8 @@ class MCFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging):
 
     Parameters
     ----------
+    variant, convexity, anchor_weight, mixing, weighting
+        As of :class:`FastFedDA`.
     stages : sequence of ModelStage, optional
         The schedule; the last stage has no end. Bao's LASSO experiments: rounds 250, 250, 1500, radius 1e4 / 2^s,
         strengths 1/8, 1/16, 1/32 for s = 1, 2, 3. By default one stage without a ball, which is C-FedDA.

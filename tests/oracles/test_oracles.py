@@ -24,14 +24,13 @@ from flwr_fco import (
     PNorm,
     QuadraticSaddle,
     ReFedDAGT,
-    Scaffnew,
     Steps,
     client_app,
     simulate,
 )
 from flwr_fco.strategies import Average, Minimise, Reference, Stage
 from flwr_fco.topology import chain
-from reproduction.rivals import DecoupledProx, FedCM
+from reproduction.rivals import DecoupledProx, FedCM, Scaffnew
 
 from . import dual_fl, fed_dual_avg, gradient_tracking, rivals, saddle_points
 
