@@ -64,9 +64,7 @@ class CompositeStrategy(options.CommonOptions, FedAvg):
 
     __method__ = Method()
 
-    def __init_subclass__(
-        cls, algorithm: type[Algorithm] | None = None, choose: Callable[[Any], type[Algorithm]] | None = None
-    ) -> None:
+    def __init_subclass__(cls, algorithm: Any = None, choose: Callable[[Any], type[Algorithm]] | None = None) -> None:
         super().__init_subclass__()
         if algorithm is None:
             return

@@ -195,7 +195,7 @@ class FastDualAveraging(Algorithm):
         """Return the state with a row for each node, all like the first one."""
         if len(state.primal) == num_nodes:
             return state
-        matrices = {name: np.repeat(getattr(state, name), num_nodes, axis=0) for name in _MATRICES}
+        matrices: Any = {name: np.repeat(getattr(state, name), num_nodes, axis=0) for name in _MATRICES}
         return state._replace(**matrices)
 
     def downlink(self, problem: Problem, state: FastState, to: To | None) -> Downlink:

@@ -81,7 +81,7 @@ class DecentralizedMirrorDescent(MirrorDescent):
         row = 0 if to is None else _graph(problem).rows[to.key]
         return Downlink(problem.plan, {"primal": state.primal[row]}, problem.client_lr)
 
-    def aggregate(self, problem: Problem, state: PrimalGraphState, replies: Replies) -> PrimalGraphState:
+    def aggregate(self, problem: Problem, state: Any, replies: Replies) -> Any:
         """Return W = retrieve(U (grad h(W) + server_lr increments), server_lr elapsed), row by row."""
         graph, h, server_lr = _graph(problem), problem.h, problem.server_lr
         rows, mixing = graph.rows_of(replies)
