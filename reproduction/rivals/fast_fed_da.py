@@ -43,6 +43,7 @@ is wrong once r is not 0; it is added here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -530,3 +531,9 @@ class MCFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging):
     last_point: bool = field(init=False, default=True)
     smoothness: float = field(default=10.0, metadata=POSITIVE)
     stages: Sequence[ModelStage] | None = None
+
+    def __check__(self) -> None:
+        super().__check__()
+        for stage in self.stages or ():
+            if not all(0.0 < value < math.inf for value in stage):
+                raise ConfigurationError(f"{stage}: expected finite numbers > 0")

@@ -244,6 +244,7 @@ def test_sums_of_points_are_of_equal_work():
         (lambda: FastFedDA(variant="liang"), "work=Steps"),
         (lambda: FastFedDA(convexity=0.0), "convexity=0.0"),
         (lambda: CFedDA(radius=-1.0), "radius=-1.0"),
+        (lambda: MCFedDA(stages=[ModelStage(0, 1.0)]), r"ModelStage\(rounds=0, .* expected finite numbers > 0"),
     ],
 )
 def test_refusals_name_the_value(make, message):
