@@ -1,10 +1,9 @@
-"""Write the generated tables of strategies: what each says of itself, and which mirror map and psi it takes.
+"""Write the generated tables of strategies: which mirror map and psi each takes.
 
     python docs/make_strategy_table.py            # rewrite reference/strategies.md and the rivals' page between markers
     python docs/make_strategy_table.py --check    # exit with 1 if a committed table is not the generated one
 
-What a strategy says of itself are attributes of its class (`source`, `sends`, `remembers`, `traffic`, `limit`). Every
-cell of the other table is tried: the strategy is built and prepared with each psi of docs/how-to/geometries.md.
+Every cell is tried: the strategy is built and prepared with each psi of docs/how-to/geometries.md.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from flwr.app import Array, ArrayRecord
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import Adapter
 from flwr_fco.strategies import STRATEGIES as LIBRARY
-from flwr_fco.strategies import CompositeStrategy, method_of, run_of
+from flwr_fco.strategies import CompositeStrategy, run_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from make_tables import MIRROR_MAPS, HalfSquare
@@ -58,7 +57,7 @@ def supported(strategy: str, column: str, row: str) -> bool:
 
 
 def table(of: Strategies) -> str:
-    """Return the table in Markdown, and the psi behind the cells that are neither all nor none."""
+    """Return the table in Markdown, strategies of equal cells in one row, and the psi behind cells that are some."""
     groups: dict[tuple[str, ...], int] = {}
 
     def cell(name: str, column: str) -> str:
@@ -67,26 +66,18 @@ def table(of: Strategies) -> str:
             return "all psi" if found else "refused"
         return f"set {groups.setdefault(found, len(groups) + 1)}"
 
-    rows = [[name, *(cell(name, column) for column in MIRROR_MAPS)] for name in of]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name in of:
+        alike.setdefault(tuple(cell(name, column) for column in MIRROR_MAPS), []).append(name)
+    rows = [[", ".join(names), *cells] for cells, names in alike.items()]
     sets = [f"- set {number}: {'; '.join(found)}" for found, number in groups.items()]
     return "\n".join([table_of(["strategy \\ h", *MIRROR_MAPS], rows), "", *sets])
 
 
-def own_table(of: Strategies) -> str:
-    """Return what the strategies say of themselves, in the order of their modules' sources."""
-    vectors = "vectors down / up a round"
-    head = ["strategy", "from", "a client sends", vectors, "a client remembers", "what it converges to"]
-    known = sorted((method_of(cls).source, name, method_of(cls)) for name, cls in of.items())
-    rows = ([f"`{name}`", source, m.sends, m.traffic, m.remembers, m.limit.text] for source, name, m in known)
-    return table_of(head, rows)
-
-
 def rendered(page: Path) -> str:
-    """Return a page with the generated tables in place of those it has."""
+    """Return a page with the generated table in place of the one it has."""
     text = page.read_text(encoding="utf-8")
-    for name, make in (("strategies", own_table), ("table", table)):
-        text = replaced(text, markers(name, "make_strategy_table.py"), make(PAGES[page]))
-    return text
+    return replaced(text, markers("table", "make_strategy_table.py"), table(PAGES[page]))
 
 
 if __name__ == "__main__":

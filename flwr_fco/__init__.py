@@ -34,15 +34,14 @@ if TYPE_CHECKING:
     from flwr_fco.regularizers import SparseGroupLasso as SparseGroupLasso, SpectralBall as SpectralBall, Zero as Zero
     from flwr_fco.simulation.fit_path import fit_path as fit_path
     from flwr_fco.simulation.simulate import simulate as simulate
-    from flwr_fco.strategies import CFedDA as CFedDA, CompositeStrategy as CompositeStrategy, DFedDA as DFedDA
-    from flwr_fco.strategies import DFedDAGT as DFedDAGT, DFedMid as DFedMid, DReFedDAGT as DReFedDAGT
-    from flwr_fco.strategies import DScaffold as DScaffold, DualFL as DualFL, Epochs as Epochs, FastFedDA as FastFedDA
+    from flwr_fco.strategies import CompositeStrategy as CompositeStrategy, DFedDA as DFedDA, DFedDAGT as DFedDAGT
+    from flwr_fco.strategies import DReFedDAGT as DReFedDAGT, DualFL as DualFL, Epochs as Epochs
     from flwr_fco.strategies import FedAvgSubgradient as FedAvgSubgradient, FedDA as FedDA, FedDAGT as FedDAGT
     from flwr_fco.strategies import FedDR as FedDR, FedDualAvg as FedDualAvg, FedDualAvgOSP as FedDualAvgOSP
-    from flwr_fco.strategies import FedDyn as FedDyn, FedMid as FedMid, FedMidOSP as FedMidOSP, FedMiP as FedMiP
-    from flwr_fco.strategies import FedNewton as FedNewton, FedProx as FedProx, FeDualEx as FeDualEx
-    from flwr_fco.strategies import LocalSGD as LocalSGD, MCFedDA as MCFedDA, MultistepReFedDAGT as MultistepReFedDAGT
-    from flwr_fco.strategies import ReFedDAGT as ReFedDAGT, Scaffnew as Scaffnew, Scaffold as Scaffold, Steps as Steps
+    from flwr_fco.strategies import FedMid as FedMid, FedMidOSP as FedMidOSP, FedMiP as FedMiP
+    from flwr_fco.strategies import FedNewton as FedNewton, FeDualEx as FeDualEx, LocalSGD as LocalSGD
+    from flwr_fco.strategies import MultistepReFedDAGT as MultistepReFedDAGT, ReFedDAGT as ReFedDAGT
+    from flwr_fco.strategies import Scaffold as Scaffold, Steps as Steps
 else:
     #: What each module provides: the names above, where they are imported from.
     _NAMES = {

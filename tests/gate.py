@@ -34,9 +34,10 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import BilinearSaddle, Logistic
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Average, Epochs, Minimise, ModelStage, Stage, Steps, Wire, method_of
+from flwr_fco.strategies import Average, Epochs, Minimise, Stage, Steps, Wire, method_of
 from flwr_fco.work import FirstOrder
 from reproduction.rivals import STRATEGIES
+from reproduction.rivals.fast_fed_da import ModelStage
 
 ROUNDS = 6
 #: Constants without which a method does not begin.
@@ -117,7 +118,6 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], str, str]]:
         yield f"{name} p-norm", name, {"mirror_map": PNorm(3.0), "regularizer": Zero()}, "dense", "in-process"
         yield f"{name} reset", name, {"client_state": "reset"}, "dense", "in-process"
         yield f"{name} zero", name, {"tracker_start": "zero"}, "dense", "in-process"
-        yield f"{name} gradient", name, {"variate": "gradient", "fraction_train": 0.5}, "dense", "in-process"
         yield f"{name} momentum", name, {"server_momentum": 0.5}, "dense", "in-process"
         yield f"{name} schedule", name, {"client_lr": _schedule}, "dense", "in-process"
         yield f"{name} auto", name, {"client_lr": "auto"}, "dense", "in-process"

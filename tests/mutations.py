@@ -53,11 +53,10 @@ AREAS = {
         30,
         ("flwr_fco/algorithms/**/*.py", "flwr_fco/strategies/**/*.py"),
         r"aggregate|begin|remember|remembered|init|retrieve|downlink|step|local|fresh|send|keep|hear|change|direction"
-        r"|uplink_shapes|shapes|rate|radius_of|run|psi_at|point|variate_change|variate_source|numbers|after|answer|take_steps"
+        r"|uplink_shapes|shapes|rate|radius_of|run|psi_at|point|numbers|after|answer|take_steps"
         r"|setting|points|local_step|restart|mean|sum|plain_mean|changes|rows_of|increments|handed_on|robust_mean|trimmed_mean"
         r"|median|geometric_median|factors_of|mean_increment|rescaled|advance|work_of_round|stage_at|work|part|_started"
-        r"|dual_steps|local_dual_steps|proximal_steps|lazy_steps|_next_stage|tracker|trackers|start_trackers|theory|of|factors"
-        r"|bao_steps|liang_steps",
+        r"|dual_steps|local_dual_steps|proximal_steps|lazy_steps|_next_stage|tracker|trackers|start_trackers|theory|of|factors",
         (
             "tests/strategies/test_algorithms.py",
             "tests/contract/test_strategies.py",

@@ -8,17 +8,15 @@ from quadratics import optimum, quadratics
 
 from flwr_fco.algorithms import dual_fl as dual_fl_rule
 from flwr_fco.algorithms import fed_dr as fed_dr_rule
-from flwr_fco.algorithms import fed_dyn as fed_dyn_rule
 from flwr_fco.algorithms.primal_averaging import MeanState
-from flwr_fco.algorithms.scaffnew import steps_until_heads
 from flwr_fco.client_apps import find_solver
 from flwr_fco.engines.run import minimised
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Zero
 from flwr_fco.wire.protocol import Downlink, Plan
-from flwr_fco.work import FirstOrder, Minimise
+from flwr_fco.work import Minimise
 
-dual_fl, fed_dr, fed_dyn, scaffnew = map(find_solver, ("dual_fl", "fed_dr", "fed_dyn", "scaffnew"))
+dual_fl, fed_dr = map(find_solver, ("dual_fl", "fed_dr"))
 MU, TOP, D = 0.5, 8.0, 6
 EXACT = Minimise("exact", tolerance=1e-13)
 UNEQUAL = np.array([0.1, 0.35, 0.2, 0.05, 0.3])
@@ -86,26 +84,6 @@ def play_fed_dr(objectives, rounds, eta, alpha=1.0, weights=None, start=None):
     for _ in range(rounds):
         state = fed_dr_rule.advance(state, clients.ask({"primal": state.primal}, step=eta, relaxation=alpha), eta)
         path.append(state.primal)
-    return clients, path
-
-
-def play_fed_dyn(objectives, rounds, alpha, weights=None, start=None):
-    clients = Clients(fed_dyn, objectives, weights)
-    state = MeanState(np.zeros(D) if start is None else start, np.zeros(D))
-    path = [state]
-    for _ in range(rounds):
-        state = fed_dyn_rule.advance(state, clients.ask({"primal": state.primal}, penalty=alpha), alpha)
-        path.append(state)
-    return clients, path
-
-
-def play_scaffnew(objectives, rounds, gamma, p, weights=None, coin=None):
-    clients, primal = Clients(scaffnew, objectives, weights), np.zeros(D)
-    path = [primal]
-    for _ in range(rounds):
-        work = FirstOrder(steps=steps_until_heads(p, coin), batch_size=None)
-        primal = primal + clients.ask({"primal": primal}, client_lr=gamma, work=work, probability=p, last_rate=gamma)
-        path.append(primal)
     return clients, path
 
 

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from fitting import fitting
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
@@ -20,10 +19,10 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ClientError
 from flwr_fco.privacy import GaussianDP
-from flwr_fco.regularizers import L1, HardSparsity, PerParameter
+from flwr_fco.regularizers import HardSparsity, PerParameter
 from flwr_fco.server.clients.remembering import remembered
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Density, FastFedDA, FedDAGT, FedDualAvg, Steps, run_of
+from flwr_fco.strategies import Density, FedDAGT, FedDualAvg, Steps, run_of
 from flwr_fco.wire.protocol import Downlink, Node, Uplink
 from flwr_fco.wire.questions import LINKS, Answer
 
@@ -145,26 +144,6 @@ def test_the_step_of_our_clients_is_no_longer_than_what_they_have_trained():
     )
     # A gradient of 2 - 1 at the entry that is not 0.
     assert strategy.state.dual[0] == pytest.approx(2.0 - 0.1 * 1.0, rel=1e-12)
-
-
-def test_sums_of_points_are_of_equal_work():
-    """Bao's server: points + sum_m p_m (K / K_m) x_m + grad h(primal), with K the mean of the clients' steps K_m."""
-    strategy = FastFedDA(
-        regularizer=L1(0.1), **fitting(FastFedDA, {"fraction_evaluate": 0.0, "work": Steps(2, batch_size=None)})
-    )
-    assert strategy.variant == "bao"
-    run_of(strategy).prepare(ArrayRecord({"w": Array(np.zeros(3))}))
-    numbers = {"anchor_weight": 10.0, "smoothness": 10.0}
-    problem, state = run_of(strategy).problem._replace(round=1, numbers=numbers), run_of(strategy).state
-    rng, steps, weights = np.random.default_rng(0), [1.0, 5.0], [0.5, 0.5]
-    points = rng.standard_normal((2, 3))
-    said = [
-        Uplink({"increment": k * np.ones(3), "point-increment": own}, k, int(k), weight=weight)
-        for k, own, weight in zip(steps, points, weights, strict=True)
-    ]
-    after = run_of(strategy).algorithm.aggregate(problem, state, run_of(strategy).replies(problem, state, said))
-    expected = state.points[0] + sum(p * 3.0 / k * own for k, own, p in zip(steps, points, weights, strict=True))
-    np.testing.assert_allclose(after.points[0] - problem.h.gradient(after.primal[0]), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -5,15 +5,12 @@ from flwr_fco.algorithms.contract.client import ORIGIN, Client, ClientHalf, Memo
 from flwr_fco.algorithms.decentralized import (
     DecentralizedDualAveraging,
     DecentralizedGradientTracking,
-    DecentralizedMirrorDescent,
     DecentralizedRestricted,
 )
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.algorithms.dual_fl import DualAcceleration
-from flwr_fco.algorithms.fast_dual_averaging import FastDualAveraging
 from flwr_fco.algorithms.fed_dr import DouglasRachford
-from flwr_fco.algorithms.fed_dyn import DynamicRegularization
 from flwr_fco.algorithms.gradient_tracking import GradientTracking, trackers
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.newton import ProximalNewton
@@ -26,10 +23,8 @@ from flwr_fco.algorithms.primal_averaging import (
     SubgradientSteps,
     rescaled,
 )
-from flwr_fco.algorithms.proximal_point import ProximalPoint
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, RestrictedGradientTracking
 from flwr_fco.algorithms.saddle_points import DualExtrapolation, MirrorProx
-from flwr_fco.algorithms.scaffnew import ShiftedSteps
 
 __all__ = [
     "ORIGIN",
@@ -39,15 +34,12 @@ __all__ = [
     "ClientHalf",
     "DecentralizedDualAveraging",
     "DecentralizedGradientTracking",
-    "DecentralizedMirrorDescent",
     "DecentralizedRestricted",
     "DouglasRachford",
     "Downlink",
     "DualAcceleration",
     "DualAveraging",
     "DualExtrapolation",
-    "DynamicRegularization",
-    "FastDualAveraging",
     "GradientSteps",
     "GradientTracking",
     "Implied",
@@ -63,11 +55,9 @@ __all__ = [
     "PrimalState",
     "Problem",
     "ProximalNewton",
-    "ProximalPoint",
     "Replies",
     "RestrictedGradientTracking",
     "Setting",
-    "ShiftedSteps",
     "SparseDualAveraging",
     "Start",
     "Step",

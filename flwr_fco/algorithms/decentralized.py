@@ -1,8 +1,7 @@
-"""Decentralised methods: dual averaging and mirror descent over a graph, with and without gradient tracking.
+"""Decentralised methods: dual averaging over a graph, with and without gradient tracking.
 
-Algorithm 1 (DFedDA, DFedDA-GT) of Liang, Peng, Zhang, 'Gradient tracking for high dimensional federated optimization',
-and the graph forms of FedMid and SCAFFOLD; their symbols in brackets. Rows of a matrix are nodes, U is the gossip
-matrix `mixing`::
+Algorithm 1 (DFedDA, DFedDA-GT) of Liang, Peng, Zhang, 'Gradient tracking for high dimensional federated optimization';
+their symbols in brackets. Rows of a matrix are nodes, U is the gossip matrix `mixing`::
 
     start: every node's dual [z_0^m] = grad h(w_0), elapsed = 0
            tracker [c_0] = U G - G, G the gradients of a round 0 at w_0 (tracker_start="gradient"), or 0
@@ -14,9 +13,6 @@ matrix `mixing`::
         tracker <- tracker + move - U move
         dual    <- U (dual + server_lr increment);  elapsed <- U (elapsed + server_lr elapsed of the round)
         primal   = retrieve(dual, elapsed), for every node
-
-    DFedMid: each node takes proximal steps primal <- retrieve(grad h(primal) - client_lr g, client_lr); then
-        primal <- retrieve(U (grad h(primal_0) + server_lr increment), server_lr elapsed of the round)
 
     DReFedDA-GT in stages (algorithm 3 with general U): duals and trackers go back to 0, and the next reference is the
         sparsified mean of the stage's points, each the mean over the nodes. So does the authors' public code.
@@ -30,18 +26,13 @@ each node only its own mixture (and its own tracker, for GT). So clients have no
 increment, which on a real graph only neighbours would see. It also has the mean over all nodes from which a stage
 begins; on a real graph the nodes would have to gossip for it.
 
-psi is an extension: of the paper's methods only DFedMid has one. It composes through `retrieve` as in FedDualAvg.
+psi is an extension, which the paper's methods do not have. It composes through `retrieve` as in FedDualAvg.
 
 The user sees the primal point of the nodes' mean dual (`run_of(strategy).node_primals()` returns all
 primal points, also for callbacks).
 
 Differs from the paper in: 1. the relay, see above; 2. nodes with more steps do not weigh more
-(``normalize_local_work``); 3. psi, see above; 4. DFedMid's second proximal map acts after mixing in the dual, which
-agrees with the paper in the Euclidean geometry.
-
-DFedMid has no box in the paper: this is the method of its authors' public code. It applies psi in the local steps and
-again after mixing, so it solves the problem with twice a finite psi, as FedMid does; ``server_prox=False`` counts it
-once.
+(``normalize_local_work``); 3. psi, see above.
 """
 
 from __future__ import annotations
@@ -56,11 +47,12 @@ from flwr_fco.algorithms.contract import Algorithm, Downlink, Implied, Memory, O
 from flwr_fco.algorithms.contract.graph import Graph, Matrix
 from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, To
 from flwr_fco.algorithms.dual_averaging import DualAveraging
-from flwr_fco.algorithms.mirror_descent import MirrorDescent, ProximalSteps
 from flwr_fco.algorithms.restricted_gradient_tracking import Staged
 from flwr_fco.topology import consensus_error, root_mean_square_norm
 
 _State = TypeVar("_State")
+#: The fields of a state that have a row for each node.
+_OF_NODES = ("dual", "elapsed", "trackers")
 
 
 class GraphState(NamedTuple):
@@ -87,73 +79,29 @@ class GraphState(NamedTuple):
     started: int = 0
 
 
-class PrimalGraphState(NamedTuple):
-    """State of a method on a graph that mixes primal points; rows are nodes.
-
-    Parameters
-    ----------
-    primal : ndarray of float64, shape (M, d)
-        The nodes' points W. One row until the number of nodes is known.
-    round : int
-        Number of successful rounds, r.
-    """
-
-    primal: Matrix
-    round: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnGraph(Algorithm):
-    """A method without a central model; the first field of its state has a row for each node.
-
-    Parameters
-    ----------
-    normalize_local_work : bool, default True
-        Whether all nodes are scaled to the same work.
-    """
-
-    reads: ClassVar[Any] = "rows"
-    #: Whether the relay keeps trackers.
-    _tracking: ClassVar[bool] = False
-
-    #: The fields of the state that have a row for each node.
-    _of_nodes: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "trackers")
-
-    normalize_local_work: bool = True
-
-    def restart(self, problem: Problem, state: Any, change: Change) -> Any:
-        """Return the state with a row for each node."""
-        return with_rows(state, _graph(problem).num_rows, *self._of_nodes)
-
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return 1/(tau L K), or 1/(tau^2 L K) with tracking, of theorems B.1 and B.2."""
-        time = _graph(problem).theorem_time(len(problem.asked), 8 if self._tracking else 4)
-        formula = f"1/(tau{'^2' if self._tracking else ''} L K), tau = {time:.4g}"
-        return {"client_lr": (1.0 / (time ** (1 + self._tracking) * facts.curvature * facts.steps), formula)}
-
-    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
-        """Return the nodes' disagreement."""
-        return {"consensus-error": consensus_error(_graph(problem).here(state[0]))}
-
-
 def _graph(problem: Problem) -> Graph:
     """Return the graph, which these methods always have."""
     assert problem.graph is not None
     return problem.graph
 
 
-def with_rows(state: _State, num_nodes: int, *names: str) -> _State:
-    """Return a state whose named fields have a row for each node: copies of their only row where rows are missing."""
+def with_rows(state: _State, num_nodes: int) -> _State:
+    """Return a state with a row for each node: copies of the only row where there is one."""
     known: Any = state
-    single = {name: only for name in names if len(only := getattr(state, name)) == 1 < num_nodes}
+    single = {name: only for name in _OF_NODES if len(only := getattr(state, name)) == 1 < num_nodes}
     rows: Any = {name: np.repeat(only, num_nodes, axis=0) for name, only in single.items()}
     expanded: _State = known._replace(**rows) if rows else state
     return expanded
 
 
 @dataclass(frozen=True, kw_only=True)
-class DecentralizedDualAveraging(OnGraph):
+class DecentralizedDualAveraging(Algorithm):
     """Dual averaging over a graph, algorithm 1 without tracking; a client does what it does without a graph.
+
+    Parameters
+    ----------
+    normalize_local_work : bool, default True
+        Whether all nodes are scaled to the same work.
 
     Examples
     --------
@@ -162,13 +110,18 @@ class DecentralizedDualAveraging(OnGraph):
     """
 
     name, sparse = "decentralized_dual_averaging", True
+    reads: ClassVar[Any] = "rows"
     begin = staticmethod(DualAveraging.begin)
+    #: Whether the relay keeps trackers.
+    _tracking: ClassVar[bool] = False
+
+    normalize_local_work: bool = True
 
     def init(self, problem: Problem, primal: Vector) -> GraphState:
         """Return the state before round 1: every dual = grad h(primal), trackers 0."""
         trackers = np.zeros((1 if self._tracking else 0, primal.size))
         state = GraphState(problem.h.gradient(primal)[None, :], np.zeros(1), trackers)
-        return with_rows(state, _graph(problem).num_rows, *self._of_nodes)
+        return with_rows(state, _graph(problem).num_rows)
 
     def downlink(self, problem: Problem, state: GraphState, to: To | None) -> Downlink:
         """Return a node's own mixture, and its tracker."""
@@ -185,7 +138,7 @@ class DecentralizedDualAveraging(OnGraph):
             return self._started(problem, state, replies)
         graph, server_lr = _graph(problem), problem.server_lr
         rows, mixing = graph.rows_of(replies)
-        state, normalize = with_rows(state, mixing.shape[0], *self._of_nodes), self.normalize_local_work
+        state, normalize = with_rows(state, mixing.shape[0]), self.normalize_local_work
         increments, moves, elapsed = graph.increments(replies, rows, normalize=normalize, moves=self._tracking)
         # In place: these two matrices are our own.
         if server_lr != 1.0:
@@ -209,7 +162,7 @@ class DecentralizedDualAveraging(OnGraph):
 
     def restart(self, problem: Problem, state: GraphState, change: Change) -> GraphState:
         """Return the state with a row for each node; nodes that have left hand on their trackers."""
-        state = super().restart(problem, state, change)
+        state = with_rows(state, _graph(problem).num_rows)
         if not (change.left and self._tracking):
             return state
         return state._replace(trackers=_graph(problem).handed_on(state.trackers, change.left))
@@ -231,7 +184,13 @@ class DecentralizedDualAveraging(OnGraph):
         """Return the nodes' disagreement and, with tracking, the root mean square norm of their trackers."""
         trackers = _graph(problem).here(state.trackers) if self._tracking else ()
         length = {"tracker-norm": root_mean_square_norm(trackers)} if len(trackers) else {}
-        return {**super().metrics(problem, state), **length}
+        return {"consensus-error": consensus_error(_graph(problem).here(state.dual)), **length}
+
+    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
+        """Return 1/(tau L K), or 1/(tau^2 L K) with tracking, of theorems B.1 and B.2."""
+        time = _graph(problem).theorem_time(len(problem.asked), 8 if self._tracking else 4)
+        formula = f"1/(tau{'^2' if self._tracking else ''} L K), tau = {time:.4g}"
+        return {"client_lr": (1.0 / (time ** (1 + self._tracking) * facts.curvature * facts.steps), formula)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,7 +277,7 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
     ('dual steps', 'rows')
     """
 
-    _emptied: ClassVar[tuple[str, ...]] = ("dual", "elapsed", "trackers")
+    _emptied: ClassVar[tuple[str, ...]] = _OF_NODES
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1, with the position in the stages if there are any."""
@@ -331,60 +290,3 @@ class DecentralizedRestricted(Staged, DecentralizedGradientTracking):
     def describe(self, state: Any) -> list[tuple[str, str]]:
         """Return the lines about the trackers and, if there are stages, about them."""
         return [*(self._stage_lines(state) if self.stages else []), *super().describe(state)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecentralizedMirrorDescent(ProximalSteps, OnGraph):
-    """Mirror descent over a graph: local proximal steps, mixing of primal points, and a proximal step.
-
-    Parameters
-    ----------
-    client_prox, server_prox : bool, default True
-        Where psi acts.
-
-    References
-    ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, section 7.
-
-    Examples
-    --------
-    >>> DecentralizedMirrorDescent.engine, DecentralizedMirrorDescent.reads
-    ('proximal steps', 'rows')
-    """
-
-    name = "decentralized_mirror_descent"
-    begin = staticmethod(MirrorDescent.begin)
-    _of_nodes: ClassVar[tuple[str, ...]] = ("primal",)
-
-    def init(self, problem: Problem, primal: Vector) -> PrimalGraphState:
-        """Return the state before round 1: every node at the start point."""
-        problem.h.gradient(primal)  # raises where the map has no gradient, before any node starts there
-        return with_rows(PrimalGraphState(primal[None, :]), _graph(problem).num_rows, "primal")
-
-    def downlink(self, problem: Problem, state: PrimalGraphState, to: To | None) -> Downlink:
-        """Return a node's own point."""
-        row = 0 if to is None else _graph(problem).rows[to.key]
-        return Downlink(problem.plan, {"primal": state.primal[row]}, problem.client_lr)
-
-    def aggregate(self, problem: Problem, state: PrimalGraphState, replies: Replies) -> PrimalGraphState:
-        """Return W = retrieve(U (grad h(W) + server_lr increments), server_lr elapsed), row by row."""
-        graph, h, server_lr = _graph(problem), problem.h, problem.server_lr
-        rows, mixing = graph.rows_of(replies)
-        state = with_rows(state, mixing.shape[0], "primal")
-        increments, _, elapsed = graph.increments(replies, rows, normalize=self.normalize_local_work)
-        duals = mixing @ (np.array([h.gradient(point) for point in state.primal]) + server_lr * increments)
-        weights = server_lr * (mixing @ elapsed)
-        primal = state.primal.copy()
-        for row in rows:
-            dual, weight = duals[row], float(weights[row])
-            primal[row] = problem.retrieve(dual, weight) if self.server_prox else h.conjugate_gradient(dual)
-        return PrimalGraphState(primal, state.round + 1)
-
-    def retrieve(self, problem: Problem, state: PrimalGraphState) -> Vector:
-        """Return the mean of the connected nodes' points, taken in the dual."""
-        duals = np.array([problem.h.gradient(point) for point in _graph(problem).here(state.primal)])
-        return problem.h.conjugate_gradient(duals.mean(axis=0))
-
-    def node_points(self, problem: Problem, state: PrimalGraphState) -> Matrix:
-        """Return the primal points of all nodes, shape (M, d), in the order of their rows."""
-        return np.array(state.primal)

@@ -52,7 +52,7 @@ import numpy as np
 from flwr_fco.algorithms.contract import Change, Downlink, LossFacts, Option, Problem, Replies, To, Vector
 from flwr_fco.algorithms.contract.algorithm import Algorithm, Implied
 from flwr_fco.algorithms.contract.choices import Everyone, Participation, Wire
-from flwr_fco.algorithms.contract.client import Client, Memory, Moved, Start, zeros_like
+from flwr_fco.algorithms.contract.client import Memory, Start, zeros_like
 from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.errors import ConfigurationError, ProtocolError
 
@@ -95,13 +95,10 @@ class GradientTracking(Algorithm):
     """Local steps z <- z - client_lr (g(retrieve(z, t)) + control - own), whose trackers sum to 0 over all clients.
 
     `own` is the mean of the client's gradients when it last took part, `control` the mean of `own` over all clients.
-    The number ``gradient`` asks for one gradient at the start instead (round 0). With ``variate="gradient"``, own
-    becomes the full gradient at the start of the round (option 1 of SCAFFOLD).
+    The number ``gradient`` asks for one gradient at the start instead (round 0).
 
     Parameters
     ----------
-    variate : {"average", "gradient"}, default "average"
-        What a client remembers: the mean of its gradients, or the one at the start.
     tracker_start : {"gradient", "zero"}, default "gradient"
         Whether a round 0 of one gradient each comes first, or trackers begin at 0.
     fraction_train : float, default 1.0
@@ -124,7 +121,6 @@ class GradientTracking(Algorithm):
 
     name, memory, reads, common, sparse = "gradient_tracking", ("own",), "sums", "control", True
 
-    variate: str = "average"
     tracker_start: str = "gradient"
     fraction_train: float = 1.0
     participation: Participation | Everyone = field(default=Participation())
@@ -135,9 +131,6 @@ class GradientTracking(Algorithm):
     @staticmethod
     def hear(downlink: Downlink, memory: Memory | None) -> Downlink:
         """Return the message with the dual and the control."""
-        variate = downlink.plan.options.get("variate", "average")
-        if variate not in ("average", "gradient"):
-            raise ProtocolError(f"the plan's variate is {variate!r}; expected 'average' or 'gradient'")
         vectors, numbers = downlink.vectors, downlink.numbers
         start = vectors["dual"] if "dual" in vectors or memory is None else memory["dual"]
         control = vectors.get("control")
@@ -159,29 +152,16 @@ class GradientTracking(Algorithm):
         return Start(downlink.vectors["dual"], downlink.vectors["control"] - memory["own"])
 
     @staticmethod
-    def send(client: Client, downlink: Downlink, memory: Memory, moved: Moved) -> dict[str, Vector]:
-        """Send z_K - z_0 and, if it is no function of it, the change of the variate."""
-        sent = {"increment": moved.increment}
-        if downlink.plan.options.get("variate", "average") == "gradient" and "gradient" not in downlink.numbers:
-            gradient = client.objective.gradient(client.point(downlink.vectors["dual"], downlink.elapsed))
-            sent["variate-increment"] = gradient - memory["own"]
-        return sent
-
-    @staticmethod
     def remember(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> dict[str, Vector]:
-        """Return the mean of the client's gradients in this round, or the gradient that it has sent."""
+        """Return the mean of the client's gradients in this round, or in round 0 its gradient."""
         if "gradient" in downlink.numbers:
             return {"own": sent["increment"]}
-        if "variate-increment" in sent:
-            return {"own": memory["own"] + sent["variate-increment"]}
         assert elapsed is not None
         return {"own": memory["own"] - downlink.vectors["control"] - sent["increment"] / elapsed}
 
     @staticmethod
     def change(downlink: Downlink, sent: Memory, elapsed: float | None) -> Vector:
         """Return the change of the client's variate, which the server's control is the mean of."""
-        if "variate-increment" in sent:
-            return sent["variate-increment"]
         assert elapsed is not None
         return -downlink.vectors["control"] - sent["increment"] / elapsed
 
@@ -232,7 +212,7 @@ class GradientTracking(Algorithm):
         advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
         same = population == state.population or not state.control.any()
         # Then the new control is the mean of the moves, and clients can derive it from the duals.
-        derivable = self.variate == "average" and replies.everybody and replies.comparable and same
+        derivable = replies.everybody and replies.comparable and same
         if derivable:
             # Computed as the clients will derive it, so that the ledger matches their memories to the bit.
             control = (state.dual - dual) / advance
@@ -255,14 +235,9 @@ class GradientTracking(Algorithm):
         control = state.control * (state.population / population) if change.means is None else change.means["own"]
         return state._replace(control=control, population=population, derivable=0)
 
-    def shapes(self, problem: Problem, state: TrackingState) -> dict[str, tuple[int, ...]]:
-        """Return the shape of the increment and, if it is not a function of the increment, of the variate's change."""
-        size, twice = (problem.layout.size,), self.variate == "gradient" and problem.round > 0
-        return {"increment": size, "variate-increment": size} if twice else {"increment": size}
-
     def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
-        """Return the variates' source, and whether clients keep the last broadcast."""
-        options: dict[str, Option] = {"variate": self.variate, "remember": self._remembers_dual}
+        """Return whether clients keep the last broadcast."""
+        options: dict[str, Option] = {"remember": self._remembers_dual}
         return options if self.wire.sparse else {**options, "sparse-wire": False}
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:

@@ -31,21 +31,31 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from flwr_fco.algorithms.contract import Batch, Client, Downlink, Option, Problem, Replies, Start, Step, Vector
-from flwr_fco.algorithms.contract.algorithm import Algorithm
 from flwr_fco.algorithms.primal_averaging import PrimalAveraging, PrimalState
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProximalSteps(Algorithm):
-    """What mirror descent is with a server and on a graph: local proximal steps, and such a step of the average.
+class MirrorDescent(PrimalAveraging):
+    """Proximal steps w <- retrieve(grad h(w) - client_lr g(w), client_lr), averaged as primal points.
 
     Parameters
     ----------
     client_prox, server_prox : bool, default True
         Whether psi acts in the local steps, and in the server's.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 2 and 4.
+
+    Examples
+    --------
+    >>> MirrorDescent.engine, MirrorDescent.memory, MirrorDescent.reads
+    ('proximal steps', (), 'mean')
     """
 
+    name: ClassVar[str] = "mirror_descent"
     engine: ClassVar[str | None] = "proximal steps"
+    refuses: ClassVar[Mapping[str, str]] = {}
 
     client_prox: bool = True
     server_prox: bool = True
@@ -73,29 +83,6 @@ class ProximalSteps(Algorithm):
     def describe(self, state: PrimalState | None) -> list[tuple[str, str]]:
         """Return the line about where psi acts."""
         return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MirrorDescent(ProximalSteps, PrimalAveraging):
-    """Proximal steps w <- retrieve(grad h(w) - client_lr g(w), client_lr), averaged as primal points.
-
-    Parameters
-    ----------
-    client_prox, server_prox : bool, default True
-        Where psi acts.
-
-    References
-    ----------
-    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 2 and 4.
-
-    Examples
-    --------
-    >>> MirrorDescent.engine, MirrorDescent.memory, MirrorDescent.reads
-    ('proximal steps', (), 'mean')
-    """
-
-    name: ClassVar[str] = "mirror_descent"
-    refuses: ClassVar[Mapping[str, str]] = {}
 
     def aggregate(self, problem: Problem, state: PrimalState, replies: Replies) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""

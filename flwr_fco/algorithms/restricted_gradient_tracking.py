@@ -38,7 +38,6 @@ import numpy as np
 
 from flwr_fco.algorithms.contract import Algorithm, Problem, Replies, Setting, Vector
 from flwr_fco.algorithms.contract.choices import Average, Last, Reference
-from flwr_fco.algorithms.contract.theorems import theorem_rate
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.core.layout import largest_entries
 from flwr_fco.errors import ConfigurationError
@@ -174,16 +173,19 @@ def theorem_stages(
     for name, value in dict(locals()).items():
         if not 0.0 < value < math.inf or (name == "failure" and value > 1.0) or (name == "dimension" and value < 2):
             raise ConfigurationError(f"{name}={value!r}; expected a positive number (failure <= 1, dimension >= 2)")
-    constants: dict[str, Any] = {"smoothness": smoothness, "noise": noise, "dimension": dimension, "failure": failure}
-    log_d = math.log(dimension)
+    log_d, variance = math.log(dimension), noise**2
     rounds = math.ceil(64 * sparsity * smoothness / convexity * log_d)
     stages = []
     for n in range(1, max(1, math.ceil(math.log2(radius_squared / accuracy))) + 1):
-        scale = 2.0 ** (n + 14) * sparsity**2 * noise**2 / (convexity**2 * radius_squared * rounds)
+        scale = 2.0 ** (n + 14) * sparsity**2 * variance / (convexity**2 * radius_squared * rounds)
         tail = 2.0 * math.log(2 * n * dimension / failure) / (rounds * num_clients)
         steps = math.ceil(scale * (log_d**4 + tail))
         radius = radius_squared / 2 ** (n - 1)
-        rate = theorem_rate("gt-C.1", distance=radius, rounds=rounds, steps=steps, clients=num_clients, **constants)
+        of_noise = math.sqrt(2.0 * radius / (rounds * steps * variance * log_d))
+        of_failure = math.sqrt(
+            2.0 * radius * num_clients * log_d / (steps * variance * math.log(2 * dimension / failure))
+        )
+        rate = min(1.0 / (48.0 * smoothness * steps), of_noise, of_failure)
         stages.append(Stage(rounds, steps, rate, 1.0, radius))
     return stages
 

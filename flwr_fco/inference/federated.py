@@ -16,7 +16,7 @@ from flwr_fco.core.validation import Choice
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.inference.estimates import Estimates, Sums, Vector, benjamini_hochberg, between, of_likelihood, of_squares
 from flwr_fco.regularizers import Zero
-from flwr_fco.strategies import Exact, FedNewton, run_of
+from flwr_fco.strategies import FedNewton, run_of
 from flwr_fco.wire.questions import ESTIMATES, TREND, Answer
 
 #: Columns of a model whose Hessian is asked for as a whole: 16 MB a site.
@@ -87,9 +87,7 @@ class Intervals(Choice):
         return [known[column] for column in self.columns]
 
 
-class _Exchange(
-    FedNewton, algorithm=Information, limit=Exact("one exchange"), source="", traffic="1 / 1 and the block"
-):
+class _Exchange(FedNewton, algorithm=Information):
     """All sites' derivatives at one point."""
 
 

@@ -71,11 +71,11 @@ class Assembly:
         momentum = Momentum(beta, self.mean) if beta else None
         self.direction = momentum or self.mean
         unmodified = self.untrained = self.graph = self.memories = remembering = None
-        if isinstance(strategy, groups.ClientOptions):
+        if isinstance(strategy, groups.UnmodifiedOptions):
             check_unmodified(strategy)
             if groups.serves_unmodified(strategy):
                 mail.language = unmodified = UnmodifiedClients(strategy)
-                self.untrained = Untrained(unmodified) if isinstance(strategy, groups.UnmodifiedOptions) else None
+                self.untrained = Untrained(unmodified)
                 mail.nodes.asks = mail.asks = False
         if isinstance(strategy, groups.GraphOptions) and strategy.mixing is not None:
             _check_weighting(name, options.weighting)

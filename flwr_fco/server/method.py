@@ -1,15 +1,13 @@
-"""What a strategy class says of itself: its algorithm, its limit, and facts for the docs' tables."""
+"""The algorithm of a strategy class, and the options that it has a place for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.algorithms.contract.choices import Everyone
-from flwr_fco.algorithms.contract.limits import Limit
 from flwr_fco.algorithms.density import SparseDualAveraging
 from flwr_fco.algorithms.dual_averaging import DualAveraging
 from flwr_fco.errors import ConfigurationError
@@ -27,50 +25,10 @@ class Method(NamedTuple):
         Both halves; None for a base class.
     choose : callable, optional
         ``(strategy) -> type of Algorithm``, where an option chooses another algorithm than `algorithm`.
-    limit : Limit, optional
-        What it converges to, with its own check.
-    source : str
-        Where it is from.
-    sends, remembers : str
-        What a client sends, and what it remembers between rounds.
-    traffic : str
-        Vectors down and up in a round.
     """
 
     algorithm: type[Algorithm] | None = None
     choose: Callable[[Any], type[Algorithm]] | None = None
-    limit: Limit | None = None
-    source: str = "your own"
-    sends: str = "z_K - z_0"
-    remembers: str = "nothing"
-    traffic: str = "1 / 1"
-
-
-_METHODS: WeakKeyDictionary[type, Method] = WeakKeyDictionary()
-
-
-def declare(strategy: type, **says: Any) -> None:
-    """Record what a strategy class says of its method; what it does not say is its base class's.
-
-    Parameters
-    ----------
-    strategy : type
-        The class.
-    **says
-        Fields of :class:`Method`.
-    """
-    inherited = next((_METHODS[base] for base in strategy.__mro__[1:] if base in _METHODS), Method())
-    unknown = sorted(says.keys() - set(Method._fields))
-    if unknown:
-        what = f"class {strategy.__name__}(..., {unknown[0]}=...)"
-        raise ConfigurationError(f"{what}: a strategy class says {', '.join(Method._fields)}")
-    algorithm = says.get("algorithm")
-    if algorithm is not None and not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
-        what = f"class {strategy.__name__}(..., algorithm={algorithm!r})"
-        raise ConfigurationError(f"{what}: expected a subclass of flwr_fco.algorithms.Algorithm")
-    if algorithm is not None:
-        inherited = inherited._replace(choose=None)
-    _METHODS[strategy] = inherited._replace(**says)
 
 
 def method_of(strategy: object) -> Method:
@@ -84,11 +42,12 @@ def method_of(strategy: object) -> Method:
     Examples
     --------
     >>> from flwr_fco.strategies import FedDAGT
-    >>> str(method_of(FedDAGT).limit), method_of(FedDAGT).algorithm.__name__
-    ('exact', 'GradientTracking')
+    >>> method_of(FedDAGT).algorithm.__name__
+    'GradientTracking'
     """
     kind = strategy if isinstance(strategy, type) else type(strategy)
-    return _METHODS.get(kind, Method())
+    method: Method = getattr(kind, "__method__", Method())
+    return method
 
 
 def algorithm_class(options: object) -> type[Algorithm]:

@@ -46,7 +46,7 @@ from flwr_fco.work import Epochs, FirstOrder, Minimise
 #: Value of an option that is chosen from the clients' reports about their losses.
 AUTO = "auto"
 #: Options that theory can choose, with their values before the choice.
-AUTOMATIC = {"client_lr": 0.1, "server_lr": 1.0, "anchor_weight": 10.0, "smoothness": 10.0, "nu": 0.01, "rho": 0.0}
+AUTOMATIC = {"client_lr": 0.1, "server_lr": 1.0, "nu": 0.01, "rho": 0.0}
 #: A number, a function of Flower's round (from 1), or ``"auto"``: the theory's value for these losses.
 Rate = float | Callable[[int], float] | Literal["auto"]
 #: Averages the metrics of a round's replies; as in Flower's ``FedAvg``.
@@ -345,21 +345,7 @@ class PrivacyOptions:
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class ClientOptions:
-    """The option of a strategy that can also serve clients whose code cannot be changed.
-
-    Parameters
-    ----------
-    client : "composite", "unmodified" or Unmodified, default "composite"
-        ``"composite"``: the clients run :func:`flwr_fco.client_apps.client_app`. ``"unmodified"``: any FedAvg ClientApp
-        that returns its new model.
-    """
-
-    client: Literal["composite", "unmodified"] | Unmodified = "composite"
-
-
-@dataclass(repr=False, eq=False, kw_only=True)
-class UnmodifiedOptions(ClientOptions):
+class UnmodifiedOptions:
     """Options of a strategy whose psi acts on the server for clients whose code cannot be changed.
 
     Parameters
@@ -381,6 +367,7 @@ class UnmodifiedOptions(ClientOptions):
         ``HardSparsity(density=...)`` gives it its own density. The strength of an l1 norm has no effect.
     """
 
+    client: Literal["composite", "unmodified"] | Unmodified = "composite"
     density: float | Density | None = field(default=None, metadata=_DENSITY)
 
 
@@ -409,7 +396,7 @@ def check_options(options: CommonOptions) -> None:
         if option.init:
             # Not by the class's own way, which checks.
             object.__setattr__(options, option.name, checked_option(option, getattr(options, option.name), kinds))
-    if isinstance(options, ClientOptions) and options.client == "unmodified":
+    if isinstance(options, UnmodifiedOptions) and options.client == "unmodified":
         options.client = Unmodified()
     options.__check__()
     check_local_points(options)
@@ -640,7 +627,7 @@ _OF_PRIVACY = ("dp", "noise_multiplier", "target_epsilon")
 #: Options that some methods cannot have: why not, and which methods have them.
 _NOT_IN_EVERY_METHOD = {
     "client": "Its clients send more than a trained model, or train in another way: they run "
-    "`flwr_fco.client_apps.client_app`. FedDualAvg, FedDualAvgOSP, FedDA and FedProx take clients as they are",
+    "`flwr_fco.client_apps.client_app`. FedDualAvg, FedDualAvgOSP and FedDA take clients as they are",
     "density": "It keeps the largest entries of one running sum, which FedDualAvg, FedDualAvgOSP and FedDA have",
     "privacy": "Noise belongs into a running sum of increments of clients that remember nothing, which FedDualAvg, "
     "FedDualAvgOSP, FedDA and FeDualEx have; what clients remember (trackers, duals of their own) goes into later "
@@ -681,10 +668,7 @@ _INSTEAD = {
     "participation=Everyone(min_replies=...), the clients that a run needs: one that keeps failing is given up": (
         "accept_failures"
     ),
-    "penalty": "proximal_mu",
-    'client="unmodified" and give `start` train_config=ConfigRecord({{"proximal-mu": {value!r}}}); FedProx has it as '
-    "penalty=": "proximal_mu",
-    "FedProx has it as penalty=": "proximal_mu",
+    'client="unmodified" and give `start` train_config=ConfigRecord({{"proximal-mu": {value!r}}})': "proximal_mu",
     "regularizer=L1({value!r})": "l1 alpha lambda_ lam l1_strength",
     "reference=Reference(sparsity={value!r})": "sparsity",
     "output=Last(nonzeros={value!r})": "sparsity",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from logging import INFO
@@ -14,13 +14,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
+from flwr_fco.algorithms.contract import Algorithm
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked, kinds_of
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Result
 from flwr_fco.server import options
 from flwr_fco.server.clients.memory import ClientMemories
-from flwr_fco.server.method import declare
+from flwr_fco.server.method import Method
 from flwr_fco.server.replies.checks import Round
 from flwr_fco.server.replies.private import refuse_privacy_wrappers
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
@@ -61,9 +62,16 @@ class CompositeStrategy(options.CommonOptions, FedAvg):
     (True, 0.5)
     """
 
-    def __init_subclass__(cls, **says: Any) -> None:
+    __method__ = Method()
+
+    def __init_subclass__(cls, algorithm: Any = None, choose: Callable[[Any], type[Algorithm]] | None = None) -> None:
         super().__init_subclass__()
-        declare(cls, **says)
+        if algorithm is None:
+            return
+        if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
+            what = f"class {cls.__name__}(..., algorithm={algorithm!r})"
+            raise ConfigurationError(f"{what}: expected a subclass of flwr_fco.algorithms.Algorithm")
+        cls.__method__ = Method(algorithm, choose)
 
     def __post_init__(self) -> None:
         options.check_options(self)

@@ -10,7 +10,6 @@ import numpy as np
 
 from flwr_fco.algorithms import decentralized, restricted_gradient_tracking
 from flwr_fco.algorithms.contract.choices import Reference
-from flwr_fco.algorithms.contract.limits import Biased, DoubledStrength, Exact
 from flwr_fco.algorithms.gradient_tracking import GradientTracking
 from flwr_fco.algorithms.restricted_gradient_tracking import MultistepGradientTracking, Stage
 from flwr_fco.core.validation import checked_stages
@@ -25,10 +24,6 @@ class FedDAGT(
     StepOptions,
     CompositeStrategy,
     algorithm=GradientTracking,
-    limit=Exact(),
-    source="[2], algorithm 1",
-    remembers="a tracker",
-    traffic="1 / 1; with a sample 2 / 1",
 ):
     """Federated dual averaging with gradient tracking: no bias from unequal clients, at FedAvg's traffic.
 
@@ -51,17 +46,8 @@ class FedDAGT(
 @dataclass(repr=False, eq=False, kw_only=True)
 class Scaffold(
     FedDAGT,
-    source="Karimireddy and others 2020",
-    remembers="a control variate",
-    traffic="1 / 1; with a sample 2 / 1; option 1: 2 / 2",
 ):
-    """SCAFFOLD, with control variates that start at 0; psi and non-Euclidean mirror maps are extensions.
-
-    Parameters
-    ----------
-    variate : {"average", "gradient"}, default "average"
-        A client's new control variate: the mean of its gradients in the round (option 2), or its full gradient at the
-        model that it was sent (option 1: one more pass over its data, and one more vector up).
+    """SCAFFOLD, option 2, with control variates that start at 0; psi and other mirror maps are extensions.
 
     References
     ----------
@@ -71,11 +57,10 @@ class Scaffold(
     Examples
     --------
     >>> from flwr_fco.strategies import Steps
-    >>> Scaffold(client_lr=0.1, work=Steps(5)).variate
-    'average'
+    >>> Scaffold(client_lr=0.1, work=Steps(5)).tracker_start
+    'zero'
     """
 
-    variate: Literal["average", "gradient"] = "average"
     tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
 
 
@@ -85,10 +70,6 @@ class ReFedDAGT(
     StepOptions,
     CompositeStrategy,
     algorithm=restricted_gradient_tracking.RestrictedGradientTracking,
-    limit=Exact(),
-    source="[2], algorithm 2",
-    remembers="a tracker",
-    traffic="1 / 1; with a sample 2 / 1",
 ):
     """Restricted FedDA-GT, algorithm 2: around the start point, within a ball of the map's norm.
 
@@ -122,7 +103,7 @@ class ReFedDAGT(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking, source="[2], algorithm 3"):
+class MultistepReFedDAGT(ReFedDAGT, algorithm=MultistepGradientTracking):
     """Multistep ReFedDA-GT, algorithm 3: stages of ReFedDA-GT, each from the sparsified mean of the previous one.
 
     The trackers start at 0 in every stage. The mirror map must be ``PNorm`` or ``Euclidean``. A rate that is a function
@@ -168,8 +149,6 @@ class DFedDA(
     StepOptions,
     CompositeStrategy,
     algorithm=decentralized.DecentralizedDualAveraging,
-    limit=Biased("near the solution"),
-    source="[2], on a graph",
 ):
     """Decentralised federated dual averaging, algorithm 1 without tracking.
 
@@ -197,9 +176,6 @@ class DFedDAGT(
     StepOptions,
     CompositeStrategy,
     algorithm=decentralized.DecentralizedGradientTracking,
-    limit=Exact("the solution, on any connected graph"),
-    source="[2], on a graph",
-    traffic="2 / 1",
 ):
     """Decentralised federated dual averaging with gradient tracking, algorithm 1: exact on any connected graph.
 
@@ -213,26 +189,6 @@ class DFedDAGT(
     >>> DFedDAGT(mixing="ring", tracker_start="zero").weighting
     'uniform'
     """
-
-
-@dataclass(repr=False, eq=False, kw_only=True)
-class DScaffold(DFedDAGT):
-    """SCAFFOLD on a graph: :class:`DFedDAGT` with trackers that start at 0, in the Euclidean geometry by default.
-
-    psi and other mirror maps are extensions: SCAFFOLD has none.
-
-    References
-    ----------
-    Karimireddy and others: SCAFFOLD (ICML 2020), with gossip instead of the server's mean.
-    BibTeX: karimireddy2020scaffold, in docs/reference/notation.md.
-
-    Examples
-    --------
-    >>> DScaffold(mixing="ring").weighting
-    'uniform'
-    """
-
-    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -275,36 +231,3 @@ class DReFedDAGT(DFedDAGT, algorithm=decentralized.DecentralizedRestricted):
         self.stages = checked_stages(self.stages)
         super().__check__()
         restricted_gradient_tracking.restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
-
-
-@dataclass(repr=False, eq=False, kw_only=True)
-class DFedMid(
-    GraphOptions,
-    StepOptions,
-    CompositeStrategy,
-    algorithm=decentralized.DecentralizedMirrorDescent,
-    limit=DoubledStrength("as printed in the paper, near the solution for twice the penalty"),
-    source="[2], on a graph",
-    sends="w_K - w_0",
-):
-    """Federated mirror descent on a graph: local proximal steps, mixing of primal points, and a proximal step.
-
-    Parameters
-    ----------
-    client_prox, server_prox : bool, default True
-        Where psi acts; with both, as printed, psi counts twice.
-
-    References
-    ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, section 7; Yuan, Zaheer, Reddi:
-    Federated Composite Optimization (ICML 2021), algorithm 2.
-    BibTeX: liang2023gradient, yuan2021federated, in docs/reference/notation.md.
-
-    Examples
-    --------
-    >>> DFedMid(mixing="ring").server_prox
-    True
-    """
-
-    client_prox: bool = True
-    server_prox: bool = True

@@ -1,60 +1,16 @@
-"""Methods whose clients minimise, or take shifted steps between rare averages: DualFL, FedDR, FedDyn, FedProx."""
+"""Methods whose clients minimise: DualFL and FedDR."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr_fco.algorithms.contract.limits import Exact, ShiftedBy
 from flwr_fco.algorithms.dual_fl import DualAcceleration, next_momentum
 from flwr_fco.algorithms.fed_dr import DouglasRachford
-from flwr_fco.algorithms.fed_dyn import DynamicRegularization
-from flwr_fco.algorithms.proximal_point import ProximalPoint
-from flwr_fco.algorithms.scaffnew import ShiftedSteps
-from flwr_fco.core.validation import AT_LEAST_ONE, CHANCE, NON_NEGATIVE, POSITIVE
+from flwr_fco.core.validation import NON_NEGATIVE, POSITIVE
 from flwr_fco.server import options
-from flwr_fco.server.options import ClientOptions, EveryoneOptions, MemoryOptions, MinimiseOptions, Rate
+from flwr_fco.server.options import EveryoneOptions, MemoryOptions, MinimiseOptions
 from flwr_fco.server.strategy import CompositeStrategy
-
-
-@dataclass(repr=False, eq=False, kw_only=True)
-class FedProx(
-    ClientOptions,
-    MinimiseOptions,
-    CompositeStrategy,
-    algorithm=ProximalPoint,
-    limit=ShiftedBy(
-        "a point near the solution, at a distance of the order of 1/penalty",
-        option="penalty",
-        values=(3.0, 30.0),
-        problem="smooth",
-    ),
-    source="Li and others 2020",
-    sends="w_k - w",
-):
-    """FedProx: local minimisations around the model, averaged by the server.
-
-    Parameters
-    ----------
-    penalty : float, default 0.1
-        mu of the paper; a larger value gives a smaller bias and smaller steps.
-    client : {"composite", "unmodified"}, default "composite"
-        ``"unmodified"``: any ClientApp that returns its new model, and adds the proximal term to its own training; it
-        gets the penalty as ``proximal-mu`` in its config, as from Flower's ``FedProx``.
-
-    References
-    ----------
-    Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks (MLSys 2020),
-    algorithm 2.
-    BibTeX: li2020federated, in docs/reference/notation.md.
-
-    Examples
-    --------
-    >>> FedProx(penalty=1.0, fraction_train=0.5)
-    FedProx(fraction_train=0.5, penalty=1.0)
-    """
-
-    penalty: float = field(default=0.1, metadata=POSITIVE)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -63,10 +19,6 @@ class FedDR(
     MemoryOptions,
     CompositeStrategy,
     algorithm=DouglasRachford,
-    limit=Exact("the solution"),
-    source="Tran-Dinh and others 2021",
-    sends="the change of 2 x_i - y_i",
-    remembers="y_i, x_i",
 ):
     """FedDR: randomised Douglas-Rachford splitting; psi acts on the server, and its zeros are exact.
 
@@ -97,49 +49,12 @@ class FedDR(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedDyn(
-    MinimiseOptions,
-    MemoryOptions,
-    CompositeStrategy,
-    algorithm=DynamicRegularization,
-    limit=Exact("the solution", problem="smooth"),
-    source="Acar and others 2021",
-    sends="theta_i - theta",
-    remembers="g_i, theta_i",
-):
-    """FedDyn: every client's loss gets a dynamic linear term, so that its minimiser tends to the pooled one.
-
-    Parameters
-    ----------
-    penalty : float, default 0.1
-        alpha.
-
-    References
-    ----------
-    Acar, Zhao, Matas, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization (ICLR 2021),
-    algorithm 1.
-    BibTeX: acar2021federated, in docs/reference/notation.md.
-
-    Examples
-    --------
-    >>> FedDyn(penalty=0.2, fraction_train=0.5)
-    FedDyn(fraction_train=0.5, penalty=0.2)
-    """
-
-    penalty: float = field(default=0.1, metadata=POSITIVE)
-
-
-@dataclass(repr=False, eq=False, kw_only=True)
 class DualFL(
     MinimiseOptions,
     EveryoneOptions,
     MemoryOptions,
     CompositeStrategy,
     algorithm=DualAcceleration,
-    limit=Exact("the solution", problem="smooth"),
-    source="[4], algorithm 1",
-    sends="theta_j - theta",
-    remembers="zeta_j, a_j, theta_j",
 ):
     """DualFL: accelerated exact local minimisations, O(sqrt(kappa) log 1/eps) rounds to the pooled minimiser.
 
@@ -197,47 +112,3 @@ class DualFL(
             known = self.smoothness is not None and self.nu != options.AUTO
             self.rho = float(self.nu) / (float(self.smoothness or 0.0) + self.alpha) if known else 0.0
         next_momentum(1.0, options.AUTOMATIC["rho"] if self.rho == options.AUTO else float(self.rho))
-
-
-@dataclass(repr=False, eq=False, kw_only=True)
-class Scaffnew(
-    EveryoneOptions,
-    MemoryOptions,
-    CompositeStrategy,
-    algorithm=ShiftedSteps,
-    limit=Exact("the solution (with full batches)", problem="smooth"),
-    source="Mishchenko and others 2022",
-    sends="x_K - x_0",
-    remembers="h_i, x_K",
-):
-    """Scaffnew (ProxSkip): shifted local gradient steps, with a coin that decides when to communicate.
-
-    With p = kappa^(-1/2) it needs O(sqrt(kappa) log 1/eps) rounds.
-
-    Parameters
-    ----------
-    client_lr : float, callable or "auto", default 0.1
-        gamma, at most 1/L in theory; or a function of Flower's round (from 1).
-    probability : float, default 0.1
-        p, the probability that the clients communicate after a step.
-    coin : {"random", "periodic"}, default "random"
-        Whether the coin is tossed, or falls after every 1/p-th step.
-    batch_size : int or None, default None
-        Rows in a minibatch; None: full batches, as in the paper.
-
-    References
-    ----------
-    Mishchenko, Malinovsky, Stich, Richtarik: ProxSkip, yes! Local gradient steps provably lead to communication
-    acceleration! Finally! (ICML 2022), algorithm 2.
-    BibTeX: mishchenko2022proxskip, in docs/reference/notation.md.
-
-    Examples
-    --------
-    >>> Scaffnew(client_lr=0.1, probability=0.2, coin="periodic")
-    Scaffnew(probability=0.2, coin='periodic')
-    """
-
-    client_lr: Rate = field(default=0.1, metadata=POSITIVE)
-    probability: float = field(default=0.1, metadata=CHANCE)
-    coin: Literal["random", "periodic"] = "random"
-    batch_size: int | None = field(default=None, metadata=AT_LEAST_ONE)

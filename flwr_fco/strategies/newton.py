@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract.choices import Strengths
-from flwr_fco.algorithms.contract.limits import Exact
 from flwr_fco.algorithms.newton import NewtonPath, newton_method
 from flwr_fco.core.validation import POSITIVE
 from flwr_fco.errors import ConfigurationError
@@ -23,10 +22,6 @@ class FedNewton(
     CompositeStrategy,
     algorithm=NewtonPath,
     choose=newton_method,
-    limit=Exact("the solution, in about a dozen rounds"),
-    source="Lee and others 2014, on a working set",
-    sends="gradient, Hessian block",
-    traffic="1 / 1 and the block",
 ):
     """Federated proximal Newton: the pooled solution to a certified duality gap, in about a dozen rounds.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flwr_fco.algorithms.contract import limits
 from flwr_fco.algorithms.contract.choices import Average, Last
 from flwr_fco.algorithms.mirror_descent import MirrorDescent
 from flwr_fco.algorithms.primal_averaging import GradientSteps, SubgradientSteps
@@ -19,9 +18,6 @@ class LocalSGD(
     StepOptions,
     CompositeStrategy,
     algorithm=GradientSteps,
-    limit=limits.Biased(problem="smooth"),
-    source="McMahan and others 2017",
-    sends="w_K - w_0",
 ):
     """FedAvg (local SGD): gradient steps on the clients, averaged by the server.
 
@@ -44,9 +40,6 @@ class FedAvgSubgradient(
     StepOptions,
     CompositeStrategy,
     algorithm=SubgradientSteps,
-    limit=limits.Subgradient(),
-    source="[1], 'FedAvg'",
-    sends="w_K - w_0",
 ):
     """FedAvg on F_m + psi by subgradients: w <- w - client_lr (g + s), s in the subdifferential of psi.
 
@@ -75,9 +68,6 @@ class FedMid(
     StepOptions,
     CompositeStrategy,
     algorithm=MirrorDescent,
-    limit=limits.DoubledStrength(),
-    source="[1], algorithm 2",
-    sends="w_K - w_0",
 ):
     """Federated mirror descent, algorithm 2: local proximal steps, primal averaging, a server proximal step.
 
@@ -105,7 +95,7 @@ class FedMid(
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedMidOSP(FedMid, limit=limits.Biased("near the solution; not as sparse"), source="[1], algorithm 4"):
+class FedMidOSP(FedMid):
     """Federated mirror descent, only server proximal, algorithm 4: psi acts only in the server's step.
 
     Parameters
@@ -133,8 +123,6 @@ class FeDualEx(
     StepOptions,
     CompositeStrategy,
     algorithm=DualExtrapolation,
-    limit=limits.ExtrapolationBias(),
-    source="[3], algorithm 1",
 ):
     """Federated dual extrapolation, algorithm 1: composite saddle points with exact sparsity, low rank or feasibility.
 
@@ -169,9 +157,6 @@ class FedMiP(
     StepOptions,
     CompositeStrategy,
     algorithm=MirrorProx,
-    limit=limits.NearDoubledStrength(),
-    source="[3], algorithm 2",
-    sends="z_K - z_0",
 ):
     """Federated mirror prox, algorithm 2 of appendix H: saddle points by primal averaging.
 

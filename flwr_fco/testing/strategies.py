@@ -13,14 +13,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result
 
-from flwr_fco.algorithms.contract.limits import Limit
 from flwr_fco.certificates import Answer, certificate, settle
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares, duality_terms
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.server.method import algorithm_class, method_of
+from flwr_fco.server.method import algorithm_class
 from flwr_fco.server.strategy import CompositeStrategy, run_of
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.testing.objectives import require
@@ -32,21 +31,24 @@ _STRENGTH, _CLIENTS, _FEATURES = 0.3, 4, 6
 MakeStrategy = Callable[..., CompositeStrategy]
 
 
-def check_strategy(make: MakeStrategy) -> None:
+def check_strategy(make: MakeStrategy, limit: Callable[[Callable[..., Vector], Any], None] | None = None) -> None:
     """Check that a strategy fulfils the contract of :class:`flwr_fco.strategies.CompositeStrategy`.
 
-    The problem is a small LASSO with four heterogeneous clients (or, for a method that refuses psi according to its
-    ``limit``, the same least squares without psi). The strategy converges to the point stated by its ``limit``; it
-    returns the user's names, shapes and dtypes; its state keeps its dtypes and shapes, a round does not change its
-    arrays in place, and after saving and loading, the next round is identical bit for bit; the same seed gives
-    identical results; a round without valid replies changes nothing.
+    The problem is a small LASSO with four heterogeneous clients (or, for a method that refuses psi, the same least
+    squares without psi). The strategy returns the user's names, shapes and dtypes; its state keeps its dtypes and
+    shapes, a round does not change its arrays in place, and after saving and loading, the next round is identical bit
+    for bit; the same seed gives identical results; a round without valid replies changes nothing.
 
     Parameters
     ----------
     make : callable
-        The class, or a function that takes the same keyword arguments and returns a strategy. The limit that its class
-        states is checked by :meth:`Limit.check`. Options that the strategy does not have, such as a client's learning
-        rate, are omitted.
+        The class, or a function that takes the same keyword arguments and returns a strategy. Options that the strategy
+        does not have, such as a client's learning rate, are omitted.
+    limit : callable, optional
+        ``limit(run, problem)`` raises AssertionError unless the strategy converges where it should:
+        ``run(rounds, *, equal=False, **options)`` returns the final model of a run with full batches, on clients with
+        equal data or different ones; the problem has ``error(w)``, the certified ``gap(w, *, equal=False,
+        factor=1.0)`` of the objective, with a factor on psi's strength, and ``support(w)``.
 
     Raises
     ------
@@ -60,19 +62,9 @@ def check_strategy(make: MakeStrategy) -> None:
     >>> check_strategy(FedDualAvg)
     """
     like = make()
-    name = type(like).__name__
-    limit: Limit | None = method_of(like).limit
-    if limit is None:
-        raise AssertionError(f"{name} does not say what it converges to: class {name}(..., limit=...)")
-    fixed: dict[str, Any] = {}
-    if limit.problem == "smooth":
-        try:
-            make(regularizer=L1(_STRENGTH))
-        except ConfigurationError:
-            fixed["regularizer"] = Zero()
-        else:
-            raise AssertionError("the limit says problem='smooth', but the strategy takes a psi: check it with one")
-    build, problem = _with_known_options(make, like, fixed), _Problem(_STRENGTH * (limit.problem == "composite"))
+    smooth = "regularizer" in algorithm_class(like).refuses
+    build = _with_known_options(make, like, {"regularizer": Zero()} if smooth else {})
+    problem = _Problem(0.0 if smooth else _STRENGTH)
 
     def run(rounds: int, *, equal: bool = False, **options: Any) -> Vector:
         return _run(build, problem.equal if equal else problem.different, rounds, **options)[0]
@@ -80,7 +72,8 @@ def check_strategy(make: MakeStrategy) -> None:
     try:
         for check in (_check_answers, _check_state, _check_repeatable, _check_skipped):
             check(build, problem.different)
-        limit.check(run, problem)
+        if limit is not None:
+            limit(run, problem)
     except FlwrFcoError as error:
         raise AssertionError(f"a run ended with {type(error).__name__}: {error}") from error
 

@@ -242,9 +242,6 @@ class LocalTraining:
         if plan.options.get("trajectory"):
             what = "the strategy asks for all local points, which an optimiser does not keep"
             raise ConfigurationError(f"{what}. Choose another output of the strategy, or use {_INSTEAD}")
-        if plan.options.get("variate") == "gradient":
-            what = "the strategy asks for the full gradient at the start of a round, which a training loop does not say"
-            raise ConfigurationError(f"{what}. Choose variate='average', or use {_INSTEAD}")
 
     @property
     def work(self) -> Work:

@@ -8,22 +8,35 @@ from flwr_fco import strategies
 from flwr_fco.strategies import CompositeStrategy
 from reproduction.rivals.apda_inexact import APDAInexact
 from reproduction.rivals.decoupled_prox import DecoupledProx
+from reproduction.rivals.fast_fed_da import CFedDA, FastFedDA, MCFedDA
 from reproduction.rivals.fed_cm import FedCM
+from reproduction.rivals.fed_dyn import FedDyn
 from reproduction.rivals.fed_pd import FedPD
+from reproduction.rivals.fed_prox import FedProx
 from reproduction.rivals.fed_sam import FedSAM
 from reproduction.rivals.five_gcs import FiveGCS
+from reproduction.rivals.on_graphs import DFedMid, DScaffold
 from reproduction.rivals.saddle_points import DistributedPGDA, ExtraStepLocalSGD, FedAvgS, ScaffoldS
+from reproduction.rivals.scaffnew import Scaffnew
 
 __all__ = [
     "APDAInexact",
+    "CFedDA",
+    "DFedMid",
+    "DScaffold",
     "DecoupledProx",
     "DistributedPGDA",
     "ExtraStepLocalSGD",
+    "FastFedDA",
     "FedAvgS",
     "FedCM",
+    "FedDyn",
     "FedPD",
+    "FedProx",
     "FedSAM",
     "FiveGCS",
+    "MCFedDA",
+    "Scaffnew",
     "ScaffoldS",
 ]
 

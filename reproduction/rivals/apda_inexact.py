@@ -39,7 +39,7 @@ from flwr_fco.algorithms import (
     rescaled,
 )
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import POSITIVE, CompositeStrategy, EveryoneOptions, Exact, MemoryOptions, MinimiseOptions
+from flwr_fco.strategies import POSITIVE, CompositeStrategy, EveryoneOptions, MemoryOptions, MinimiseOptions
 
 
 def advance(state: MeanState, change: Vector, local_change: Vector) -> MeanState:
@@ -184,11 +184,6 @@ class APDAInexact(
     MemoryOptions,
     CompositeStrategy,
     algorithm=APDA,
-    limit=Exact("the solution", problem="smooth"),
-    source="Sadiev and others 2022",
-    sends="the changes of V_m and x_m",
-    traffic="1 / 2",
-    remembers="V_m, x_m",
 ):
     """APDA-Inexact: an accelerated primal-dual method on 'all clients agree', with inexact proximal steps.
 

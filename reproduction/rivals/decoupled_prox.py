@@ -33,7 +33,7 @@ import numpy as np
 
 from flwr_fco.algorithms import Algorithm, Change, Downlink, LossFacts, Memory, Problem, Replies, Start, To
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import CompositeStrategy, EveryoneOptions, Exact, MemoryOptions, RateOptions, WorkOptions
+from flwr_fco.strategies import CompositeStrategy, EveryoneOptions, MemoryOptions, RateOptions, WorkOptions
 
 
 class DecoupledState(NamedTuple):
@@ -118,11 +118,6 @@ class DecoupledProx(
     WorkOptions,
     CompositeStrategy,
     algorithm=Decoupled,
-    limit=Exact(),
-    source="Zhang and others 2023",
-    sends="z_K - z_0",
-    remembers="the mean of its last gradients",
-    traffic="2 / 1",
 ):
     """Proximal gradient steps with a drift correction: exact for any local work, all clients in every round.
 

@@ -33,7 +33,7 @@ from flwr_fco.algorithms import (
     To,
 )
 from flwr_fco.objectives import Batch, Vector
-from flwr_fco.strategies import Biased, CompositeStrategy, RateOptions, WorkOptions
+from flwr_fco.strategies import CompositeStrategy, RateOptions, WorkOptions
 
 
 class FedCMState(NamedTuple):
@@ -144,10 +144,6 @@ class FedCM(
     WorkOptions,
     CompositeStrategy,
     algorithm=ClientMomentum,
-    limit=Biased(problem="smooth"),
-    source="Xu and others 2021",
-    sends="x_K - x_0",
-    traffic="2 / 1",
 ):
     """FedCM: every local step is mixed with the federation's last direction.
 

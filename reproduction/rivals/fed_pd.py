@@ -43,7 +43,6 @@ from flwr_fco.strategies import (
     POSITIVE,
     CompositeStrategy,
     EveryoneOptions,
-    Exact,
     MemoryOptions,
     MinimiseOptions,
 )
@@ -119,10 +118,6 @@ class FedPD(
     MemoryOptions,
     CompositeStrategy,
     algorithm=PrimalDual,
-    limit=Exact("the solution", problem="smooth"),
-    source="Zhang and others 2021",
-    sends="the change of x_{0,i}",
-    remembers="lambda_i, x_i",
 ):
     """FedPD: clients minimise their augmented Lagrangians and update their own multipliers.
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from flwr_fco.algorithms import Client, Downlink, Memory, Moved, PrimalAveraging, PrimalState, Problem
 from flwr_fco.objectives import Batch, Vector
-from flwr_fco.strategies import CompositeStrategy, RateOptions, ShiftedBy, WorkOptions
+from flwr_fco.strategies import CompositeStrategy, RateOptions, WorkOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +82,6 @@ class FedSAM(
     WorkOptions,
     CompositeStrategy,
     algorithm=SharpnessAware,
-    limit=ShiftedBy(
-        "a flat point near the solution, at a distance of the order of the radius and of client rate x local steps",
-        option="radius",
-        values=(0.1, 0.01),
-        problem="smooth",
-    ),
-    source="Qu and others 2022",
-    sends="x_K - x_0",
 ):
     """FedSAM: sharpness-aware local steps.
 

@@ -35,7 +35,7 @@ from flwr_fco.algorithms import (
 )
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Vector
-from flwr_fco.strategies import POSITIVE, CompositeStrategy, Exact, MemoryOptions, MinimiseOptions
+from flwr_fco.strategies import POSITIVE, CompositeStrategy, MemoryOptions, MinimiseOptions
 
 
 def advance(state: MeanState, change: Vector, *, step: float, convexity: float, population: float = 1.0) -> MeanState:
@@ -137,10 +137,6 @@ class FiveGCS(
     MemoryOptions,
     CompositeStrategy,
     algorithm=FifthGeneration,
-    limit=Exact("the solution", problem="smooth"),
-    source="Grudzien and others 2022",
-    sends="the change of u_m",
-    remembers="u_m, y_m",
 ):
     """5GCS: a primal-dual method with accelerated communication and client sampling.
 

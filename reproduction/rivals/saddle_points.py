@@ -173,7 +173,7 @@ class ExtraStep(PrimalAveraging):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class ExtraStepLocalSGD(FedAvgSubgradient, algorithm=ExtraStep, source="Beznosikov and others 2020", sends="z_K - z_0"):
+class ExtraStepLocalSGD(FedAvgSubgradient, algorithm=ExtraStep):
     """Local extragradient steps with primal averages; inexact with unequal clients or nonsmooth psi.
 
     References
@@ -190,7 +190,7 @@ class ExtraStepLocalSGD(FedAvgSubgradient, algorithm=ExtraStep, source="Beznosik
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedAvgS(FedAvgSubgradient, algorithm=DescentAscent, source="Hou and others 2021", sends="z_K - z_0"):
+class FedAvgS(FedAvgSubgradient, algorithm=DescentAscent):
     """FedAvg on the operator (local gradient descent-ascent), which diverges on unconstrained bilinear problems.
 
     References
@@ -206,7 +206,7 @@ class FedAvgS(FedAvgSubgradient, algorithm=DescentAscent, source="Hou and others
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class DistributedPGDA(FedAvgSubgradient, algorithm=DescentAscent, source="Shafahi and others 2020", sends="z_K - z_0"):
+class DistributedPGDA(FedAvgSubgradient, algorithm=DescentAscent):
     """Projected descent of one player, then ascent of the other, averaged: universal adversarial training.
 
     Parameters
@@ -236,7 +236,7 @@ class DistributedPGDA(FedAvgSubgradient, algorithm=DescentAscent, source="Shafah
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class ScaffoldS(Scaffold, source="Hou and others 2021"):
+class ScaffoldS(Scaffold):
     """SCAFFOLD on the operator of a saddle function: exact for any local work if the operator is strongly monotone.
 
     References
@@ -246,6 +246,6 @@ class ScaffoldS(Scaffold, source="Hou and others 2021"):
     Examples
     --------
     >>> from flwr_fco.strategies import Steps
-    >>> ScaffoldS(client_lr=0.1, work=Steps(5)).variate
-    'average'
+    >>> ScaffoldS(client_lr=0.1, work=Steps(5)).tracker_start
+    'zero'
     """

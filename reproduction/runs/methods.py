@@ -16,15 +16,14 @@ from flwr_fco.strategies import (
     Arrays,
     Average,
     CompositeStrategy,
-    FastFedDA,
     Last,
-    ModelStage,
     Stage,
     Trimmed,
     method_of,
 )
 from reproduction.problems.baselines import BASELINES
 from reproduction.rivals import STRATEGIES
+from reproduction.rivals.fast_fed_da import ModelStage
 
 #: Arguments of a strategy that are set by the problem or by other settings.
 _DECIDED = frozenset(
@@ -114,24 +113,6 @@ def needs_everyone(strategy: str) -> bool:
     """
     algorithm = None if strategy in BASELINES else method_of(STRATEGIES[strategy]).algorithm
     return algorithm is not None and algorithm.reads == "everyone"
-
-
-def automatic_options(strategy: str) -> list[str]:
-    """Return the options of a strategy without rates that are chosen automatically unless given.
-
-    Parameters
-    ----------
-    strategy : str
-
-    Examples
-    --------
-    >>> automatic_options("CFedDA"), automatic_options("FedDualAvg")
-    (['anchor-weight', 'smoothness'], [])
-    """
-    if strategy in BASELINES or not issubclass(STRATEGIES[strategy], FastFedDA):
-        return []
-    known = option_names(strategy)
-    return [name.replace("_", "-") for name in ("anchor_weight", "smoothness") if name in known]
 
 
 def extrapolates(strategy: str) -> bool:

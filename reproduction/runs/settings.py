@@ -178,7 +178,6 @@ class RunSettings:
             values["client_lr"] = AUTO
         if values.get("client_lr") == AUTO and "server_lr" not in given:
             values["server_lr"] = AUTO if methods.extrapolates(strategy) else 1.0
-        for_strategy.update({key: AUTO for key in methods.automatic_options(strategy) if key not in for_strategy})
         return cls(
             problem, strategy, **{"seed": seed, **values}, problem_options=for_problem, strategy_options=for_strategy
         )

@@ -73,7 +73,7 @@ def made(name, **more):
     kind = kind_of(name)
     options = {"client_lr": 0.01, "batch_size": 5, "work": (Steps(4, batch_size=5), Minimise())}
     options |= CONSTANTS.get(name, {}) | {"fraction_evaluate": 0.0, "min_train_nodes": 1}
-    if name.startswith("DFed") or name in ("DScaffold", "DReFedDAGT"):
+    if name.startswith(("DFed", "DReFed")):
         options |= {"mixing": topology.ring(4), "weighting": "uniform"}
     if name == "DReFedDAGT":
         options |= {"radius_squared": 0.5}

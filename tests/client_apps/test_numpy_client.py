@@ -8,7 +8,7 @@ from flwr_fco.client_apps import numpy_client_app
 from flwr_fco.errors import ClientError, ConfigurationError, UnknownOptionError
 from flwr_fco.privacy import GaussianDP
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedDualAvg, FedProx
+from flwr_fco.strategies import FedDualAvg
 
 TARGETS = [np.random.default_rng(0).normal(size=(6, 5)), np.ones(3)]
 DENSE = {"client": "unmodified", "fraction_evaluate": 0.0}
@@ -117,7 +117,6 @@ def test_the_server_of_the_earlier_interface_is_told_of_start(name):
         (FedDualAvg, "initial_arrays", None, "`start` or `simulate`"),
         (FedDualAvg, "accept_failures", True, "min_replies"),
         (FedDualAvg, "proximal_mu", 0.1, '"proximal-mu": 0.1'),
-        (FedProx, "proximal_mu", 0.1, "did you mean penalty"),
         (FedDualAvg, "min_eval_clients", 2, "did you mean min_evaluate_nodes"),
         (FedDualAvg, "evaluate_fn", print, "evaluate_fn="),
         (FedDualAvg, "num_rounds", 3, "num_rounds="),

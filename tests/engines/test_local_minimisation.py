@@ -1,7 +1,5 @@
 """DualFL and what is like it without Flower: both halves of each method in a loop over clients."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from playing import (
@@ -14,13 +12,9 @@ from playing import (
     dual_fl,
     error,
     fed_dr,
-    fed_dyn,
     play_dual_fl,
     play_fed_dr,
-    play_fed_dyn,
-    play_scaffnew,
     remembers,
-    scaffnew,
 )
 from quadratics import Quadratic, optimum, quadratics
 
@@ -187,7 +181,7 @@ def test_a_problem_that_is_not_strongly_convex_is_solved_to_its_regularized_mini
     assert 0 < bias[1] < bias[0] / 5
 
 
-# --- FedDR, FedDyn, Scaffnew: equalities and fixed points ------------------------------------------------------------
+# --- FedDR: equalities and fixed points ------------------------------------------------------------
 
 
 def test_over_relaxed_fed_dr_is_another_path_to_the_same_point():
@@ -195,34 +189,6 @@ def test_over_relaxed_fed_dr_is_another_path_to_the_same_point():
     paths = [play_fed_dr(objectives, 400, 0.3, alpha)[1] for alpha in (1.0, 1.6)]
     assert np.abs(np.array(paths[0][5]) - paths[1][5]).max() > 1e-2
     assert max(error(path[-1], objectives) for path in paths) < 1e-9
-
-
-@pytest.mark.parametrize("weights", [None, UNEQUAL])
-def test_the_dual_of_fed_dyn_is_the_mean_of_the_clients_gradients(weights):
-    objectives = quadratics()
-    clients, states = play_fed_dyn(objectives, 7, 2.0, weights)
-    np.testing.assert_allclose(states[-1].mean, clients.memory("own"), atol=1e-12)
-    for f, memory in zip(objectives, clients.memories, strict=True):
-        np.testing.assert_allclose(f.gradient(memory["local"]), memory["own"], atol=1e-11)
-
-
-def test_scaffnew_that_always_averages_is_gradient_descent():
-    objectives, gamma = quadratics(), 0.9 / TOP
-    path = play_scaffnew(objectives, 25, gamma, 1.0, coin=np.random.default_rng(0))[1]
-    x = np.zeros(D)
-    for point in path:
-        np.testing.assert_allclose(point, x, atol=1e-14)
-        x = x - gamma * np.mean([f.gradient(x) for f in objectives], axis=0)
-
-
-def test_the_shifts_of_scaffnew_sum_to_zero_and_become_the_gradients():
-    objectives, p = quadratics(), 0.25
-    clients, path = play_scaffnew(objectives, 400, 1 / TOP, p, UNEQUAL, np.random.default_rng(1))
-    assert error(path[-1], objectives, UNEQUAL) < 1e-9
-    assert np.abs(clients.memory("shift")).max() < 1e-10
-    solution = optimum(objectives, UNEQUAL)
-    for f, memory in zip(objectives, clients.memories, strict=True):
-        np.testing.assert_allclose(memory["shift"], f.gradient(solution), atol=1e-8)
 
 
 def test_the_optimum_is_a_fixed_point_of_fed_dr():
@@ -240,8 +206,6 @@ def test_the_optimum_is_a_fixed_point_of_fed_dr():
 EXACT_METHODS = {
     "DualFL": lambda f, p: play_dual_fl(f, 150, MU / TOP, weights=p)[1][-1].primal,
     "FedDR": lambda f, p: play_fed_dr(f, 150, 0.5, 1.0, p)[1][-1],
-    "FedDyn": lambda f, p: play_fed_dyn(f, 150, 2.0, p)[1][-1].primal,
-    "Scaffnew": lambda f, p: play_scaffnew(f, 400, 1 / TOP, 0.25, p)[1][-1],
 }
 
 
@@ -260,20 +224,6 @@ def test_fed_avg_reaches_the_optimum_with_one_local_step_only(steps, bound):
         work = FirstOrder(steps=steps, batch_size=None)
         primal = primal + clients.ask({"primal": primal}, client_lr=rate, work=work)
     assert bound[0] <= error(primal, objectives) < bound[1]
-
-
-def test_fed_prox_is_local_minimization_around_the_model_and_has_a_bias_too():
-    objectives, penalty = quadratics(), 1.0
-    clients, primal = Clients(find_solver("local_minimization"), objectives), np.zeros(D)
-    for _ in range(200):
-        primal = primal + clients.ask({"primal": primal}, penalty=penalty)
-    # Its fixed point solves mean_j (prox_j(x) - x) = 0.
-    eye = np.eye(D)
-    maps = [np.linalg.inv(f.matrix + penalty * eye) for f in objectives]
-    left = eye - penalty * np.mean(maps, axis=0)
-    right = np.mean([m @ f.vector for m, f in zip(maps, objectives, strict=True)], axis=0)
-    np.testing.assert_allclose(primal, np.linalg.solve(left, right), atol=1e-10)
-    assert error(primal, objectives) > 1e-2
 
 
 def test_a_minimiser_refuses_gradient_steps_and_reports_its_cap():
@@ -295,32 +245,7 @@ def test_a_minimiser_refuses_gradient_steps_and_reports_its_cap():
 # --- the boxes of the papers, step by step ----------------------------------------------------------------------
 
 
-def test_scaffnew_takes_the_steps_of_its_box_with_the_same_coin():
-    objectives, gamma, p, rounds = quadratics(), 0.7 / TOP, 0.3, 12
-    path = play_scaffnew(objectives, rounds, gamma, p, coin=np.random.default_rng(5))[1]
-    x, h = np.zeros((5, D)), np.zeros((5, D))
-    coin = np.random.default_rng(5)
-    for point in path[1:]:
-        for toss in reversed(range(coin.geometric(p))):
-            ahead = np.array([a - gamma * (f.gradient(a) - b) for f, a, b in zip(objectives, x, h, strict=True)])
-            x = np.tile(ahead.mean(axis=0), (5, 1)) if toss == 0 else ahead
-            h = h + (p / gamma * (x - ahead) if toss == 0 else 0.0)
-        np.testing.assert_allclose(point, x[0], atol=1e-12)
-
-
-@pytest.mark.parametrize("solver", [scaffnew, fed_dyn])
-def test_where_a_client_has_ended_is_what_it_has_sent(solver):
-    """The server's ledger knows the rounded increment alone."""
-    clients = Clients(solver, quadratics(count=1), work=Minimise("aogm", tolerance=1e-3))
-    clients.plan = replace(clients.plan, wire_dtype="float32")
-    primal = np.linspace(-1, 1, D)
-    work = FirstOrder(steps=3, batch_size=None) if solver is scaffnew else None
-    increment = clients.ask({"primal": primal}, client_lr=0.03, work=work, probability=0.3, last_rate=0.03, penalty=0.5)
-    assert (increment == increment.astype(np.float32)).all()
-    np.testing.assert_array_equal(clients.memories[0]["local"], primal + increment)
-
-
-@pytest.mark.parametrize("solver", [dual_fl, fed_dr, fed_dyn])
+@pytest.mark.parametrize("solver", [dual_fl, fed_dr])
 def test_a_minimisation_begins_where_the_last_one_ended(solver, monkeypatch):
     begins_where_it_ended(solver, monkeypatch)
 
@@ -341,11 +266,3 @@ def test_a_memory_of_fed_dr_is_a_function_of_the_messages():
         return {"center": center, "local": 0.5 * (old + vectors["increment"] + center)}
 
     remembers(fed_dr, expected)
-
-
-def test_a_memory_of_fed_dyn_is_a_function_of_the_messages():
-    def expected(before, point, vectors):
-        increment = vectors["increment"]
-        return {"own": before["own"] - 2.0 * increment, "local": point + increment}
-
-    remembers(fed_dyn, expected)

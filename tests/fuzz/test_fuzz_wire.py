@@ -16,7 +16,7 @@ from flwr_fco.errors import FlwrFcoError, ProtocolError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm, Product
 from flwr_fco.regularizers import L1, ElasticNet, PerParameter, Regularizer, Zero
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Epochs, FastFedDA, FedDAGT, FedDualAvg, FedMid, Steps, run_of
+from flwr_fco.strategies import Epochs, FedDAGT, FedDualAvg, FedMid, Steps, run_of
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.envelope import what_is_missing
 from flwr_fco.wire.protocol import Plan
@@ -206,7 +206,6 @@ NODES = [
         FedDualAvg(regularizer=L1(0.3), client_lr=0.02, work=Steps(3, batch_size=5)),
         FedMid(regularizer=L1(0.3), client_lr=0.02, work=Epochs(1, batch_size=5)),
         FedDAGT(regularizer=L1(0.3), client_lr=0.02, work=Epochs(1, batch_size=5)),
-        FastFedDA(regularizer=L1(0.3), work=Steps(3, batch_size=5)),
     )
 ]
 

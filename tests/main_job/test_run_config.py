@@ -91,7 +91,7 @@ def test_the_data_are_split_over_the_nodes_that_there_are():
 
 @together("name", sorted(STRATEGIES))
 def test_every_strategy_can_be_chosen(name):
-    psi = {} if method_of(STRATEGIES[name]).limit.problem == "composite" else {"regularizer": "Zero"}
+    psi = {"regularizer": "Zero"} if "regularizer" in method_of(STRATEGIES[name]).algorithm.refuses else {}
     strategy = task_of(3, **psi, strategy=name, seed=7).strategy()
     assert type(strategy).__name__ == name
     assert strategy.seed == 7

@@ -202,7 +202,7 @@ CONSTANTS = {
 
 def make_strategy(name, **given):
     cls = kind_of(name)
-    regularizer = Zero() if method_of(cls).limit.problem == "smooth" else L1(0.01)
+    regularizer = Zero() if "regularizer" in method_of(cls).algorithm.refuses else L1(0.01)
     options = {
         "client_lr": 0.05,
         "work": (Epochs(2, batch_size=5), Minimise(tolerance=1e-12)),

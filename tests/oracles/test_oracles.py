@@ -23,7 +23,6 @@ from flwr_fco import (
     MultistepReFedDAGT,
     PNorm,
     ReFedDAGT,
-    Scaffnew,
     Steps,
     client_app,
     simulate,
@@ -31,7 +30,7 @@ from flwr_fco import (
 from flwr_fco.strategies import Average, Minimise, Reference, Stage
 from flwr_fco.topology import chain
 from reproduction.data.saddle_objectives import QuadraticSaddle
-from reproduction.rivals import DecoupledProx, FedCM
+from reproduction.rivals import DecoupledProx, FedCM, Scaffnew
 
 from . import dual_fl, fed_dual_avg, gradient_tracking, rivals, saddle_points
 

@@ -23,9 +23,8 @@ from flwr_fco.regularizers import L1, L1Ball, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     Bounds,
-    CFedDA,
     DFedDAGT,
-    DFedMid,
+    DualFL,
     Epochs,
     FedDA,
     FedDAGT,
@@ -112,7 +111,6 @@ STRATEGIES = {
     "DFedDAGT": lambda: DFedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
     # What a client remembers is what was sent, rounded.
     "FedDAGT, float32": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, wire=Wire(dtype="float32")),
-    "DFedMid": lambda: DFedMid(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
 }
 
 
@@ -301,10 +299,7 @@ def test_the_same_seed_gives_the_same_bits_also_with_a_shuffling_loader():
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (
-            lambda: CFedDA(regularizer=L1(0.1), smoothness=1.0, convexity=1.0),
-            "method 'fast_dual_averaging' has no",
-        ),
+        (DualFL, "method 'dual_fl' has no"),
         (
             lambda: FedDualAvg(**{**OPTIONS, "output": "shadow", "work": Steps(2, batch_size=5)}),
             "asks for all local points",

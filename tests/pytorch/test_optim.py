@@ -74,7 +74,7 @@ def _setting(problem, psi, solver, mirror_map=None, *, scope="each", options=(),
         mirror_map=mirror_map or Euclidean(),
         scope=scope,
         work=FirstOrder(epochs=2, batch_size=7),
-        options={"client-prox": True, "trajectory": False, "remember": False, "variate": "average", **dict(options)},
+        options={"client-prox": True, "trajectory": False, "remember": False, **dict(options)},
     )
 
     def run(optimizer, downlink):

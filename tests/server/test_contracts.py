@@ -8,7 +8,6 @@ import pytest
 from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.algorithms import Algorithm, DualAveraging, GradientTracking, Moved
-from flwr_fco.algorithms.contract.limits import Exact
 from flwr_fco.errors import ConfigurationError, SpecError
 from flwr_fco.server.options import MemoryOptions
 from flwr_fco.simulation import InProcessGrid
@@ -89,7 +88,7 @@ class ExactProximalPoint(Algorithm):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class ProximalPoint(MemoryOptions, CompositeStrategy, algorithm=ExactProximalPoint, limit=Exact()):
+class ProximalPoint(MemoryOptions, CompositeStrategy, algorithm=ExactProximalPoint):
     """Averages of proximal points: a strategy with a minimisation for its work, no rates, two vectors a client."""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fitting import fitting
 from problems import app_of, clients, run, start_arrays
 from together import together
 
@@ -16,7 +17,7 @@ from flwr_fco.algorithms.contract import halves
 from flwr_fco.client_apps.training import find_solver
 from flwr_fco.errors import ClientError, ConfigurationError, NothingTrainedError
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, Scaffnew, Steps, method_of, run_of
+from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg, FedMid, Steps, method_of, run_of
 from flwr_fco.testing import check_strategy
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorials" / "own-strategy.md"
@@ -191,7 +192,7 @@ class ByMessages(InProcessGrid):
 
 
 @pytest.mark.parametrize("grid", [InProcessGrid, ByMessages])
-@pytest.mark.parametrize("strategy", [FedDualAvg, FedDAGT, Scaffnew])
+@pytest.mark.parametrize("strategy", [FedDualAvg, FedDAGT, DualFL])
 def test_a_method_that_forgot_its_shapes_is_told_once(grid, strategy, caplog):
     """Not once a client and round, each time as if the client were ill."""
     kind = method_of(strategy).algorithm
@@ -200,7 +201,8 @@ def test_a_method_that_forgot_its_shapes_is_told_once(grid, strategy, caplog):
         return {**kind.send(client, downlink, memory, moved), "curvature": np.ones(3)}
 
     forgetful = type("Forgetful", (kind,), {"name": f"forgetful-{kind.name}", "send": staticmethod(send)})
-    own = type("Own", (strategy,), {}, algorithm=forgetful)(client_lr=0.02, fraction_evaluate=0.0)
+    options = fitting(strategy, {"client_lr": 0.02, "fraction_evaluate": 0.0})
+    own = type("Own", (strategy,), {}, algorithm=forgetful)(**options)
     said = (
         r"Forgetful: its clients send the vectors \['curvature', 'increment'\], and its `shapes` says \['increment'\]"
     )

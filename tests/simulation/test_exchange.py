@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from representatives import by_class
 
-from flwr_fco.algorithms import ShiftedSteps
+from flwr_fco.algorithms import DualAcceleration
 from flwr_fco.client_apps import client_app, find_solver
 from flwr_fco.client_apps.quotas import Limits
 from flwr_fco.errors import ClientError
@@ -17,13 +17,13 @@ from flwr_fco.regularizers import L1
 from flwr_fco.server.run import Run
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
+    DualFL,
     Epochs,
     Everyone,
     FedAvgSubgradient,
     FedDAGT,
     FedDualAvg,
     FedMid,
-    Scaffnew,
     Steps,
     Wire,
     run_of,
@@ -220,14 +220,14 @@ def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reas
 
 
 def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
-    plain = ShiftedSteps.send
+    plain = DualAcceleration.send
 
     def odd(client, downlink, memory, moved):
         begins = not memory["local"].any()
         sent = plain(client, downlink, memory, moved)
         return sent if begins or client.objective is not first[0] else {"increment": np.full(7, np.nan)}
 
-    monkeypatch.setattr(ShiftedSteps, "send", staticmethod(odd))
+    monkeypatch.setattr(DualAcceleration, "send", staticmethod(odd))
 
     found = []
     for grid in (InProcessGrid, Counting):
@@ -235,7 +235,7 @@ def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
         found.append(
             outcome(
                 grid(app_of(first), 4),
-                Scaffnew(client_lr=0.02, fraction_evaluate=0.0, participation=Everyone(evict_after=9)),
+                DualFL(nu=0.05, fraction_evaluate=0.0, participation=Everyone(evict_after=9)),
                 start_arrays(),
                 2,
             )

@@ -34,7 +34,7 @@ def test_nothing_ends_and_errors_are_those_without_the_bad_replies(name, kind, n
     hold_the_bar(name, kind, ROUNDS, kinds=SOAK, clients=number)
 
 
-@together("name", ["FedDualAvg", "MCFedDA", "FedDR", "DFedDAGT"])
+@together("name", ["FedDualAvg", "FedDR", "DFedDAGT"])
 @together("kind", ["beyond all", "no examples"])
 def test_six_clients_hold_it_in_short(name, kind):
     hold_the_bar(name, kind, 25, kinds=SOAK, clients=6)

@@ -14,7 +14,7 @@ from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies import mail
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import DualFL, Epochs, FedDAGT, FedDR, FedDyn, Minimise, Scaffnew, Steps, Wire
+from flwr_fco.strategies import DualFL, Epochs, FedDAGT, FedDR, Minimise, Steps, Wire
 from flwr_fco.wire.protocol import ReceivedVectors
 
 D = 600
@@ -104,9 +104,7 @@ STEPS = {"client_lr": 0.5, "work": Steps(2), "fraction_evaluate": 0.0}
     [
         lambda: DualFL(nu=0.05, rho=0.0, **MINIMISES),
         lambda: FedDR(step=2.0, **MINIMISES),
-        lambda: FedDyn(penalty=0.5, **MINIMISES),
         lambda: FedDAGT(**STEPS),
-        lambda: Scaffnew(client_lr=0.5, probability=0.5, fraction_evaluate=0.0),
     ],
 )
 def test_what_clients_remember_begins_as_with_whole_vectors(strategy, messages, monkeypatch):

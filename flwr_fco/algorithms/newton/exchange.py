@@ -235,7 +235,8 @@ def check_first(vectors: Mapping[str, Vector], w: Vector, tolerance: float) -> N
     whole = outputs == 1 or abs(float(shares.sum()) - 1.0) <= ROUNDING
     if not (whole and (shares >= -ROUNDING).all() and (shares <= 1.0 + ROUNDING).all()):
         raise ProtocolError(f"its shares of classes are {shares.tolist()}; expected numbers from 0 to 1, together 1")
-    if (targets[:count] ** 2 > (1.0 + ROUNDING) * square * np.maximum(each, 0.0) + ROUNDING**2 * square).any():
+    # The square may be infinite, and a class empty.
+    if (targets[:count] ** 2 > square * ((1.0 + ROUNDING) * np.maximum(each, 0.0) + ROUNDING**2)).any():
         raise ProtocolError("a mean of its columns in a class is above what the largest mean square of a column allows")
 
 

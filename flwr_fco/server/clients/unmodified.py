@@ -8,7 +8,7 @@ from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.algorithms.contract import Setting
@@ -19,7 +19,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Zero
-from flwr_fco.server.options import AUTO, ClientOptions, UnmodifiedOptions, density_of, scope_of
+from flwr_fco.server.options import AUTO, UnmodifiedOptions, density_of, scope_of
 from flwr_fco.server.parts import Part
 from flwr_fco.server.replies.bounds import check_elapsed, check_examples, check_steps
 from flwr_fco.server.replies.mail import Mail
@@ -29,16 +29,13 @@ from flwr_fco.wire.protocol import Downlink, Node, Uplink
 from flwr_fco.wire.uplink import read_unmodified
 from flwr_fco.work import FirstOrder
 
-#: Numbers of a method by the names under which clients of Flower's own strategies read them.
-NAMES = {"penalty": "proximal-mu"}
 
-
-def check_unmodified(options: ClientOptions) -> None:
+def check_unmodified(options: UnmodifiedOptions) -> None:
     """Check that exactly one option, which fits psi, sets how fast the weight of psi or its sparsity grows.
 
     Parameters
     ----------
-    options : ClientOptions
+    options : UnmodifiedOptions
         Options of a strategy; with a threshold and no regularizer, the regularizer becomes ``L1(1.0)``.
 
     Raises
@@ -47,16 +44,11 @@ def check_unmodified(options: ClientOptions) -> None:
         If the options are missing or conflict.
     """
     strategy: Any = options
-    if isinstance(options, UnmodifiedOptions) and strategy.density is not None:
+    if strategy.density is not None:
         _check_density(strategy)
     if not isinstance(options.client, Unmodified):
         return
     threshold = options.client.threshold_per_round
-    if not isinstance(options, UnmodifiedOptions):
-        if threshold is not None:
-            raise ConfigurationError(f"client={options.client!r}: {type(options).__name__} has no psi to threshold")
-        _check_choices(strategy)
-        return
     steps = strategy.work.steps
     ways = {"threshold_per_round": threshold, "density": strategy.density, "work=Steps(...)": steps}
     names = [name for name, value in ways.items() if value is not None]
@@ -124,11 +116,11 @@ class UnmodifiedClients(Part):
 
     Parameters
     ----------
-    options : ClientOptions
+    options : UnmodifiedOptions
         The strategy, whose options these are.
     """
 
-    def __init__(self, options: ClientOptions) -> None:
+    def __init__(self, options: UnmodifiedOptions) -> None:
         self._options: Any = options
         self.forget()
 
@@ -139,21 +131,16 @@ class UnmodifiedClients(Part):
         """Return the model as ``FedAvg`` sends it."""
         options = self._options
         keys = {"arrayrecord_key": options.arrayrecord_key, "configrecord_key": options.configrecord_key}
-        config = mail.config_of_round
-        numbers = {NAMES[name]: number for name, number in downlink.numbers.items() if name in NAMES}
-        if numbers:
-            config = ConfigRecord({**config, **numbers})
-        return primal_request(self.sent_model(mail)[0], config, **keys)
+        return primal_request(self.sent_model(mail)[0], mail.config_of_round, **keys)
 
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
         """Return the client's model minus the model that it was sent."""
         options, problem, work = self._options, mail.current.problem, mail.plan.work
         assert problem is not None
-        client_lr, steps = (problem.client_lr, work.steps or 1) if isinstance(work, FirstOrder) else (1.0, 1)
-        claims = {"client_lr": client_lr, "local_steps": steps, "weighted_by_key": options.weighted_by_key}
+        assert isinstance(work, FirstOrder)
+        key = options.weighted_by_key
+        claims = {"client_lr": problem.client_lr, "local_steps": work.steps or 1, "weighted_by_key": key}
         uplink = read_unmodified(content, mail.plan.layout, sent=self.sent_model(mail)[1], **claims)
-        if not isinstance(work, FirstOrder):
-            return uplink._replace(elapsed=None)
         threshold = self._threshold
         if threshold is None:
             return uplink if options.density is None else uplink._replace(elapsed=1.0)
@@ -167,8 +154,7 @@ class UnmodifiedClients(Part):
         """
         options, work = self._options, mail.plan.work
         check_examples(uplink.examples, options.bounds.max_examples)
-        if not isinstance(work, FirstOrder):
-            return
+        assert isinstance(work, FirstOrder)
         planned = max(1, work.num_draws(int(uplink.examples)))
         check_steps(uplink.steps, 1_000 * planned)
         steps = uplink.steps if uplink.steps > 1 else planned

@@ -204,7 +204,7 @@ def _advice(run: Run, locally: bool) -> str:
     if server_lr > 1.0:
         first = f"server_lr={server_lr:g} with client_lr={client_lr:g} {too} server_lr=1 first"
         return f"{first}, then client_lr={client_lr / 10:g}."
-    # Scaffnew's server has no learning rate.
+    # A method's server need not have a learning rate.
     rates = f"client_lr={client_lr:g}" + ("" if math.isnan(server_lr) else f" with server_lr={server_lr:g}")
     return f"{rates} {too} client_lr={client_lr / 10:g}."
 

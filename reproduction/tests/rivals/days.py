@@ -4,9 +4,9 @@ import pytest
 
 from reproduction.rivals import RIVALS
 
-#: Its client half is its own, minimises and remembers, and everybody answers; the others run through what a strategy of
-#: the library stands for.
-BY_DAY = ("FedPD",)
+#: A client half of its own that minimises and remembers, while everybody answers; steps of its own whose weights grow;
+#: primal steps that remember. The others run through what a strategy of the library stands for.
+BY_DAY = ("FedPD", "FastFedDA", "Scaffnew")
 
 
 def by_day(names=RIVALS):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
+from limits import biased, doubled_strength, exact, shifted_by, subgradient, vanishing
 from problems import SADDLE
 from signatures import KEPT
 from together import together
@@ -59,15 +60,38 @@ def test_a_client_without_them_says_what_to_import():
     assert "Import the module of the algorithm in the ClientApp" in found.stderr
 
 
+#: What each converges to.
+LIMITS = {
+    "APDAInexact": exact,
+    "CFedDA": vanishing,
+    "DFedMid": doubled_strength,
+    "DScaffold": exact,
+    "DecoupledProx": exact,
+    "DistributedPGDA": subgradient,
+    "ExtraStepLocalSGD": subgradient,
+    "FastFedDA": shifted_by("convexity", (0.1, 0.01), rounds=150, steps=(1, 3)),
+    "FedAvgS": subgradient,
+    "FedCM": biased,
+    "FedDyn": exact,
+    "FedPD": exact,
+    "FedProx": shifted_by("penalty", (3.0, 30.0)),
+    "FedSAM": shifted_by("radius", (0.1, 0.01)),
+    "FiveGCS": exact,
+    "MCFedDA": vanishing,
+    "ScaffoldS": exact,
+    "Scaffnew": exact,
+}
+
+
 #: Settings of another strategy, without a line of code of their own: at night.
-SETTINGS = ("ScaffoldS",)
+SETTINGS = ("ScaffoldS", "DScaffold")
 
 
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.nightly) if name in SETTINGS else name for name in RIVALS]
 )
 def test_contract(name):
-    check_strategy(RIVALS[name])
+    check_strategy(RIVALS[name], LIMITS[name])
 
 
 @together("kept", KEPT)

@@ -1,5 +1,7 @@
 """Both halves of the rivals without Flower: the papers' boxes written out, equalities and fixed points."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from playing import (
@@ -12,21 +14,43 @@ from playing import (
     begins_where_it_ended,
     error,
     play_fed_dr,
-    play_fed_dyn,
     remembers,
 )
 from quadratics import Quadratic, optimum, quadratics
 
 from flwr_fco.algorithms import MeanState
 from flwr_fco.client_apps import find_solver
-from flwr_fco.engines import FirstOrder
+from flwr_fco.engines import FirstOrder, Minimise
 from reproduction.rivals import apda_inexact as apda_rule
 from reproduction.rivals import fed_cm as fed_cm_rule
+from reproduction.rivals import fed_dyn as fed_dyn_rule
 from reproduction.rivals import five_gcs as five_gcs_rule
 
 apda_inexact, client_momentum, fed_pd, five_gcs, sharpness_aware = map(
     find_solver, ("apda_inexact", "client_momentum", "fed_pd", "five_gcs", "sharpness_aware")
 )
+fed_dyn, fed_prox, scaffnew = map(find_solver, ("fed_dyn", "fed_prox", "scaffnew"))
+
+
+def play_fed_dyn(objectives, rounds, alpha, weights=None, start=None):
+    clients = Clients(fed_dyn, objectives, weights)
+    state = MeanState(np.zeros(D) if start is None else start, np.zeros(D))
+    path = [state]
+    for _ in range(rounds):
+        state = fed_dyn_rule.advance(state, clients.ask({"primal": state.primal}, penalty=alpha), alpha)
+        path.append(state)
+    return clients, path
+
+
+def play_scaffnew(objectives, rounds, gamma, p, weights=None, coin=None):
+    clients, primal = Clients(scaffnew, objectives, weights), np.zeros(D)
+    coin = coin or np.random.default_rng(1)
+    path = [primal]
+    for _ in range(rounds):
+        work = FirstOrder(steps=int(coin.geometric(p)), batch_size=None)
+        primal = primal + clients.ask({"primal": primal}, client_lr=gamma, work=work, probability=p, last_rate=gamma)
+        path.append(primal)
+    return clients, path
 
 
 def play_fed_pd(objectives, rounds, eta, weights=None, start=None, repeats=1, work=EXACT):
@@ -116,6 +140,8 @@ def test_the_optimum_is_a_fixed_point(name):
 
 
 EXACT_METHODS = {
+    "FedDyn": lambda f, p: play_fed_dyn(f, 150, 2.0, p)[1][-1].primal,
+    "Scaffnew": lambda f, p: play_scaffnew(f, 400, 1 / TOP, 0.25, p)[1][-1],
     "FedPD": lambda f, p: play_fed_pd(f, 150, 0.5, p)[1][-1],
     "APDAInexact": lambda f, p: play_apda(f, 1100, weights=p)[1].primal,
     "FiveGCS": lambda f, p: play_five_gcs(f, 200, weights=p)[1].primal,
@@ -150,6 +176,48 @@ def test_fed_pd_without_communication_goes_on_from_its_own_point():
     twice = play_fed_pd(objectives, 5, 0.4, repeats=2)[1]
     once = play_fed_pd(objectives, 10, 0.4)[1]
     np.testing.assert_allclose(twice, once[::2], atol=1e-12)
+
+
+@pytest.mark.parametrize("weights", [None, UNEQUAL])
+def test_the_dual_of_fed_dyn_is_the_mean_of_the_clients_gradients(weights):
+    objectives = quadratics()
+    clients, states = play_fed_dyn(objectives, 7, 2.0, weights)
+    np.testing.assert_allclose(states[-1].mean, clients.memory("own"), atol=1e-12)
+    for f, memory in zip(objectives, clients.memories, strict=True):
+        np.testing.assert_allclose(f.gradient(memory["local"]), memory["own"], atol=1e-11)
+
+
+def test_scaffnew_that_always_averages_is_gradient_descent():
+    objectives, gamma = quadratics(), 0.9 / TOP
+    path = play_scaffnew(objectives, 25, gamma, 1.0, coin=np.random.default_rng(0))[1]
+    x = np.zeros(D)
+    for point in path:
+        np.testing.assert_allclose(point, x, atol=1e-14)
+        x = x - gamma * np.mean([f.gradient(x) for f in objectives], axis=0)
+
+
+def test_the_shifts_of_scaffnew_sum_to_zero_and_become_the_gradients():
+    objectives, p = quadratics(), 0.25
+    clients, path = play_scaffnew(objectives, 400, 1 / TOP, p, UNEQUAL, np.random.default_rng(1))
+    assert error(path[-1], objectives, UNEQUAL) < 1e-9
+    assert np.abs(clients.memory("shift")).max() < 1e-10
+    solution = optimum(objectives, UNEQUAL)
+    for f, memory in zip(objectives, clients.memories, strict=True):
+        np.testing.assert_allclose(memory["shift"], f.gradient(solution), atol=1e-8)
+
+
+def test_fed_prox_is_a_minimisation_around_the_model_and_has_a_bias():
+    objectives, penalty = quadratics(), 1.0
+    clients, primal = Clients(fed_prox, objectives), np.zeros(D)
+    for _ in range(200):
+        primal = primal + clients.ask({"primal": primal}, penalty=penalty)
+    # Its fixed point solves mean_j (prox_j(x) - x) = 0.
+    eye = np.eye(D)
+    maps = [np.linalg.inv(f.matrix + penalty * eye) for f in objectives]
+    left = eye - penalty * np.mean(maps, axis=0)
+    right = np.mean([m @ f.vector for m, f in zip(maps, objectives, strict=True)], axis=0)
+    np.testing.assert_allclose(primal, np.linalg.solve(left, right), atol=1e-10)
+    assert error(primal, objectives) > 1e-2
 
 
 # --- the boxes of the papers, step by step ----------------------------------------------------------------------
@@ -249,7 +317,7 @@ def test_fed_sam_stays_where_there_is_no_uphill():
 
 
 # The first round of APDA-Inexact has no minimisation.
-@pytest.mark.parametrize(("solver", "minimisations"), [(fed_pd, 2), (five_gcs, 2), (apda_inexact, 1)])
+@pytest.mark.parametrize(("solver", "minimisations"), [(fed_pd, 2), (five_gcs, 2), (fed_dyn, 2), (apda_inexact, 1)])
 def test_a_minimisation_begins_where_the_last_one_ended(solver, minimisations, monkeypatch):
     begins_where_it_ended(solver, monkeypatch, minimisations)
 
@@ -276,3 +344,36 @@ def test_a_memory_of_apda_inexact_is_a_function_of_the_messages():
         return {"sent": before["sent"] + vectors["increment"], "local": local}
 
     remembers(apda_inexact, expected)
+
+
+def test_scaffnew_takes_the_steps_of_its_box_with_the_same_coin():
+    objectives, gamma, p, rounds = quadratics(), 0.7 / TOP, 0.3, 12
+    path = play_scaffnew(objectives, rounds, gamma, p, coin=np.random.default_rng(5))[1]
+    x, h = np.zeros((5, D)), np.zeros((5, D))
+    coin = np.random.default_rng(5)
+    for point in path[1:]:
+        for toss in reversed(range(coin.geometric(p))):
+            ahead = np.array([a - gamma * (f.gradient(a) - b) for f, a, b in zip(objectives, x, h, strict=True)])
+            x = np.tile(ahead.mean(axis=0), (5, 1)) if toss == 0 else ahead
+            h = h + (p / gamma * (x - ahead) if toss == 0 else 0.0)
+        np.testing.assert_allclose(point, x[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("solver", [scaffnew, fed_dyn])
+def test_where_a_client_has_ended_is_what_it_has_sent(solver):
+    """The server's ledger knows the rounded increment alone."""
+    clients = Clients(solver, quadratics(count=1), work=Minimise("aogm", tolerance=1e-3))
+    clients.plan = replace(clients.plan, wire_dtype="float32")
+    primal = np.linspace(-1, 1, D)
+    work = FirstOrder(steps=3, batch_size=None) if solver is scaffnew else None
+    increment = clients.ask({"primal": primal}, client_lr=0.03, work=work, probability=0.3, last_rate=0.03, penalty=0.5)
+    assert (increment == increment.astype(np.float32)).all()
+    np.testing.assert_array_equal(clients.memories[0]["local"], primal + increment)
+
+
+def test_a_memory_of_fed_dyn_is_a_function_of_the_messages():
+    def expected(before, point, vectors):
+        increment = vectors["increment"]
+        return {"own": before["own"] - 2.0 * increment, "local": point + increment}
+
+    remembers(fed_dyn, expected)

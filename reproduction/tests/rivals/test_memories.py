@@ -15,23 +15,27 @@ from memory_rules import (
     refuses_samples,
     samples_reach_the_optimum_whatever_is_lost,
 )
-from problems import app_of
+from problems import D, app_of, clients, flat, problem, run
 from quadratics import quadratics
 from remembering import faulty_run
 from together import together
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import Minimise, Participation
-from reproduction.rivals import APDAInexact, FedCM, FedPD, FedSAM, FiveGCS
+from reproduction.rivals import APDAInexact, FedCM, FedDyn, FedPD, FedProx, FedSAM, FiveGCS, Scaffnew
 from reproduction.tests.rivals.days import by_day
 
 EVERYONE = {
     "FedPD": lambda **o: FedPD(step=2.0, **o),
     "APDAInexact": lambda **o: APDAInexact(primal_step=0.2, damping=0.5, convexity=0.1, **o),
+    "Scaffnew": lambda **o: Scaffnew(client_lr=0.4, probability=0.3, seed=5, **o),
 }
-SAMPLED = {"FiveGCS": lambda **o: FiveGCS(step=2.0, convexity=0.05, **o)}
-ROUNDS = {"FedPD": 75, "APDAInexact": 190, "FiveGCS": 140}
+SAMPLED = {
+    "FiveGCS": lambda **o: FiveGCS(step=2.0, convexity=0.05, **o),
+    "FedDyn": lambda **o: FedDyn(penalty=0.5, **o),
+}
+ROUNDS = {"FedPD": 75, "APDAInexact": 190, "Scaffnew": 50, "FiveGCS": 140, "FedDyn": 75}
 
 
 @pytest.mark.parametrize("name", by_day(EVERYONE))
@@ -69,11 +73,12 @@ def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_sta
     goes_on_without_who_is_given_up(EVERYONE[name], ROUNDS[name] + 5, fault, client_state)
 
 
-def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean():
-    leaves_who_has_no_weight_out_of_the_mean(SAMPLED["FiveGCS"], 2 * ROUNDS["FiveGCS"])
+@together("name", SAMPLED)
+def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean(name):
+    leaves_who_has_no_weight_out_of_the_mean(SAMPLED[name], 2 * ROUNDS[name])
 
 
-@together("cls", [APDAInexact, FedCM, FedPD, FedSAM, FiveGCS])
+@together("cls", [APDAInexact, FedCM, FedDyn, FedPD, FedProx, FedSAM, FiveGCS, Scaffnew])
 def test_psi_is_refused_with_the_reason(cls):
     refuses_psi_with_the_reason(cls)
 
@@ -125,3 +130,51 @@ def test_fed_pd_that_goes_on_by_itself_has_no_ledger():
     faulty_run(strategy, None, rounds=(), num_rounds=3)
     assert not strategy.memories.ledger
     assert all(member.memory is None for member in strategy.memories.members.values())
+
+
+def test_the_coin_of_scaffnew_is_the_same_for_all_and_another_in_every_round():
+    result = run(Scaffnew(client_lr=0.1, probability=0.2, seed=3), clients(), 400)
+    steps = np.array([metrics["local-steps"] for metrics in result.train_metrics_clientapp.values()])
+    assert (steps == np.round(steps)).all()
+    assert steps.mean() == pytest.approx(5.0, rel=0.2)
+    assert (steps == 1).mean() == pytest.approx(0.2, abs=0.08)
+    periodic = run(Scaffnew(client_lr=0.1, probability=0.2, coin="periodic"), clients(), 3)
+    assert [metrics["local-steps"] for metrics in periodic.train_metrics_clientapp.values()] == [5, 5, 5]
+
+
+def test_the_shifts_of_scaffnew_follow_a_rate_that_changes():
+    """h <- h + p / gamma (mean - x) with the gamma of the steps that led to x, not of those that follow."""
+    objectives, probability = quadratics(count=3), 0.5
+    strategy = Scaffnew(client_lr=lambda number: 0.1 / number, probability=probability, coin="periodic")
+    strategy.fraction_evaluate = 0.0
+    start = {"x": np.ones(6)}
+    simulate(strategy, app_of(objectives), num_nodes=3, num_rounds=5, initial_arrays=start, progress=False)
+    mean, shifts = np.ones(6), np.zeros((3, 6))
+    for number in range(1, 6):
+        gamma, ends = 0.1 / number, np.array([mean] * 3)
+        for m, f in enumerate(objectives):
+            for _ in range(2):
+                ends[m] -= gamma * (f.matrix @ ends[m] - f.vector - shifts[m])
+        mean = ends.mean(axis=0)
+        shifts += probability / gamma * (mean - ends)
+    np.testing.assert_allclose(strategy.state.primal, mean, atol=1e-12)
+
+
+def test_fed_prox_is_told_its_penalty_in_every_round():
+    """A message without a rate and with one number lost the number."""
+    objectives = problem()
+    result = run(FedProx(penalty=30.0, weighting="uniform"), objectives, 3)
+    w = np.zeros(D)
+    for _ in range(3):
+        points = []
+        for f in objectives:
+            x = np.column_stack([f.features, np.ones(f.num_examples)])
+            hessian = x.T @ x / len(x) + 30.0 * np.eye(D)
+            points.append(np.linalg.solve(hessian, x.T @ f.targets / len(x) + 30.0 * w))
+        w = np.mean(points, axis=0)
+    np.testing.assert_allclose(flat(result.arrays), w, atol=1e-11)
+
+
+def test_a_method_whose_server_has_no_rate_is_told_of_none():
+    with pytest.raises(DivergedError, match=r"client_lr=50 is too large for these data; try client_lr=5\."):
+        run(Scaffnew(client_lr=50.0, coin="periodic"), clients(), 100)

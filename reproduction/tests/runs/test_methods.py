@@ -42,7 +42,7 @@ def test_what_the_run_decides_reaches_every_strategy(name):
     everyone = method_of(STRATEGIES[name]).algorithm.reads == "everyone"
     values = {"client-lr": 0.03, "server-lr": 0.5, "local-steps": 4, "clients-per-round": 16 if everyone else 8}
     settings = RunSettings.of("lasso-small", name, values, seed=9)
-    psi = L1(0.5) if method_of(STRATEGIES[name]).limit.problem == "composite" else Zero()
+    psi = Zero() if "regularizer" in method_of(STRATEGIES[name]).algorithm.refuses else L1(0.5)
     strategy = build_strategy(settings, 16, psi)
     assert strategy.regularizer == psi
     assert (strategy.seed, strategy.min_train_nodes) == (9, 16 if everyone else 8)

@@ -20,7 +20,6 @@ STRATEGIES = (
     ("Scaffold", {"fraction_train": 0.6}),
     ("FedDR", {}),
     ("DFedDAGT", {}),
-    ("Scaffnew", {}),
     ("FedNewton", {"hessian": "none"}),
     ("FedDAGT", {"tracker_start": "zero", "fraction_train": 0.5}),
 )

@@ -22,7 +22,7 @@ from reproduction.pooled import centralized_solution
 OBJECTIVES = regressions()
 REST = [own for m, own in enumerate(OBJECTIVES) if m != LIAR]
 TRACKERS = ("FedDAGT", "ReFedDAGT", "Scaffold", "MultistepReFedDAGT")
-ONCE = (*TRACKERS, "FedDR", "FedDyn", "DFedDAGT", "DScaffold")
+ONCE = (*TRACKERS, "FedDR", "DFedDAGT")
 
 
 class Lenient(InProcessGrid):
@@ -106,7 +106,7 @@ def test_a_client_that_is_asked_in_vain_has_left_and_comes_back(kind):
     assert distances[200][0] <= 1e-6
 
 
-@pytest.mark.parametrize("name", ["Scaffnew", "FedDR", "FedDyn", "DFedDAGT", "FedDAGT"])
+@pytest.mark.parametrize("name", ["FedDR", "DFedDAGT", "FedDAGT"])
 def test_a_client_may_send_a_few_coordinates_where_the_method_has_whole_vectors(name):
     """It did end the run of all with a TypeError."""
 
@@ -157,7 +157,7 @@ def test_rounds_that_do_not_count_evict_nobody():
     assert np.abs(flat(result.arrays) - solution(strategy, OBJECTIVES)).max() <= 1e-6
 
 
-QUICK, LATER = ("FedDAGT", "FedDR", "DFedDAGT", "Scaffnew"), ("FedDyn", "DScaffold", "DualFL", *TRACKERS[1:])
+QUICK, LATER = ("FedDAGT", "FedDR", "DFedDAGT"), ("DualFL", *TRACKERS[1:])
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_answers_of_a_loss_that_is_less_convex_than_nu_are_a_liars(factor):
     assert np.abs(flat(result.arrays) - solution(strategy, REST)).max() <= 1e-3
 
 
-@pytest.mark.parametrize("name", ["FedDR", "DualFL", "FedDyn"])
+@pytest.mark.parametrize("name", ["FedDR", "DualFL"])
 def test_an_honest_loss_that_is_sharper_than_all_others_stays(name):
     """Its gradients grow to many times what was usual, and never turn back."""
     sites = OBJECTIVES[:5]
@@ -274,7 +274,7 @@ def test_a_ledger_that_its_own_clients_outgrow_is_given_up():
 # --- methods that need every client -----------------------------------------------------------------------------------
 
 
-@together("name", ["DualFL", "Scaffnew", "FedNewton"])
+@together("name", ["DualFL", "FedNewton"])
 def test_by_default_a_bad_client_is_left_out_and_the_run_goes_on(name):
     options = {"nu": 0.5, "smoothness": 1.0} if name == "DualFL" else {}
     strategy = make(name, **options)

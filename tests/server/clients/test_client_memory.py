@@ -92,12 +92,6 @@ def test_sampled_clients_keep_the_sum_too(fault, client_state):
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
-def test_scaffold_option_1_keeps_the_sum_when_replies_are_lost():
-    strategy = Scaffold(variate="gradient", client_lr=0.2, work=Steps(4, batch_size=None))
-    w, grid, _ = faulty_run(strategy, "drop", num_rounds=50, check=check_sums)
-    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
-
-
 def test_a_lost_reply_does_not_change_what_the_client_goes_on_from():
     """Losing the reply or losing the message is the same to the bit: what is pending is discarded."""
     options = {"client_lr": 0.05, "work": Epochs(1, batch_size=8)}

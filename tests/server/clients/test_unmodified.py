@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedProx as FlowersFedProx
 from problems import FEATURES, clients, flat, run, start_arrays
 from together import together
 
@@ -13,8 +12,7 @@ from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared, PerParameter, Zero
 from flwr_fco.server.rounds.sparse_training import watches_of
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import Density, FedDualAvg, FedProx, Steps, Unmodified, run_of
-from flwr_fco.wire import flower
+from flwr_fco.strategies import Density, FedDualAvg, Steps, Unmodified, run_of
 from reproduction.pooled import certify
 
 STRENGTH = 0.3
@@ -277,46 +275,3 @@ def test_other_geometries_are_refused():
 
     with pytest.raises(ConfigurationError, match="which is Euclidean"):
         FedDualAvg(client="unmodified", mirror_map=Other())
-
-
-def test_fed_prox_of_unmodified_clients_is_flowers():
-    """Clients read the penalty, as Flower's strategy sends it, and weigh by examples."""
-    targets, seen = np.random.default_rng(0).standard_normal((3, 4)), []
-    app = ClientApp()
-
-    @app.train()
-    def train(message, context):
-        m, config = context.node_config["partition-id"], message.content["config"]
-        seen.append((config["proximal-mu"], config["server-round"], sorted(config)))
-        w = start = message.content["arrays"]["w"].numpy()
-        for _ in range(5):
-            w = w - 0.3 * (w - targets[m] + config["proximal-mu"] * (w - start))
-        metrics = MetricRecord({"num-examples": 10 * (m + 1), "train_loss": 0.5})
-        return Message(RecordDict({"arrays": ArrayRecord({"w": Array(w)}), "metrics": metrics}), reply_to=message)
-
-    found = []
-    options = {"fraction_evaluate": 0.0}
-    for strategy in (FedProx(penalty=0.7, client="unmodified", **options), FlowersFedProx(proximal_mu=0.7, **options)):
-        grid = InProcessGrid(app, 3)
-        with flower.identity(grid.run_id), flower.quiet(50):
-            found.append(strategy.start(grid, ArrayRecord({"w": Array(np.zeros(4))}), 4).arrays["w"].numpy())
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-12)
-    assert np.abs(found[0]).max() > 0.1
-    assert seen[:12] == seen[12:]
-    assert seen[0][0] == 0.7
-
-
-@pytest.mark.parametrize("said", [1.0, [1.0, 2.0]])
-def test_a_metric_of_unmodified_clients_is_no_report_about_a_minimisation(said):
-    strategy = FedProx(penalty=0.7, client="unmodified", fraction_evaluate=0.0)
-    app, options = ordinary_app(clients(), 3, 0.05, {"capped": said}), {"num_nodes": 4, "num_rounds": 2}
-    result = simulate(strategy, app, initial_arrays=start_arrays(), progress=False, **options)
-    assert result.train_metrics_clientapp[2]["capped"] == said
-    assert "num-capped" not in result.train_metrics_clientapp[2]
-
-
-def test_fed_prox_of_unmodified_clients_refuses_what_they_cannot():
-    with pytest.raises(ConfigurationError, match="FedProx has no psi to threshold"):
-        FedProx(client=Unmodified(threshold_per_round=0.1))
-    with pytest.raises(ConfigurationError, match="does not answer questions"):
-        FedProx(client="unmodified", certificate_every=2)

@@ -7,7 +7,7 @@ from problems import app_of, clients, flat
 
 from flwr_fco.algorithms.contract.replies import geometric_median, median, trimmed_mean
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, Steps, Trimmed
+from flwr_fco.strategies import DFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, Steps, Trimmed
 
 
 def test_centres_are_those_of_the_sorted_values():
@@ -49,7 +49,7 @@ def test_a_minority_cannot_move_a_robust_centre_far(rule, cls):
 
 
 def test_methods_that_need_the_mean_say_why():
-    for cls, reason in ((FedDAGT, "trackers"), (DFedDA, "gossip"), (FastFedDA, "sums"), (Scaffold, "trackers")):
+    for cls, reason in ((FedDAGT, "trackers"), (DFedDA, "gossip"), (Scaffold, "trackers")):
         with pytest.raises(ConfigurationError, match=f"needs the mean.*{reason}"):
             cls(aggregation="median")
     with pytest.raises(ConfigurationError, match="shadow"):

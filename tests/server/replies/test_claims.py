@@ -11,7 +11,7 @@ from together import together
 from flwr_fco.errors import ProtocolError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import Bounds, DFedDA, Epochs, FastFedDA, FedDAGT, FedDualAvg, FedMid, Steps, run_of
+from flwr_fco.strategies import Bounds, DFedDA, Epochs, FedDAGT, FedDualAvg, FedMid, Steps, run_of
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import FirstOrder
 
@@ -32,14 +32,10 @@ CLAIMS = {
 
 
 @together("name", CLAIMS)
-@together("cls", [FedDualAvg, FedMid, FedDAGT, DFedDA, FastFedDA])
+@together("cls", [FedDualAvg, FedMid, FedDAGT, DFedDA])
 def test_an_absurd_claim_is_left_out_and_counted(cls, name):
-    if cls is FastFedDA and "elapsed" in name:
-        pytest.skip("its elapsed counts steps; the same check")
     fault, reason = CLAIMS[name]
-    options = {"work": Epochs(1, batch_size=5), "fraction_evaluate": 0.0}
-    if cls is not FastFedDA:
-        options |= {"client_lr": 0.02}
+    options = {"work": Epochs(1, batch_size=5), "fraction_evaluate": 0.0, "client_lr": 0.02}
 
     def result_with(fault):
         chosen = cls(**options)

@@ -14,7 +14,7 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Scaffnew, Scaffold, Steps
+from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Scaffold, Steps
 from reproduction.pooled import certify
 
 
@@ -88,11 +88,6 @@ def test_local_steps_that_overflow_name_the_client_rate(caplog):
 def test_a_large_server_rate_is_the_one_to_lower():
     with pytest.raises(DivergedError, match=r"server_lr=1000 with client_lr=0.01 .*try server_lr=1 first"):
         run(FedDualAvg(client_lr=0.01, server_lr=1000.0, work=Steps(1, batch_size=None)), clients(), 500)
-
-
-def test_a_method_whose_server_has_no_rate_is_told_of_none():
-    with pytest.raises(DivergedError, match=r"client_lr=50 is too large for these data; try client_lr=5\."):
-        run(Scaffnew(client_lr=50.0, coin="periodic"), clients(), 100)
 
 
 def test_warn_says_so_once_and_goes_on(caplog):

@@ -55,7 +55,6 @@ CASES = {
     "decaying": (FedDAGT, {"client_lr": lambda number: 0.5 / number, "fraction_train": 0.4}),
     "groups": (FedDAGT, {"regularizer": GroupLasso(0.01, groups=np.arange(D) // 2)}),
     "SCAFFOLD": (Scaffold, {}),
-    "option 1": (Scaffold, {"variate": "gradient", "fraction_train": 0.6}),
 }
 
 
@@ -115,17 +114,15 @@ def test_first_messages_are_no_longer_than_what_is_not_zero_yet(monkeypatch):
     assert_array_equal(strategy.state.dual, whole.state.dual)
 
 
-@pytest.mark.parametrize("variate", ["average", "gradient"])
-def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns(variate):
-    strategy = made(Scaffold, variate=variate, client_state="ledger")
+def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns():
+    strategy = made(Scaffold, client_state="ledger")
     grid = InProcessGrid(client_app(load), CLIENTS)
     result = run(strategy, grid=grid)
     counts = [np.unique(rows_of(m).indices).size + 1 for m in range(CLIENTS)]
-    vectors = 2 if variate == "gradient" else 1
-    header = 2 * 128 * CLIENTS * vectors
+    header = 2 * 128 * CLIENTS
     last = result.train_metrics_clientapp[6]
-    assert last["bytes-up"] == 12 * vectors * sum(counts) + header
-    assert last["bytes-down"] <= 12 * vectors * sum(counts) + header
+    assert last["bytes-up"] == 12 * sum(counts) + header
+    assert last["bytes-down"] <= 12 * sum(counts) + header
     for (_, partition), member in strategy.memories.members.items():
         assert isinstance(member.memory["own"], SparseVector)
         assert member.memory["own"].indices.size == counts[partition]

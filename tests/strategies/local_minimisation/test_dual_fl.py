@@ -14,15 +14,12 @@ from memory_rules import (
     hides_a_restart_to_the_bit,
     keeps_a_weight,
     leaves_who_has_no_weight_out_of_the_mean,
-    reaches_the_optimum_whatever_is_lost,
     refuses_psi_with_the_reason,
     refuses_samples,
     samples_reach_the_optimum_whatever_is_lost,
 )
 from problems import D, app_of, clients, flat, optimum, problem, run, start_arrays
-from quadratics import quadratics
 from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
-from representatives import by_class
 from together import together
 
 from flwr_fco.algorithms.dual_fl import linear_tolerance, sublinear_tolerance
@@ -30,18 +27,15 @@ from flwr_fco.core.computing import single_threaded_blas
 from flwr_fco.engines import StoppingRule
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
     Arrays,
     DualFL,
     Everyone,
     FedDR,
-    FedDyn,
-    FedProx,
     LocalSGD,
     Minimise,
     Participation,
-    Scaffnew,
     Steps,
     run_of,
 )
@@ -50,12 +44,11 @@ from reproduction.pooled import centralized_solution
 
 NU = 0.05
 #: With rates for the problem of `problems.problem`, whose Hessians have eigenvalues from about 0.1 to 2.
-EVERYONE = {
+METHODS = {
     "DualFL": lambda **o: DualFL(nu=NU, smoothness=2.0, work=Minimise(tolerance=1e-12), **o),
-    "Scaffnew": lambda **o: Scaffnew(client_lr=0.4, probability=0.3, seed=5, **o),
+    "FedDR": lambda **o: FedDR(step=2.0, **o),
 }
-SAMPLED = {"FedDR": lambda **o: FedDR(step=2.0, **o), "FedDyn": lambda **o: FedDyn(penalty=0.5, **o)}
-ROUNDS = {"DualFL": 120, "Scaffnew": 50, "FedDR": 75, "FedDyn": 75}
+ROUNDS = {"DualFL": 120, "FedDR": 75}
 
 
 def check_controls(strategy, grid, number, metrics):
@@ -81,7 +74,7 @@ AT_NIGHT = [(fault, kept) for fault in FAULTS for kept in ("ledger", "reset") if
     ("fault", "client_state"), BY_DAY + [pytest.param(*case, marks=pytest.mark.nightly) for case in AT_NIGHT]
 )
 def test_the_controls_of_dual_fl_sum_to_zero_and_the_optimum_is_reached(fault, client_state):
-    strategy = EVERYONE["DualFL"](client_state=client_state)
+    strategy = METHODS["DualFL"](client_state=client_state)
     w, grid, result = faulty_run(strategy, FAULTS[fault], num_rounds=ROUNDS["DualFL"], check=check_controls)
     assert len(grid.injected) >= 3
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
@@ -93,46 +86,36 @@ def test_the_controls_of_dual_fl_sum_to_zero_and_the_optimum_is_reached(fault, c
 
 
 @together(("fault", "client_state"), LOSSES)
-def test_scaffnew_reaches_the_optimum_whatever_is_lost(client_state, fault):
-    reaches_the_optimum_whatever_is_lost(EVERYONE["Scaffnew"], ROUNDS["Scaffnew"], fault, client_state)
-
-
-@pytest.mark.parametrize("name", by_class(SAMPLED))
-@together(("fault", "client_state"), LOSSES)
-def test_samples_of_clients_reach_the_optimum_whatever_is_lost(name, client_state, fault):
-    samples_reach_the_optimum_whatever_is_lost(SAMPLED[name], 2 * ROUNDS[name], fault, client_state)
+def test_samples_of_clients_reach_the_optimum_whatever_is_lost(client_state, fault):
+    samples_reach_the_optimum_whatever_is_lost(METHODS["FedDR"], 2 * ROUNDS["FedDR"], fault, client_state)
 
 
 @together("client_state", ["ledger", "reset"])
-@together("name", [*EVERYONE, *SAMPLED])
+@together("name", METHODS)
 def test_a_weight_stays_what_it_was(name, client_state):
-    keeps_a_weight({**EVERYONE, **SAMPLED}[name], client_state)
+    keeps_a_weight(METHODS[name], client_state)
 
 
-@pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])
+@pytest.mark.parametrize("name", METHODS)
 def test_a_ledger_hides_a_restart_to_the_bit(name):
-    hides_a_restart_to_the_bit({**EVERYONE, **SAMPLED}[name])
+    hides_a_restart_to_the_bit(METHODS[name])
 
 
 @together("kind", ["silent", "NaN"])
-@together("name", EVERYONE)
-def test_a_node_without_a_good_answer_is_asked_again_in_the_same_round(name, kind):
-    asks_again_in_the_same_round(EVERYONE[name], kind)
+def test_a_node_without_a_good_answer_is_asked_again_in_the_same_round(kind):
+    asks_again_in_the_same_round(METHODS["DualFL"], kind)
 
 
-@pytest.mark.parametrize("name", by_class(EVERYONE))
 @together(("fault", "client_state"), GIVEN_UP)
-def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_state):
+def test_the_others_go_on_from_zero_to_their_own_optimum(fault, client_state):
     def anew(state):
         assert (state.t, state.momentum) == (1.0, 0.0)
 
-    check = anew if name == "DualFL" else None
-    goes_on_without_who_is_given_up(EVERYONE[name], ROUNDS[name] + 5, fault, client_state, check)
+    goes_on_without_who_is_given_up(METHODS["DualFL"], ROUNDS["DualFL"] + 5, fault, client_state, anew)
 
 
-@pytest.mark.parametrize("name", SAMPLED)
-def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean(name):
-    leaves_who_has_no_weight_out_of_the_mean(SAMPLED[name], 2 * ROUNDS[name])
+def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean():
+    leaves_who_has_no_weight_out_of_the_mean(METHODS["FedDR"], 2 * ROUNDS["FedDR"])
 
 
 @pytest.mark.parametrize(
@@ -140,7 +123,7 @@ def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean(name):
     [("lost message", "no reply"), ("raises", "this client raises on purpose"), ("NaN", "NaN or infinite")],
 )
 def test_a_client_that_is_bad_for_good_ends_the_run_with_an_error_that_names_it_and_why(fault, reason):
-    strategy = EVERYONE["DualFL"](participation=Everyone(on_missing="error"))
+    strategy = METHODS["DualFL"](participation=Everyone(on_missing="error"))
     said = rf"partition {VICTIM} .* 3 rounds in a row.*\(its last answer: .*{reason}.*\)\. .*on_missing"
     with pytest.raises(ConfigurationError, match=said):
         faulty_run(strategy, FAULTS[fault], rounds=range(5, 100), num_rounds=30)
@@ -150,7 +133,7 @@ def test_a_client_that_is_bad_for_good_ends_the_run_with_an_error_that_names_it_
 
 def test_failed_rounds_count_only_if_they_are_in_a_row():
     w, _, _ = faulty_run(
-        EVERYONE["DualFL"](participation=Everyone(evict_after=2)),
+        METHODS["DualFL"](participation=Everyone(evict_after=2)),
         "drop",
         rounds=(3, 5, 7, 9),
         num_rounds=ROUNDS["DualFL"],
@@ -160,7 +143,7 @@ def test_failed_rounds_count_only_if_they_are_in_a_row():
 
 @pytest.mark.parametrize("on_missing", ["error", "reset"])
 def test_a_node_that_is_gone_is_given_up_too(on_missing):
-    strategy = EVERYONE["DualFL"](participation=Everyone(on_missing=on_missing, node_timeout=0.0))
+    strategy = METHODS["DualFL"](participation=Everyone(on_missing=on_missing, node_timeout=0.0))
     if on_missing == "error":
         with pytest.raises(ConfigurationError, match=f"partition {VICTIM}"):
             faulty_run(strategy, None, rounds=(), num_rounds=30, before=leave(VICTIM))
@@ -181,23 +164,22 @@ def test_a_node_that_comes_back_under_another_id_is_the_same_client():
             grid.contexts[90] = _flower.new_context(grid.run_id, 90, config, {})
             grid.partition_ids[90] = VICTIM
 
-    a, _, result = faulty_run(EVERYONE["DualFL"](), None, rounds=(), num_rounds=12, before=before)
+    a, _, result = faulty_run(METHODS["DualFL"](), None, rounds=(), num_rounds=12, before=before)
     assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0] * 12
-    b, _, _ = faulty_run(EVERYONE["DualFL"](), None, rounds=(), num_rounds=12)
+    b, _, _ = faulty_run(METHODS["DualFL"](), None, rounds=(), num_rounds=12)
     np.testing.assert_array_equal(a, b)
 
 
 # --- what is refused, and what the rounds are told ------------------------------------------------------------------
 
 
-@together("cls", [DualFL, FedDyn, FedProx, LocalSGD, Scaffnew])
+@together("cls", [DualFL, LocalSGD])
 def test_psi_is_refused_with_the_reason(cls):
     refuses_psi_with_the_reason(cls)
 
 
-@together("make", EVERYONE.values())
-def test_those_that_need_everyone_refuse_samples(make):
-    refuses_samples(make)
+def test_dual_fl_refuses_samples():
+    refuses_samples(METHODS["DualFL"])
 
 
 def test_options_out_of_range():
@@ -278,34 +260,6 @@ def test_the_tolerances_begin_anew_where_the_controls_do(schedule):
             assert tolerance == sublinear_tolerance(n, duality=NU, clients=clients, gamma=0.5)
 
 
-def test_the_coin_of_scaffnew_is_the_same_for_all_and_another_in_every_round():
-    result = run(Scaffnew(client_lr=0.1, probability=0.2, seed=3), clients(), 400)
-    steps = np.array([metrics["local-steps"] for metrics in result.train_metrics_clientapp.values()])
-    assert (steps == np.round(steps)).all()
-    assert steps.mean() == pytest.approx(5.0, rel=0.2)
-    assert (steps == 1).mean() == pytest.approx(0.2, abs=0.08)
-    periodic = run(Scaffnew(client_lr=0.1, probability=0.2, coin="periodic"), clients(), 3)
-    assert [metrics["local-steps"] for metrics in periodic.train_metrics_clientapp.values()] == [5, 5, 5]
-
-
-def test_the_shifts_of_scaffnew_follow_a_rate_that_changes():
-    """h <- h + p / gamma (mean - x) with the gamma of the steps that led to x, not of those that follow."""
-    objectives, probability = quadratics(count=3), 0.5
-    strategy = Scaffnew(client_lr=lambda number: 0.1 / number, probability=probability, coin="periodic")
-    strategy.fraction_evaluate = 0.0
-    start = {"x": np.ones(6)}
-    simulate(strategy, app_of(objectives), num_nodes=3, num_rounds=5, initial_arrays=start, progress=False)
-    mean, shifts = np.ones(6), np.zeros((3, 6))
-    for number in range(1, 6):
-        gamma, ends = 0.1 / number, np.array([mean] * 3)
-        for m, f in enumerate(objectives):
-            for _ in range(2):
-                ends[m] -= gamma * (f.matrix @ ends[m] - f.vector - shifts[m])
-        mean = ends.mean(axis=0)
-        shifts += probability / gamma * (mean - ends)
-    np.testing.assert_allclose(strategy.state.primal, mean, atol=1e-12)
-
-
 def test_a_warm_start_that_is_good_enough_is_an_answer():
     """Equal clients at their minimiser have nothing to do, and say so."""
     shard = clients((20,))[0]
@@ -337,21 +291,6 @@ def test_a_round_that_is_skipped_says_nothing_of_iteration_caps():
     ]
 
 
-def test_fed_prox_is_told_its_penalty_in_every_round():
-    """A message without a rate and with one number lost the number."""
-    objectives = problem()
-    result = run(FedProx(penalty=30.0, weighting="uniform"), objectives, 3)
-    w = np.zeros(D)
-    for _ in range(3):
-        points = []
-        for f in objectives:
-            x = np.column_stack([f.features, np.ones(f.num_examples)])
-            hessian = x.T @ x / len(x) + 30.0 * np.eye(D)
-            points.append(np.linalg.solve(hessian, x.T @ f.targets / len(x) + 30.0 * w))
-        w = np.mean(points, axis=0)
-    np.testing.assert_allclose(flat(result.arrays), w, atol=1e-11)
-
-
 def test_fed_dr_takes_psi_and_its_zeros_are_exact():
     result = run(FedDR(regularizer=L1(0.5), arrays=Arrays(apply_to="coefficients"), step=1.0), clients(), 60)
     assert np.count_nonzero(result.arrays["coefficients"].numpy() == 0.0) >= 2
@@ -378,7 +317,7 @@ def test_who_is_given_up_stays_so_when_the_run_goes_on_from_its_file(tmp_path, s
     """Stopped after one of two failed rounds, or after the eviction: the same bits as a run that was not stopped."""
 
     def made():
-        strategy = EVERYONE["DualFL"](participation=Everyone(on_missing="reset", evict_after=2))
+        strategy = METHODS["DualFL"](participation=Everyone(on_missing="reset", evict_after=2))
         strategy.fraction_evaluate = 0.0
         run_of(strategy).prepare(start_arrays())
         faults = {FAULTS["NaN"]: 1.0}
@@ -398,7 +337,7 @@ def test_who_is_given_up_stays_so_when_the_run_goes_on_from_its_file(tmp_path, s
 
 def test_a_run_of_dual_fl_goes_on_from_its_file_to_the_bit(tmp_path):
     objectives = problem()
-    whole, first, second = (EVERYONE["DualFL"]() for _ in range(3))
+    whole, first, second = (METHODS["DualFL"]() for _ in range(3))
     for strategy in (whole, first, second):
         strategy.fraction_evaluate = 0.0
         run_of(strategy).prepare(start_arrays())

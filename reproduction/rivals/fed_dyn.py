@@ -16,10 +16,15 @@ follows clients that join and leave; 3. the local minimisation is as exact as it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar
 
-from flwr_fco.algorithms.contract import Downlink, Implied, Memory, Problem, Replies, Start, Vector, zeros_like
-from flwr_fco.algorithms.primal_averaging import MeanOfMemories, MeanState, no_psi, rescaled
+import numpy as np
+
+from flwr_fco.algorithms import Downlink, MeanOfMemories, MeanState, Memory, Problem, Replies, Start, rescaled
+from flwr_fco.objectives import Vector
+from flwr_fco.strategies import POSITIVE, CompositeStrategy, MemoryOptions, MinimiseOptions
 
 
 def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) -> MeanState:
@@ -51,24 +56,20 @@ class DynamicRegularization(MeanOfMemories):
     ----------
     penalty : float
         alpha.
-
-    Examples
-    --------
-    >>> DynamicRegularization.engine, DynamicRegularization.memory, DynamicRegularization.reads
-    ('minimise', ('own', 'local'), 'sums')
-    >>> DynamicRegularization(penalty=0.5).options({})
-    {'penalty': 0.5}
     """
 
-    name, memory = "fed_dyn", ("own", "local")
-    refuses = no_psi("its fixed points are zeros of the clients' mean gradient")
+    name: ClassVar[str] = "fed_dyn"
+    memory: ClassVar[tuple[str, ...]] = ("own", "local")
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {**MeanOfMemories.refuses, "regularizer": "its fixed points are zeros of the clients' mean gradient"}
+    )
 
     penalty: float = 0.1
 
     @staticmethod
     def fresh(downlink: Downlink) -> Memory:
         """Return a gradient of 0, and the model."""
-        return {"own": zeros_like(downlink), "local": downlink.vectors["primal"]}
+        return {"own": np.zeros_like(downlink.vectors["primal"]), "local": downlink.vectors["primal"]}
 
     @staticmethod
     def begin(downlink: Downlink, memory: Memory) -> Start:
@@ -82,11 +83,6 @@ class DynamicRegularization(MeanOfMemories):
         gradient = memory["own"] - downlink.numbers["penalty"] * sent["increment"]
         return {"own": gradient, "local": downlink.vectors["primal"] + sent["increment"]}
 
-    @staticmethod
-    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
-        """Return g, the gradient of f at the last point."""
-        return Implied(memory["own"], memory["local"])
-
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return g_i: the mean is the dual h."""
         return remembered["own"]
@@ -99,3 +95,31 @@ class DynamicRegularization(MeanOfMemories):
         """Return the mean of the sample's points, corrected by the mean of all clients' linear terms."""
         state, share = rescaled(state, replies.population), replies.weight / replies.population
         return advance(state, replies.sum() / replies.weight, self.penalty, share)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedDyn(
+    MinimiseOptions,
+    MemoryOptions,
+    CompositeStrategy,
+    algorithm=DynamicRegularization,
+):
+    """FedDyn: every client's loss gets a dynamic linear term, so that its minimiser tends to the pooled one.
+
+    Parameters
+    ----------
+    penalty : float, default 0.1
+        alpha.
+
+    References
+    ----------
+    Acar, Zhao, Matas, Mattina, Whatmough, Saligrama: Federated learning based on dynamic regularization (ICLR 2021),
+    algorithm 1.
+
+    Examples
+    --------
+    >>> FedDyn(penalty=0.2, fraction_train=0.5)
+    FedDyn(fraction_train=0.5, penalty=0.2)
+    """
+
+    penalty: float = field(default=0.1, metadata=POSITIVE)

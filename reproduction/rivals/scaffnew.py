@@ -18,44 +18,31 @@ are allowed (then the limit is a neighbourhood of the solution).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from flwr_fco.algorithms.contract import Batch, Downlink, FirstOrder, Implied, Option, Replies, Vector, Work
-from flwr_fco.algorithms.contract.client import Client, Memory, Start, Step, zeros_like
-from flwr_fco.algorithms.contract.problem import LossFacts, Problem, Setting
-from flwr_fco.algorithms.primal_averaging import PrimalAveraging, no_psi
-from flwr_fco.core.computing import random_generator
-from flwr_fco.core.validation import CHANCE, checked
+from flwr_fco.algorithms import (
+    Client,
+    Downlink,
+    LossFacts,
+    Memory,
+    PrimalAveraging,
+    Problem,
+    Replies,
+    Setting,
+    Start,
+    Step,
+)
+from flwr_fco.engines import FirstOrder
+from flwr_fco.objectives import Batch, Vector
+from flwr_fco.strategies import AT_LEAST_ONE, POSITIVE, CompositeStrategy, EveryoneOptions, MemoryOptions, Rate
 
+_CHANCE = {"range": (lambda p: 0.0 < p <= 1.0, "0 < probability <= 1")}
 #: Stream of the coin's random numbers, next to seed and round.
 _COIN = 17
-
-
-def steps_until_heads(probability: float, rng: np.random.Generator | None) -> int:
-    """Return the number of local steps before the next averaging.
-
-    Parameters
-    ----------
-    probability : float
-        p in (0, 1].
-    rng : numpy.random.Generator or None
-        Source of the coin tosses; None: every 1/p-th step, rounded.
-
-    Raises
-    ------
-    ConfigurationError
-        If p is out of range.
-
-    Examples
-    --------
-    >>> steps_until_heads(0.25, None)
-    4
-    """
-    checked("probability", probability, float, CHANCE)
-    return max(1, round(1.0 / probability)) if rng is None else int(rng.geometric(probability))
 
 
 class ScaffnewState(NamedTuple):
@@ -94,15 +81,14 @@ class ShiftedSteps(PrimalAveraging):
         Rows in a minibatch; None: full batches.
     seed : int
         Of the coin.
-
-    Examples
-    --------
-    >>> ShiftedSteps.engine, ShiftedSteps.memory, ShiftedSteps.reads
-    ('primal steps', ('shift', 'local'), 'everyone')
     """
 
-    name, memory, reads = "scaffnew", ("shift", "local"), "everyone"
-    refuses = no_psi("its proximal map is that of 'all clients agree', the mean")
+    name: ClassVar[str] = "scaffnew"
+    memory: ClassVar[tuple[str, ...]] = ("shift", "local")
+    reads: ClassVar[Any] = "everyone"
+    refuses: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {**PrimalAveraging.refuses, "regularizer": "its proximal map is that of 'all clients agree', the mean"}
+    )
 
     probability: float
     coin: str
@@ -114,7 +100,7 @@ class ShiftedSteps(PrimalAveraging):
     @staticmethod
     def fresh(downlink: Downlink) -> Memory:
         """Return a shift of 0, and the model."""
-        return {"shift": zeros_like(downlink), "local": downlink.vectors["primal"]}
+        return {"shift": np.zeros_like(downlink.vectors["primal"]), "local": downlink.vectors["primal"]}
 
     @staticmethod
     def begin(downlink: Downlink, memory: Memory) -> Start:
@@ -145,12 +131,6 @@ class ShiftedSteps(PrimalAveraging):
 
     # --- the server -----------------------------------------------------------------------------------------------
 
-    @staticmethod
-    def implied(downlink: Downlink, memory: Memory, sent: Memory, elapsed: float | None) -> Implied:
-        """Return the mean of the client's gradients in this round."""
-        assert elapsed is not None
-        return Implied(memory["shift"] - sent["increment"] / elapsed)
-
     def init(self, problem: Problem, primal: Vector) -> ScaffnewState:
         """Return the state before round 1."""
         return ScaffnewState(primal)
@@ -159,12 +139,12 @@ class ShiftedSteps(PrimalAveraging):
         """Return p, and the step size of the round that the clients' shifts come from."""
         return {"probability": self.probability, "last-rate": state.rate}
 
-    def work_of_round(self, problem: Problem, state: ScaffnewState) -> Work | None:
+    def work_of_round(self, problem: Problem, state: ScaffnewState) -> FirstOrder | None:
         """Return the number of steps until the coin falls."""
         if self.coin == "periodic":
             return None
-        coin = random_generator(self.seed, problem.round, 0, _COIN)
-        return FirstOrder(steps_until_heads(self.probability, coin), None, self.batch_size)
+        coin = np.random.default_rng([self.seed, problem.round, 0, 0, _COIN])
+        return FirstOrder(int(coin.geometric(self.probability)), None, self.batch_size)
 
     def aggregate(self, problem: Problem, state: ScaffnewState, replies: Replies) -> ScaffnewState:
         """Return the mean of the clients' points."""
@@ -175,10 +155,49 @@ class ShiftedSteps(PrimalAveraging):
         """Return the mean number of steps in a round."""
         return given._replace(work=FirstOrder(max(1, round(1.0 / self.probability)), None, self.batch_size))
 
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Any]:
         """Return p and the coin's kind; a state saved with others is not resumed."""
         return {"probability": self.probability, "coin": self.coin}
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return 1/L, the largest step size in the method's theory."""
         return {"client_lr": (1.0 / facts.curvature, "1/L")}
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class Scaffnew(
+    EveryoneOptions,
+    MemoryOptions,
+    CompositeStrategy,
+    algorithm=ShiftedSteps,
+):
+    """Scaffnew (ProxSkip): shifted local gradient steps, with a coin that decides when to communicate.
+
+    With p = kappa^(-1/2) it needs O(sqrt(kappa) log 1/eps) rounds.
+
+    Parameters
+    ----------
+    client_lr : float, callable or "auto", default 0.1
+        gamma, at most 1/L in theory; or a function of Flower's round (from 1).
+    probability : float, default 0.1
+        p, the probability that the clients communicate after a step.
+    coin : {"random", "periodic"}, default "random"
+        Whether the coin is tossed, or falls after every 1/p-th step.
+    batch_size : int or None, default None
+        Rows in a minibatch; None: full batches, as in the paper.
+
+    References
+    ----------
+    Mishchenko, Malinovsky, Stich, Richtarik: ProxSkip, yes! Local gradient steps provably lead to communication
+    acceleration! Finally! (ICML 2022), algorithm 2.
+
+    Examples
+    --------
+    >>> Scaffnew(client_lr=0.1, probability=0.2, coin="periodic")
+    Scaffnew(probability=0.2, coin='periodic')
+    """
+
+    client_lr: Rate = field(default=0.1, metadata=POSITIVE)
+    probability: float = field(default=0.1, metadata=_CHANCE)
+    coin: Literal["random", "periodic"] = "random"
+    batch_size: int | None = field(default=None, metadata=AT_LEAST_ONE)

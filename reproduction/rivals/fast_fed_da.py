@@ -43,20 +43,22 @@ is wrong once r is not 0; it is added here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from flwr_fco.algorithms.contract import Algorithm, Batch, Client, Downlink, Memory, Moved, Option, Replies, Vector
-from flwr_fco.algorithms.contract.graph import Matrix
-from flwr_fco.algorithms.contract.problem import Change, LossFacts, Problem, To
-from flwr_fco.algorithms.decentralized import with_rows
-from flwr_fco.core.computing import timed
-from flwr_fco.errors import ProtocolError
+from flwr_fco.algorithms import Algorithm, Change, Client, Downlink, Memory, Moved, Problem, Replies, Step, To
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Batch, Vector
 from flwr_fco.regularizers import L1Ball
-from flwr_fco.topology import consensus_error
+from flwr_fco.strategies import POSITIVE, CompositeStrategy, GraphOptions, WorkOptions
+from flwr_fco.topology import Topology, consensus_error
+
+Matrix = NDArray[np.float64]
 
 
 class ModelStage(NamedTuple):
@@ -107,6 +109,9 @@ class FastState(NamedTuple):
     round: int = 0
 
 
+_MATRICES = ("gradients", "points", "primal", "anchor")
+
+
 @dataclass(frozen=True, kw_only=True)
 class FastDualAveraging(Algorithm):
     """Local steps, each to the minimiser of the quadratic model built from all previous steps.
@@ -133,39 +138,39 @@ class FastDualAveraging(Algorithm):
         C-FedDA: of the l1 ball around the start point; no ball by default.
     stages : sequence of ModelStage
         MC-FedDA: length and numbers of each stage, which is around the previous stage's point.
-
-    Examples
-    --------
-    >>> FastDualAveraging.engine, FastDualAveraging.memory, FastDualAveraging.reads
-    (None, (), 'sums')
+    anchor_weight, smoothness : float
+        gamma of Bao's variant, L of Liang's C-FedDA.
     """
 
-    name, engine, reads = "fast_dual_averaging", None, "sums"
+    name: ClassVar[str] = "fast_dual_averaging"
+    engine: ClassVar[str | None] = None
+    reads: ClassVar[Any] = "sums"
     #: Whether only the server's points enter the model (C-FedDA).
     _constrained: ClassVar[bool] = False
 
     variant: str
     convexity: float
     last_point: bool
+    anchor_weight: float
+    smoothness: float = 0.0
     radius: float | None = None
-    stages: Sequence[ModelStage] = ()
+    stages: Sequence[ModelStage] | None = None
 
     # --- a client -------------------------------------------------------------------------------------------------
 
     @staticmethod
     def local(client: Client, downlink: Downlink, memory: Memory | None) -> tuple[dict[str, Vector], Moved]:
         """Take the steps of the plan's variant."""
-        _check(downlink)
         vectors, options = downlink.vectors, downlink.plan.options
-        gradients, points = vectors["gradients"].copy(), vectors["points"].copy()
-        batches = list(client.objective.batches(client.rng, downlink.first_order))
-        model = LowerModel(downlink, options)
-        steps = model.bao_steps if options["variant"] == "bao" else model.liang_steps
-        steps(client, gradients, points, batches)
-        sent = {"increment": gradients - vectors["gradients"]}
+        points, model = vectors["points"].copy(), LowerModel(downlink, options)
+        count = downlink.first_order.num_draws(client.objective.num_examples)
+        of_variant = model.bao_step if options["variant"] == "bao" else model.liang_step
+        # The step size of the message is 1, so that the elapsed time is the number of steps.
+        moved = client.take_steps(vectors["gradients"], of_variant(client, points, count))
+        sent = {"increment": moved.increment}
         if options["variant"] == "liang" or not options["constrained"]:
             sent["point-increment"] = points - vectors["points"]
-        return sent, Moved(sent["increment"], float(len(batches)), len(batches))
+        return sent, moved
 
     # --- stages (MC-FedDA) and the ball (C-FedDA) -----------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class FastDualAveraging(Algorithm):
 
     def _model(self, problem: Problem, state: FastState, row: int) -> LowerModel:
         """Return the model around a node's anchor, in this stage, as the node has it."""
-        return LowerModel(self._told(problem, state, row), self.options(problem.numbers))
+        return LowerModel(self._told(problem, state, row), self.options({}))
 
     # --- the server -----------------------------------------------------------------------------------------------
 
@@ -189,7 +194,10 @@ class FastDualAveraging(Algorithm):
 
     def _expanded(self, state: FastState, num_nodes: int) -> FastState:
         """Return the state with a row for each node, all like the first one."""
-        return with_rows(state, num_nodes, "points", "gradients", "primal", "anchor")
+        if len(state.primal) == num_nodes:
+            return state
+        matrices: Any = {name: np.repeat(getattr(state, name), num_nodes, axis=0) for name in _MATRICES}
+        return state._replace(**matrices)
 
     def downlink(self, problem: Problem, state: FastState, to: To | None) -> Downlink:
         """Return a node's sums and points, and the position in the stage."""
@@ -201,7 +209,7 @@ class FastDualAveraging(Algorithm):
             vectors["anchor"] = state.anchor[row]
         stage, numbers = self.stage_at(state.stage), {"steps": state.steps, "rounds": float(state.stage_round)}
         numbers |= {"radius": stage.radius, "strength": stage.strength}
-        return Downlink(problem.plan, vectors, numbers=numbers)
+        return Downlink(problem.plan, vectors, 1.0, numbers=numbers)
 
     def shapes(self, problem: Problem, state: FastState) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the sums' increments."""
@@ -267,15 +275,11 @@ class FastDualAveraging(Algorithm):
         """Return the nodes' disagreement, if there is a graph."""
         return {} if problem.graph is None else {"consensus-error": consensus_error(problem.graph.here(state.points))}
 
-    def options(self, numbers: Mapping[str, float]) -> dict[str, Option]:
+    def options(self, numbers: Mapping[str, float]) -> dict[str, Any]:
         """Return the constants of the models."""
-        told: dict[str, Option] = {"variant": self.variant, "constrained": self._constrained}
-        told |= {"convexity": self.convexity, "last-point": self.last_point}
-        return told | {"anchor-weight": numbers["anchor_weight"], "smoothness": numbers.get("smoothness", 0.0)}
-
-    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return L for `anchor_weight` and `smoothness`."""
-        return {"anchor_weight": (facts.curvature, "L"), "smoothness": (facts.curvature, "L")}
+        told = {"variant": self.variant, "constrained": self._constrained, "convexity": self.convexity}
+        constants = {"anchor-weight": self.anchor_weight, "smoothness": self.smoothness}
+        return {**told, "last-point": self.last_point, **constants}
 
     def describe(self, state: FastState | None) -> list[tuple[str, str]]:
         """Return the line about the models."""
@@ -287,24 +291,6 @@ class ConstrainedFastDualAveraging(FastDualAveraging):
     """C-FedDA: only the server's points enter the model, and an l1 ball may bound them. In stages it is MC-FedDA."""
 
     _constrained: ClassVar[bool] = True
-
-
-def _check(downlink: Downlink) -> None:
-    """Refuse numbers for which a quadratic model has no minimiser."""
-    options, numbers = downlink.plan.options, downlink.numbers
-    variant, constrained = options["variant"], options["constrained"]
-    if variant not in ("bao", "liang"):
-        raise ProtocolError(f"the plan's variant is {variant!r}; expected 'bao' or 'liang'")
-    for name in ("steps", "rounds", "radius", "strength"):
-        if numbers[name] < 0:
-            raise ProtocolError(f"the server's {name} is {numbers[name]!r}; expected a number >= 0")
-    for name in ("convexity", "anchor-weight", "smoothness"):
-        if isinstance(options[name], str) or options[name] < 0:  # type: ignore[operator]
-            raise ProtocolError(f"the plan's {name} is {options[name]!r}; expected a number >= 0")
-    liang = ["smoothness" if constrained else "convexity"]
-    needed = liang if variant == "liang" else ["convexity", "anchor-weight"]
-    if not any(options[name] for name in needed):
-        raise ProtocolError(f"the plan's {' and '.join(needed)} are 0; expected a number > 0")
 
 
 class LowerModel:
@@ -327,28 +313,38 @@ class LowerModel:
         anchored = self.constrained or options["variant"] == "bao"
         self.anchor_dual = self.h.gradient(self.anchor) if anchored else None
 
-    def bao_steps(self, client: Client, gradients: Vector, points: Vector, batches: Sequence[Batch]) -> None:
-        """Take a client's steps in Bao's variant, in place."""
-        numbers, primal = self.told.numbers, self.told.vectors["primal"]
-        # C-FedDA's model uses the weights at the end of the round in every step.
-        end = numbers["steps"] + len(batches)
-        for k, batch in enumerate(timed(batches), start=1):
-            client.objective.add_gradient(primal, batch, 1.0, gradients)
-            steps = end if self.constrained else numbers["steps"] + k
-            primal = self.bao_point(gradients, points, steps, numbers["rounds"] + 1.0 if self.constrained else steps)
-            if not self.constrained and (client.plan.options["last-point"] or k < len(batches)):
-                points += self.h.gradient(primal)
+    def bao_step(self, client: Client, points: Vector, count: int) -> Step:
+        """Return a step of Bao's variant, which adds to the gradients and to the points, in place."""
+        numbers, primal, k = self.told.numbers, self.told.vectors["primal"], 0
 
-    def liang_steps(self, client: Client, gradients: Vector, points: Vector, batches: Sequence[Batch]) -> None:
-        """Take a client's steps in Liang's variant, in place."""
-        primal, first = self.told.vectors["primal"], int(self.told.numbers["steps"]) + 1
-        for step, batch in enumerate(timed(batches), start=first):
-            a, before, after = liang_weights(step)
+        def step(gradients: Vector, batch: Batch) -> None:
+            nonlocal primal, k
+            k += 1
+            client.objective.add_gradient(primal, batch, 1.0, gradients)
+            # C-FedDA's model uses the weights at the end of the round in every step.
+            steps = numbers["steps"] + (count if self.constrained else k)
+            primal = self.bao_point(gradients, points, steps, numbers["rounds"] + 1.0 if self.constrained else steps)
+            if not self.constrained and (client.plan.options["last-point"] or k < count):
+                points[:] += self.h.gradient(primal)
+
+        return step
+
+    def liang_step(self, client: Client, points: Vector, count: int) -> Step:
+        """Return a step of Liang's variant, which updates the means of gradients and points, in place."""
+        first = int(self.told.numbers["steps"])
+        primal, number = self.told.vectors["primal"], first
+
+        def step(gradients: Vector, batch: Batch) -> None:
+            nonlocal primal, number
+            number += 1
+            a, before, after = liang_weights(number)
             gradients *= before / after
             client.objective.add_gradient(primal, batch, -a / after, gradients)
-            if step < first + len(batches) - 1:
-                primal = self.liang_point(gradients, points, step)
-                points[:] = accumulated(points, self.h.gradient(primal), step)
+            if number < first + count:
+                primal = self.liang_point(gradients, points, number)
+                points[:] = accumulated(points, self.h.gradient(primal), number)
+
+        return step
 
     def bao_point(self, gradients: Vector, points: Vector, steps: float, count: float) -> Vector:
         """Return prox_{psi/b}(-a/b), a = g/steps - mu/2 x/count - gamma x_0/steps, b = mu/2 + gamma/steps.
@@ -417,3 +413,127 @@ def accumulated(points: Vector, dual: Vector, step: int) -> Vector:
     """
     a, before, after = liang_weights(step)
     return (before / after) * points + ((a + 1.0) / after) * dual
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FastFedDA(
+    GraphOptions,
+    WorkOptions,
+    CompositeStrategy,
+    algorithm=FastDualAveraging,
+):
+    """Fast-FedDA: every local point enters the model.
+
+    Parameters
+    ----------
+    variant : {"bao", "liang"}, default "bao"
+        Algorithm of Bao and others, or of Liang and others; see the module docstring.
+    convexity : float, default 0.1
+        mu. Bao's LASSO experiments use 0.1, EMNIST 1e-3, Liang's linear regression 8.
+    anchor_weight : float, default 10.0
+        gamma, Bao only: at least the losses' curvature. Bao's experiments use 550 (LASSO) and 25 (EMNIST).
+    last_point : bool, default True
+        Bao only: whether a client's last local point enters the model, as in the authors' code. No gradient is taken
+        there, so a round adds K + 1 points for K gradients, and the limit is not the optimum but the minimiser of
+        F + psi - mu/(4K) ||w||^2. False leaves that point out: the limit is the optimum.
+    mixing : Topology, array of shape (M, M), str or None, default None
+        Liang only: the graph; with None the server takes the mean.
+    weighting : {"examples", "uniform"}, optional
+        Client weights p_m: numbers of examples (the default without a graph) or equal (the default and only choice on a
+        graph).
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import Steps
+    >>> FastFedDA(convexity=0.1, anchor_weight=550.0, work=Steps(10)).variant
+    'bao'
+    """
+
+    variant: Literal["bao", "liang"] = "bao"
+    convexity: float = field(default=0.1, metadata=POSITIVE)
+    anchor_weight: float = field(default=10.0, metadata=POSITIVE)
+    last_point: bool = True
+    mixing: Topology | Matrix | str | None = None  # type: ignore[assignment]
+    weighting: Literal["examples", "uniform"] | None = None  # type: ignore[assignment]
+
+    def __check__(self) -> None:
+        if self.weighting is None:
+            self.weighting = "examples" if self.mixing is None else "uniform"
+        super().__check__()
+        if self.variant == "bao" and self.mixing is not None:
+            raise ConfigurationError('variant="bao" has no form on a graph; take variant="liang", or mixing=None')
+        if self.variant == "liang" and self.work.steps is None:
+            raise ConfigurationError(
+                'variant="liang" counts its steps, so all clients must take the same number: work=Steps(...)'
+            )
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class CFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging):
+    """C-FedDA: only the server's points enter the model, and an l1 ball may bound them.
+
+    Bao's LASSO experiments use anchor_weight 600.
+
+    Parameters
+    ----------
+    variant, convexity, anchor_weight, mixing, weighting
+        As of :class:`FastFedDA`.
+    smoothness : float, default 10.0
+        L, Liang only.
+    radius : float, optional
+        Radius of the l1 ball around the start point; no ball by default, as in Bao's experiments.
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+
+    Examples
+    --------
+    >>> CFedDA(radius=30.0, anchor_weight=600.0).radius
+    30.0
+    """
+
+    #: No local point enters the model.
+    last_point: bool = field(init=False, default=True)
+    smoothness: float = field(default=10.0, metadata=POSITIVE)
+    radius: float | None = field(default=None, metadata=POSITIVE)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class MCFedDA(FastFedDA, algorithm=ConstrainedFastDualAveraging):
+    """MC-FedDA: C-FedDA in stages, each around the previous stage's point, with a smaller ball and a weaker psi.
+
+    Parameters
+    ----------
+    variant, convexity, anchor_weight, mixing, weighting
+        As of :class:`FastFedDA`.
+    stages : sequence of ModelStage, optional
+        The schedule; the last stage has no end. Bao's LASSO experiments: rounds 250, 250, 1500, radius 1e4 / 2^s,
+        strengths 1/8, 1/16, 1/32 for s = 1, 2, 3. By default one stage without a ball, which is C-FedDA.
+    smoothness : float, default 10.0
+        L, Liang only.
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+
+    Examples
+    --------
+    >>> len(MCFedDA(stages=[ModelStage(250, 5e3, 1 / 8), ModelStage(250, 2.5e3, 1 / 16)]).stages)
+    2
+    """
+
+    #: No local point enters the model.
+    last_point: bool = field(init=False, default=True)
+    smoothness: float = field(default=10.0, metadata=POSITIVE)
+    stages: Sequence[ModelStage] | None = None
+
+    def __check__(self) -> None:
+        super().__check__()
+        for stage in self.stages or ():
+            if not all(0.0 < value < math.inf for value in stage):
+                raise ConfigurationError(f"{stage}: expected finite numbers > 0")
