@@ -19,11 +19,11 @@ from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.regularizers import L1, L1Ball, Zero
+from flwr_fco.regularizers import L1, HardSparsity, L1Ball, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
+    Arrays,
     Bounds,
-    CFedDA,
     DFedDAGT,
     DFedMid,
     Epochs,
@@ -33,9 +33,7 @@ from flwr_fco.strategies import (
     FedDualAvgOSP,
     FedMid,
     FedMidOSP,
-    FedMiP,
     FeDualEx,
-    ReFedDAGT,
     Scaffold,
     Steps,
     Wire,
@@ -43,6 +41,7 @@ from flwr_fco.strategies import (
 from flwr_fco.topology import ring
 from flwr_fco.torch import ClientApp, TorchObjective, local_training
 from flwr_fco.torch.client import GradientProbe
+from flwr_fco.torch.optim import IncrementFirst
 from flwr_fco.wire import flower as _flower
 from flwr_fco.work import FirstOrder
 
@@ -102,12 +101,9 @@ STRATEGIES = {
     "FedDualAvgOSP": lambda: FedDualAvgOSP(**OPTIONS),
     "FedMid": lambda: FedMid(**OPTIONS),
     "FedMidOSP": lambda: FedMidOSP(**OPTIONS),
-    "FedDA": lambda: FedDA(**OPTIONS, mirror_map=PNorm(4.0)),
+    "FedDA": lambda: FedDA(**OPTIONS),
     "FedDAGT": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}),
     "FedDAGT, some": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, fraction_train=0.5),
-    "ReFedDAGT": lambda: ReFedDAGT(
-        **OPTIONS | {"regularizer": Zero(), "work": Steps(4, batch_size=5)}, radius_squared=4.0, mirror_map=PNorm(4.0)
-    ),
     "Scaffold": lambda: Scaffold(**OPTIONS | {"work": Steps(4, batch_size=5)}),
     "DFedDAGT": lambda: DFedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
     # What a client remembers is what was sent, rounded.
@@ -131,29 +127,27 @@ def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
     assert np.abs(ours.arrays["coefficients"].numpy()).max() > 0.01
 
 
-@pytest.mark.parametrize("kind", [FeDualEx, FedMiP])
-def test_a_half_step_that_is_not_completed_is_taken_back(kind):
-    """Of an odd number of batches the last one is only looked at: the reply is that of one batch less."""
+def test_a_density_belongs_to_the_server_and_a_loop_takes_the_plain_steps_of_an_unmodified_client():
+    objectives, seen = clients(), []
 
-    def train(batches):
-        def follow(message, context):
-            own = objectives[int(context.node_config["partition-id"])]
-            net = Linear()
-            with local_training(message, context, net) as training:
-                for rows in np.array_split(np.arange(own.num_examples), 5)[:batches]:
-                    training.optimizer.zero_grad()
-                    ((net(torch.tensor(own.features[rows])) - torch.tensor(own.targets[rows])) ** 2).mean().backward()
-                    training.optimizer.step()
-            return training.reply({"num-examples": own.num_examples})
+    def train(message, context):
+        own, net = objectives[int(context.node_config["partition-id"])], Linear()
+        with local_training(message, context, net) as training:
+            seen.append(np.count_nonzero(net.coefficients.detach()))
+            for _ in range(3):
+                training.optimizer.zero_grad()
+                ((net(torch.tensor(own.features)) - torch.tensor(own.targets)) ** 2).mean().backward()
+                training.optimizer.step()
+        # Increments are those of SGD from the server's model: all weights move.
+        assert all(increment.all() for increment in training.optimizer.increments().values())
+        return training.reply({"num-examples": own.num_examples})
 
-        app, objectives = ClientApp(), clients()
-        app.train()(follow)
-        return go(kind(regularizer=L1(0.05), client_lr=0.02, work=Steps(2), fraction_evaluate=0.0), app, 3).arrays
-
-    odd, even = train(5), train(4)
-    for name in even:
-        np.testing.assert_array_equal(odd[name].numpy(), even[name].numpy())
-    assert not np.array_equal(train(2)["coefficients"].numpy(), even["coefficients"].numpy())
+    app = ClientApp()
+    app.train()(train)
+    result = go(FedDualAvg(**OPTIONS | {"regularizer": Zero()}, density=0.5), app, 8)
+    assert np.count_nonzero(result.arrays["coefficients"].numpy()) == FEATURES // 2
+    assert seen[0] <= FEATURES
+    assert set(seen[-NODES:]) == {FEATURES // 2}
 
 
 def test_elapsed_is_what_the_schedule_made_of_the_rate():
@@ -301,17 +295,19 @@ def test_the_same_seed_gives_the_same_bits_also_with_a_shuffling_loader():
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        (
-            lambda: CFedDA(regularizer=L1(0.1), smoothness=1.0, convexity=1.0),
-            "method 'fast_dual_averaging' has no",
-        ),
+        (lambda: FeDualEx(regularizer=L1(0.1), client_lr=0.1), "method 'dual_extrapolation' has no optimiser"),
         (
             lambda: FedDualAvg(**{**OPTIONS, "output": "shadow", "work": Steps(2, batch_size=5)}),
             "asks for all local points",
         ),
+        (lambda: FedDualAvg(**OPTIONS, mirror_map=PNorm(4.0)), "mirror_map is PNorm(p=4.0"),
         (
-            lambda: FedDualAvg(**{**OPTIONS, "regularizer": L1Ball(1.0)}, mirror_map=PNorm(4.0)),
-            "PNorm has no closed form",
+            lambda: FedDualAvg(**{**OPTIONS, "regularizer": L1Ball(1.0)}),
+            "L1Ball has no proximal map on tensors",
+        ),
+        (
+            lambda: FedDualAvg(**{**OPTIONS, "regularizer": HardSparsity(2)}, arrays=Arrays(scope="joint")),
+            "HardSparsity(count=2) of all arrays together (scope='joint')",
         ),
     ],
 )
@@ -319,6 +315,7 @@ def test_what_an_optimiser_cannot_do_is_said(strategy, message):
     with pytest.raises(ClientError) as caught:
         go(strategy(), torch_app(clients()), rounds=1)
     assert message in str(caught.value.__cause__)
+    assert "flwr_fco.torch.TorchObjective, which takes every" in str(caught.value.__cause__)
 
 
 def test_flowers_own_client_app_is_told_to_be_replaced():
@@ -339,7 +336,7 @@ def test_a_loop_with_another_optimiser_is_noticed():
 
     with pytest.raises(ClientError) as caught:
         go(FedDualAvg(**OPTIONS), app, rounds=1)
-    assert "has taken no whole step" in str(caught.value.__cause__)
+    assert "has taken no step" in str(caught.value.__cause__)
 
 
 class Frozen(Linear):
@@ -372,6 +369,22 @@ def test_other_mods_act():
 
     go(FedDualAvg(**OPTIONS), torch_app(clients(), app=lambda: ClientApp(mods=[watching_mod])), rounds=1)
     assert "train" in seen
+
+
+@pytest.mark.parametrize("value", [[1.0, 2.0], None, "high", torch.zeros(2)])
+def test_a_metric_that_is_no_number_is_named(value):
+    app, objectives = ClientApp(), clients()
+
+    @app.train()
+    def train(message, context):
+        own, net = objectives[int(context.node_config["partition-id"])], Linear()
+        with local_training(message, context, net) as training:
+            net(torch.tensor(own.features)).square().mean().backward()
+            training.optimizer.step()
+        return training.reply({"num-examples": 4, "loss": torch.tensor(0.5), "histogram": value})
+
+    with pytest.raises(ClientError, match=r"the metric 'histogram' is a .*'histogram-0'"):
+        go(FedDualAvg(**OPTIONS), app, rounds=1)
 
 
 # --- networks with buffers --------------------------------------------------------------------------------------------
@@ -435,3 +448,35 @@ def test_running_statistics_and_counters_come_back_averaged():
     for name, array in result.arrays.items():
         np.testing.assert_allclose(array.numpy(), loop[name].numpy(), rtol=0, atol=1e-6, err_msg=name)
     assert result.evaluate_metrics_clientapp[3]["loss"] < result.evaluate_metrics_clientapp[1]["loss"]
+
+
+def test_an_own_loop_keeps_its_momentum():
+    x, y = torch.randn(40, 6), torch.randint(0, 2, (40,))
+    kinds = []
+
+    def network():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
+
+    def run(momentum, kind):
+        app = ClientApp()
+
+        @app.train()
+        def train(message, context):
+            model = network()
+            with local_training(message, context, model, momentum=momentum) as training:
+                kinds.append(type(training.optimizer))
+                for rows in torch.arange(40).split(10):
+                    training.optimizer.zero_grad()
+                    _loss(model, (x[rows], y[rows])).backward()
+                    training.optimizer.step()
+            return training.reply({"num-examples": 40})
+
+        model, strategy = network(), kind(client_lr=0.02, bounds=Bounds(own_loops=True), fraction_evaluate=0.0)
+        model.load_state_dict(go(strategy, app, 4, ArrayRecord(model.state_dict())).arrays.to_torch_state_dict())
+        return _loss(model, (x, y)).item()
+
+    assert run(0.9, FedDualAvg) < run(0.0, FedDualAvg)
+    assert set(kinds) == {IncrementFirst}
+    with pytest.raises(ClientError, match=r"momentum=0\.9"):
+        run(0.9, FedDAGT)

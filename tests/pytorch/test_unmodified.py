@@ -13,10 +13,12 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.layout import Layout
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, Steps, Unmodified
+from flwr_fco.wire.uplink import read_unmodified
 
 NODES, ROUNDS = 4, 16
 
@@ -185,3 +187,25 @@ def test_a_factor_of_three_too_much_leaves_nothing():
 def test_what_a_new_user_would_try_first_is_an_error():
     with pytest.raises(ConfigurationError, match=r"Give density=0\.1"):
         FedDualAvg(client="unmodified", regularizer=L1(1e-3))
+
+
+def test_the_change_of_a_float32_model_stays_float32_and_nan_is_named():
+    arrays = {"weight": np.ones((3, 2), np.float32), "bias": np.zeros(3, np.float32)}
+    layout = Layout.from_arrays(arrays)
+    sent = layout.flatten(arrays)
+
+    def read(changed):
+        content = RecordDict({"arrays": ArrayRecord(changed), "metrics": MetricRecord({"num-examples": 3})})
+        options = {"client_lr": 0.1, "local_steps": 1, "weighted_by_key": "num-examples"}
+        return read_unmodified(content, layout, sent=sent, **options)
+
+    changed = {name: torch.from_numpy(array + np.float32(0.1)) for name, array in arrays.items()}
+    uplink = read(changed)
+    assert uplink.vectors["increment"].dtype == np.float32
+    assert uplink.norms["increment"] == pytest.approx(float(np.linalg.norm(uplink.vectors["increment"])))
+    assert np.array_equal(
+        sent + uplink.vectors["increment"], layout.flatten({k: v.numpy() for k, v in changed.items()})
+    )
+    changed["bias"][1] = float("nan")
+    with pytest.raises(ProtocolError, match="'bias' holds 1 NaN"):
+        read(changed)
