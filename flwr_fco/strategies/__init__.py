@@ -12,7 +12,6 @@ from flwr_fco.algorithms.contract.choices import (
     Reference,
     Strengths,
     Trimmed,
-    Unmodified,
     Wire,
 )
 from flwr_fco.algorithms.contract.limits import Biased, Exact, Limit, ShiftedBy, Subgradient
@@ -108,7 +107,6 @@ __all__ = [
     "Subgradient",
     "TrackerOptions",
     "Trimmed",
-    "Unmodified",
     "Wire",
     "WorkOptions",
     "method_of",
