@@ -99,11 +99,7 @@ class ClientApp(flwr.clientapp.ClientApp):
     """
 
     def __init__(
-        self,
-        *,
-        mods: Sequence[Mod] | None = None,
-        limits: Limits | None = None,
-        disclosure: Disclosure | None = None,
+        self, *, mods: Sequence[Mod] | None = None, limits: Limits | None = None, disclosure: Disclosure | None = None
     ) -> None:
         own = checked_mods(mods)
         allowed = Limits() if limits is None else limits
@@ -205,14 +201,7 @@ class LocalTraining:
 
     optimizer: optim.CompositeOptimizer
 
-    def __init__(
-        self,
-        message: Message,
-        context: Context,
-        model: nn.Module,
-        *,
-        momentum: float = 0.0,
-    ) -> None:
+    def __init__(self, message: Message, context: Context, model: nn.Module, *, momentum: float = 0.0) -> None:
         limits = _within_app.get()
         if limits is None:
             raise ConfigurationError(
@@ -226,25 +215,28 @@ class LocalTraining:
         limits.check_downlink(self._downlink, None)
         plan = self._downlink.plan
         self._half = halves().get(plan.solver, ClientHalf)
-        if not self._half.name or self._half.engine not in _OPTIMIZERS:
-            raise ConfigurationError(
-                f"the strategy's method {plan.solver!r} has no optimiser; dual averaging, gradient tracking and mirror "
-                f"descent have one. Take one of them, or {_INSTEAD}"
-            )
+        self._plain = "density" in plan.options or not plan.options.get("client-prox", True)
+        terms = plan.regularizer.separable_terms(()) if plan.scope == "joint" and not self._plain else (0.0,)
+        methods = "dual averaging, gradient tracking and mirror descent have one"
+        has_none = not self._half.name or self._half.engine not in _OPTIMIZERS
+        objections = (
+            (has_none, f"the strategy's method {plan.solver!r} has no optimiser ({methods})"),
+            (
+                plan.options.get("trajectory"),
+                "the strategy asks for all local points, which an optimiser does not keep",
+            ),
+            (type(plan.mirror_map) is not Euclidean, f"mirror_map={plan.mirror_map!r}: the optimisers are Euclidean"),
+            (
+                not all(isinstance(term, float) for term in terms or [None]),
+                f"scope='joint': {plan.regularizer!r} of all arrays together has no form on tensors",
+            ),
+        )
+        for objects, what in objections:
+            if objects:
+                raise ConfigurationError(f"{what}. Take something else on the server, or {_INSTEAD}")
         if momentum and self._half.begin is not dual_averaging.DualAveraging.begin:
             what = f"momentum={momentum!r}: the method {plan.solver!r} has none. Leave it out, or take FedDualAvg"
             raise ConfigurationError(f"{what}; the server's momentum is server_momentum")
-        if plan.options.get("trajectory"):
-            what = "the strategy asks for all local points, which an optimiser does not keep"
-            raise ConfigurationError(f"{what}. Choose another output of the strategy, or {_INSTEAD}")
-        if type(plan.mirror_map) is not Euclidean:
-            what = f"the strategy's mirror_map is {plan.mirror_map!r}, and the optimisers are Euclidean"
-            raise ConfigurationError(f"{what}. Leave it out, or {_INSTEAD}")
-        self._plain = "density" in plan.options or not plan.options.get("client-prox", True)
-        terms = plan.regularizer.separable_terms(())
-        if plan.scope == "joint" and not self._plain and not all(isinstance(x, float) for x in terms or [None]):
-            what = f"{plan.regularizer!r} of all arrays together (scope='joint') has no form on tensors"
-            raise ConfigurationError(f"{what}. Take scope='each', or {_INSTEAD}")
 
     @property
     def work(self) -> Work:

@@ -292,21 +292,17 @@ class CompositeOptimizer(torch.optim.Optimizer):
             values.append(tensor.to(device=p.device, dtype=self._dtype(p), copy=True))
         return values
 
-    def set_shift(self, shifts: Values | None) -> None:
+    def set_shift(self, shifts: Values) -> None:
         """Set vectors to add to every gradient, such as a tracker.
 
         Parameters
         ----------
-        shifts : mapping of str to Tensor or ndarray, or None
-            One vector per parameter name; None removes them.
+        shifts : mapping of str to Tensor or ndarray
+            One vector per parameter name.
         """
         for group in self.param_groups:
-            if shifts is not None:
-                # Those that do not fit leave the earlier ones.
-                self._keep(group, "shift", self._start_values(group, shifts))
-            else:
-                for p in group["params"]:
-                    self.state[p].pop("shift", None)
+            # Those that do not fit leave the earlier ones.
+            self._keep(group, "shift", self._start_values(group, shifts))
 
     @property
     def elapsed(self) -> float:
@@ -451,9 +447,9 @@ class DualAveraging(CompositeOptimizer):
         group["pull"] = group["momentum"] * group["pull"] + 1.0
         super()._count(group, lr * group["pull"])
 
-    def set_shift(self, shifts: Values | None) -> None:
+    def set_shift(self, shifts: Values) -> None:
         """Set vectors to add to every gradient, without momentum only; see :meth:`CompositeOptimizer.set_shift`."""
-        if shifts is not None and any(group["momentum"] for group in self.param_groups):
+        if any(group["momentum"] for group in self.param_groups):
             what = "momentum: a tracker is added to plain gradients"
             raise ConfigurationError(f"{what}; take no momentum with methods that track gradients")
         super().set_shift(shifts)

@@ -177,7 +177,8 @@ def _termwise(regularizer: Regularizer, like: Tensor) -> TensorProx:
     threshold, shrinkage, lower, upper = (term if isinstance(term, float) else _constant(term, like) for term in terms)
 
     def solve(v: Tensor, step: float) -> Tensor:
-        result = v - _clip(v, _times(step, threshold))
+        cut = _times(step, threshold)
+        result = v - torch.clamp(v, -cut, cut)  # type: ignore[call-overload,arg-type,unused-ignore]
         if isinstance(shrinkage, Tensor) or shrinkage > 0.0:
             result.div_(1.0 + _times(step, shrinkage))
         if isinstance(lower, Tensor) or isinstance(upper, Tensor):
@@ -192,10 +193,6 @@ def _termwise(regularizer: Regularizer, like: Tensor) -> TensorProx:
 
 def _times(step: float, term: Tensor | float) -> Tensor | float:
     return step * term if isinstance(term, Tensor) else amount(step, term)
-
-
-def _clip(v: Tensor, cut: Tensor | float) -> Tensor:
-    return torch.clamp(v, -cut, cut)  # type: ignore[call-overload,arg-type,unused-ignore]
 
 
 # --- whole arrays, groups, singular values ---------------------------------------------------------------------------
@@ -235,7 +232,8 @@ def _groups(psi: psis.GroupLasso | psis.SparseGroupLasso, like: Tensor) -> Tenso
     ratio = psi.l1_ratio if isinstance(psi, psis.SparseGroupLasso) else 0.0
 
     def solve(v: Tensor, step: float) -> Tensor:
-        u = v - _clip(v, amount(step, psi.strength * ratio)) if ratio else v
+        shrink = amount(step, psi.strength * ratio)
+        u = v - torch.clamp(v, -shrink, shrink) if ratio else v
         flat = _exact(u).reshape(-1)
         norms = torch.zeros_like(weights).index_add_(0, groups, flat * flat).sqrt()
         cut = amount(step, psi.strength * (1.0 - ratio)) * weights

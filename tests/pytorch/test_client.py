@@ -300,14 +300,14 @@ def test_the_same_seed_gives_the_same_bits_also_with_a_shuffling_loader():
             lambda: FedDualAvg(**{**OPTIONS, "output": "shadow", "work": Steps(2, batch_size=5)}),
             "asks for all local points",
         ),
-        (lambda: FedDualAvg(**OPTIONS, mirror_map=PNorm(4.0)), "mirror_map is PNorm(p=4.0"),
+        (lambda: FedDualAvg(**OPTIONS, mirror_map=PNorm(4.0)), "mirror_map=PNorm(p=4.0"),
         (
             lambda: FedDualAvg(**{**OPTIONS, "regularizer": L1Ball(1.0)}),
             "L1Ball has no proximal map on tensors",
         ),
         (
             lambda: FedDualAvg(**{**OPTIONS, "regularizer": HardSparsity(2)}, arrays=Arrays(scope="joint")),
-            "HardSparsity(count=2) of all arrays together (scope='joint')",
+            "scope='joint': HardSparsity(count=2) of all arrays together",
         ),
     ],
 )
