@@ -8,10 +8,10 @@ from together import together
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import flwr.clientapp
+import networks
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import FEATURES, clients, start_arrays
-from torch import nn
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.quotas import Limits
@@ -25,7 +25,6 @@ from flwr_fco.strategies import (
     Arrays,
     Bounds,
     DFedDAGT,
-    DFedMid,
     Epochs,
     FedDA,
     FedDAGT,
@@ -39,7 +38,7 @@ from flwr_fco.strategies import (
     Wire,
 )
 from flwr_fco.topology import ring
-from flwr_fco.torch import ClientApp, TorchObjective, local_training
+from flwr_fco.torch import ClientApp, local_training
 from flwr_fco.torch.client import GradientProbe
 from flwr_fco.torch.optim import IncrementFirst
 from flwr_fco.wire import flower as _flower
@@ -48,17 +47,12 @@ from flwr_fco.work import FirstOrder
 NODES = 4
 
 
-class Linear(nn.Module):
-    def __init__(self, dtype=torch.float64):
-        super().__init__()
-        self.coefficients = nn.Parameter(torch.zeros(FEATURES, dtype=dtype))
-        self.intercept = nn.Parameter(torch.zeros(1, dtype=dtype))
-
-    def forward(self, features):
-        return features @ self.coefficients + self.intercept
+class Linear(networks.Linear):
+    def __init__(self):
+        super().__init__(FEATURES)
 
 
-def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, steps_of=None):
+def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, look=lambda net: None):
     """Return a ClientApp with a training loop over the batches that our own client takes."""
     app = app()
 
@@ -68,6 +62,7 @@ def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, steps_
         own = objectives[partition]
         net = model()
         with local_training(message, context, net) as training:
+            look(net)
             work = training.work
             if isinstance(training.optimizer, GradientProbe):
                 work = FirstOrder(steps=1, batch_size=work.batch_size)
@@ -79,6 +74,7 @@ def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, steps_
                 training.optimizer.step()
                 if schedule:
                     schedule.step()
+            look(net)
         return training.reply({"num-examples": own.num_examples, "train_loss": 0.25})
 
     return app
@@ -108,7 +104,6 @@ STRATEGIES = {
     "DFedDAGT": lambda: DFedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
     # What a client remembers is what was sent, rounded.
     "FedDAGT, float32": lambda: FedDAGT(**OPTIONS | {"work": Steps(4, batch_size=5)}, wire=Wire(dtype="float32")),
-    "DFedMid": lambda: DFedMid(**OPTIONS | {"work": Steps(4, batch_size=5)}, mixing=ring(NODES)),
 }
 
 
@@ -127,27 +122,12 @@ def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
     assert np.abs(ours.arrays["coefficients"].numpy()).max() > 0.01
 
 
-def test_a_density_belongs_to_the_server_and_a_loop_takes_the_plain_steps_of_an_unmodified_client():
-    objectives, seen = clients(), []
-
-    def train(message, context):
-        own, net = objectives[int(context.node_config["partition-id"])], Linear()
-        with local_training(message, context, net) as training:
-            seen.append(np.count_nonzero(net.coefficients.detach()))
-            for _ in range(3):
-                training.optimizer.zero_grad()
-                ((net(torch.tensor(own.features)) - torch.tensor(own.targets)) ** 2).mean().backward()
-                training.optimizer.step()
-        # Increments are those of SGD from the server's model: all weights move.
-        assert all(increment.all() for increment in training.optimizer.increments().values())
-        return training.reply({"num-examples": own.num_examples})
-
-    app = ClientApp()
-    app.train()(train)
-    result = go(FedDualAvg(**OPTIONS | {"regularizer": Zero()}, density=0.5), app, 8)
-    assert np.count_nonzero(result.arrays["coefficients"].numpy()) == FEATURES // 2
-    assert seen[0] <= FEATURES
-    assert set(seen[-NODES:]) == {FEATURES // 2}
+def test_a_density_belongs_to_the_server_and_a_loop_takes_plain_steps_from_its_model():
+    seen = []
+    app = torch_app(clients(), look=lambda net: seen.append(np.count_nonzero(net.coefficients.detach())))
+    go(FedDualAvg(**OPTIONS | {"regularizer": Zero()}, density=0.5), app, 8)
+    assert set(seen[-2 * NODES :: 2]) == {FEATURES // 2}  # from three quarters of the rounds on
+    assert set(seen[1::2]) == {FEATURES}
 
 
 def test_elapsed_is_what_the_schedule_made_of_the_rate():
@@ -352,25 +332,6 @@ def test_a_frozen_parameter_that_the_server_optimises_is_named():
     assert "pass_through=" in str(caught.value.__cause__)
 
 
-def test_privacy_mods_are_refused():
-    def fixedclipping_mod(message, context, call_next):
-        return call_next(message, context)
-
-    with pytest.raises(ConfigurationError, match="clips"):
-        ClientApp(mods=[fixedclipping_mod])
-
-
-def test_other_mods_act():
-    seen = []
-
-    def watching_mod(message, context, call_next):
-        seen.append(message.metadata.message_type)
-        return call_next(message, context)
-
-    go(FedDualAvg(**OPTIONS), torch_app(clients(), app=lambda: ClientApp(mods=[watching_mod])), rounds=1)
-    assert "train" in seen
-
-
 @pytest.mark.parametrize("value", [[1.0, 2.0], None, "high", torch.zeros(2)])
 def test_a_metric_that_is_no_number_is_named(value):
     app, objectives = ClientApp(), clients()
@@ -390,48 +351,26 @@ def test_a_metric_that_is_no_number_is_named(value):
 # --- networks with buffers --------------------------------------------------------------------------------------------
 
 
-def _network():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
-
-
-def _images(partition):
-    generator = torch.Generator().manual_seed(partition)
-    return torch.randn(20, 4, generator=generator), torch.randint(0, 3, (20,), generator=generator)
-
-
-def _loss(model, batch):
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
 def _loop_app():
     app = ClientApp()
 
     @app.train()
     def train(message, context):
-        images, labels = _images(int(context.node_config["partition-id"]))
-        net = _network()
-        net.train()
+        net, rows = networks.Net(), networks.rows_of(context.node_config["partition-id"])
         with local_training(message, context, net) as training:
+            assert isinstance(training.optimizer, IncrementFirst)
             for _ in range(training.work.steps):
                 training.optimizer.zero_grad()
-                _loss(net, (images, labels)).backward()
+                networks.loss(net, (networks.IMAGES[rows], networks.LABELS[rows])).backward()
                 training.optimizer.step()
-        return training.reply({"num-examples": 20})
+        return training.reply({"num-examples": len(rows)})
 
     return app
 
 
-def _objective_app():
-    def load(context):
-        return TorchObjective(_network(), _loss, _images(int(context.node_config["partition-id"])))
-
-    return client_app(load)
-
-
 def _buffered(app, **options):
     strategy = FedDualAvg(regularizer=L1(0.01), client_lr=0.1, work=Steps(2, batch_size=None), **options)
-    return go(strategy, app, rounds=3, start=ArrayRecord(_network().state_dict()))
+    return networks.run(strategy, app, 3)
 
 
 def test_running_statistics_and_counters_come_back_averaged():
@@ -440,43 +379,20 @@ def test_running_statistics_and_counters_come_back_averaged():
     assert loop["1.num_batches_tracked"].numpy().dtype == np.int64
     # The mean of the statistics that the nodes computed in their last round, on top of the round's common start.
     assert np.abs(loop["1.running_mean"].numpy()).max() > 0.05
-    net = _network()
-    net.load_state_dict(loop.to_torch_state_dict())
-    assert all(torch.isfinite(tensor).all() for tensor in net.state_dict().values())
+    assert all(torch.isfinite(tensor).all() for tensor in networks.load(loop).state_dict().values())
     # Our own client with an Objective of the same model comes to the same, evaluation included.
-    result = _buffered(_objective_app(), fraction_evaluate=1.0)
+    result = _buffered(networks.objective_app(), fraction_evaluate=1.0)
     for name, array in result.arrays.items():
         np.testing.assert_allclose(array.numpy(), loop[name].numpy(), rtol=0, atol=1e-6, err_msg=name)
     assert result.evaluate_metrics_clientapp[3]["loss"] < result.evaluate_metrics_clientapp[1]["loss"]
 
 
 def test_an_own_loop_keeps_its_momentum():
-    x, y = torch.randn(40, 6), torch.randint(0, 2, (40,))
-    kinds = []
-
-    def network():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 2))
-
     def run(momentum, kind):
-        app = ClientApp()
-
-        @app.train()
-        def train(message, context):
-            model = network()
-            with local_training(message, context, model, momentum=momentum) as training:
-                kinds.append(type(training.optimizer))
-                for rows in torch.arange(40).split(10):
-                    training.optimizer.zero_grad()
-                    _loss(model, (x[rows], y[rows])).backward()
-                    training.optimizer.step()
-            return training.reply({"num-examples": 40})
-
-        model, strategy = network(), kind(client_lr=0.02, bounds=Bounds(own_loops=True), fraction_evaluate=0.0)
-        model.load_state_dict(go(strategy, app, 4, ArrayRecord(model.state_dict())).arrays.to_torch_state_dict())
-        return _loss(model, (x, y)).item()
+        strategy = kind(client_lr=0.01, bounds=Bounds(own_loops=True), fraction_evaluate=1.0)
+        result = networks.run(strategy, networks.loop_app(momentum=momentum), 3)
+        return result.evaluate_metrics_clientapp[3]["eval_loss"]
 
     assert run(0.9, FedDualAvg) < run(0.0, FedDualAvg)
-    assert set(kinds) == {IncrementFirst}
     with pytest.raises(ClientError, match=r"momentum=0\.9"):
         run(0.9, FedDAGT)

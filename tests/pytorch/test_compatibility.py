@@ -31,7 +31,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import Bounds, Epochs, FedDualAvg, Steps, Wire, run_of
+from flwr_fco.strategies import Bounds, Epochs, FedDualAvg, Wire, run_of
 from flwr_fco.torch import ClientApp
 
 STEPS = TRAIN // NODES // BATCH
@@ -200,32 +200,6 @@ def test_a_trained_checkpoint_becomes_sparse_and_keeps_what_it_has_learnt(way):
     assert min(seen) > 0.7
     assert seen[-1] > seen[0] - 0.06
     assert density(load(result.arrays)) < 0.9
-
-
-def test_elapsed_is_what_the_clients_schedule_made_of_the_rate():
-    """client_lr 0.2, which a cosine takes to almost 0 within the round: t advances by the sum of the rates."""
-
-    def cosine(optimizer):
-        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
-
-    expected = sum(0.1 * (1.0 + np.cos(np.pi * step / STEPS)) for step in range(STEPS))
-    strategy = with_loops(**OFF)
-    run(strategy, loop_app(cosine), 3)
-    assert strategy.state.elapsed == pytest.approx(3 * expected, rel=1e-12)
-    assert abs(expected - 0.2 * STEPS) > 0.5
-    constant = with_loops(**OFF)
-    run(constant, loop_app(), 3)
-    assert constant.state.elapsed == pytest.approx(3 * 0.2 * STEPS, rel=1e-12)
-
-
-def test_an_unmodified_client_with_a_schedule_may_say_what_it_summed():
-    """Its MetricRecord's ``elapsed`` is believed, in place of client_lr * local_steps."""
-    options = {"client": "unmodified", "regularizer": L1(1e-3), "client_lr": 0.2, "work": Steps(STEPS), **OFF}
-    silent, telling = FedDualAvg(**options), FedDualAvg(**options)
-    run(silent, unmodified_app(), 2)
-    run(telling, unmodified_app(metrics={"elapsed": 0.7}), 2)
-    assert silent.state.elapsed == pytest.approx(2 * 0.2 * STEPS, rel=1e-12)
-    assert telling.state.elapsed == pytest.approx(2 * 0.7, rel=1e-12)
 
 
 @pytest.mark.parametrize("name", WAYS)

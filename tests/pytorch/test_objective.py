@@ -9,29 +9,16 @@ from together import together
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
+from networks import Linear
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from flwr_fco.client_apps import find_solver
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
-from flwr_fco.regularizers import L1
 from flwr_fco.testing import check_objective
 from flwr_fco.torch import TorchObjective
-from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
-
-
-class Linear(nn.Module):
-    def __init__(self, *shape):
-        super().__init__()
-        self.coefficients = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
-        self.intercept = nn.Parameter(torch.zeros(shape[1:] or 1, dtype=torch.float64))
-
-    def forward(self, features):
-        return features @ self.coefficients + self.intercept
 
 
 def _squares(model, batch):
@@ -79,18 +66,6 @@ def test_values_and_gradients_are_those_of_our_objectives(pair):
         assert torch_one.gradient(w, batch, out) is out
         np.testing.assert_array_equal(out, gradient)
     assert rows.size == 7
-
-
-@pytest.mark.parametrize("solver", ["dual_averaging", "mirror_descent", "tracked_dual_averaging"])
-def test_local_solvers_take_the_same_steps_on_it(pair, solver):
-    torch_one, ours = pair
-    options = {"client-prox": True, "trajectory": False}
-    plan = Plan(solver, ours.layout, L1(0.1), Euclidean(), work=FirstOrder(epochs=2, batch_size=8), options=options)
-    start = np.random.default_rng(2).normal(size=ours.layout.size)
-    downlink = Downlink(plan, {"dual": start, "primal": start, "tracker": 0.1 * start}, client_lr=0.05, elapsed=0.5)
-    found, _ = find_solver(solver)(downlink, torch_one, None, np.random.default_rng(7))
-    expected, _ = find_solver(solver)(downlink, ours, None, np.random.default_rng(7))
-    np.testing.assert_allclose(found.vectors["increment"], expected.vectors["increment"], rtol=0, atol=1e-12)
 
 
 def test_it_keeps_the_contract_of_an_objective(pair):

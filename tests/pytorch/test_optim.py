@@ -10,6 +10,7 @@ from together import together
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
+from networks import Linear
 from torch import nn
 
 from flwr_fco.client_apps import find_solver
@@ -23,18 +24,6 @@ from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 
 BOTH = [DualAveraging, ProximalSGD]
-
-
-class Linear(nn.Module):
-    """Predicts X w + b under the names of our objectives."""
-
-    def __init__(self, *shape):
-        super().__init__()
-        self.coefficients = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
-        self.intercept = nn.Parameter(torch.zeros(shape[1:] or 1, dtype=torch.float64))
-
-    def forward(self, features):
-        return features @ self.coefficients + self.intercept
 
 
 def setting(problem, psi, solver):
