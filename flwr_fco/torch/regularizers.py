@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -149,11 +149,10 @@ class ListedProx:
             The weight of psi.
         """
         for i, (solve, in_parts) in enumerate(self._maps):
-            given = [out[i], duals[i]] if starts is None else [out[i], duals[i], starts[i]]
+            given = (out[i], duals[i]) if starts is None else (out[i], duals[i], starts[i])
+            parts: Iterable[tuple[Tensor, ...]] = [given]
             if in_parts and all(tensor.is_contiguous() for tensor in given):
                 parts = zip(*(torch.split(tensor.view(-1), _PART) for tensor in given), strict=True)
-            else:
-                parts = iter([tuple(given)])
             for point, dual, *start in parts:
                 v = torch.add(start[0], dual) if start else dual
                 point.copy_(v if solve is None else solve(v, step))
@@ -256,7 +255,7 @@ def _nuclear(psi: psis.Nuclear, like: Tensor) -> TensorProx:
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
         changed = torch.clamp(values - amount(step, psi.strength), min=0.0, max=bound)
         # Values below the rounding of a product do not count for the rank, as in the NumPy map.
-        rank = int((changed > noise_of(float(changed.max()), tuple(matrix.shape))).sum())
+        rank = int((changed > noise_of(changed.max().item(), tuple(matrix.shape))).sum())
         # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
         product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
         return product.reshape(v.shape).to(v.dtype)

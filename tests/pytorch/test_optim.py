@@ -90,17 +90,6 @@ def test_the_steps_are_those_of_the_numpy_solver(problem, psi, kind):
     np.testing.assert_allclose(flat(plan.layout, dict(model.named_parameters())), end, atol=1e-12)
 
 
-def test_a_shift_is_gradient_tracking():
-    objective, plan, model, run = setting("logistic", L1(0.1), "tracked_dual_averaging")
-    start, tracker = np.random.default_rng(1).normal(size=(2, plan.layout.size))
-    downlink = Downlink(plan, {"dual": start, "tracker": tracker}, client_lr=0.05, elapsed=1.7)
-    expected, _ = find_solver("tracked_dual_averaging")(downlink, objective, None, np.random.default_rng(8))
-    optimizer = DualAveraging(model.named_parameters(), 0.05, L1(0.1), apply_to="coefficients")
-    optimizer.start_from(named(plan.layout, start), elapsed=1.7)
-    optimizer.set_shift(named(plan.layout, tracker))
-    np.testing.assert_allclose(run(optimizer, downlink), expected.vectors["increment"], rtol=0, atol=1e-12)
-
-
 def test_a_shift_that_does_not_fit_leaves_the_one_before():
     parameters = [("one", nn.Parameter(torch.zeros(2))), ("two", nn.Parameter(torch.zeros(3)))]
     optimizer = ProximalSGD(parameters, lr=1.0)

@@ -90,12 +90,14 @@ def test_the_map_is_that_of_numpy_in_float64(psi):
 
 
 @together("psi", CASES)
-def test_a_float32_tensor_stays_float32_and_loses_only_its_rounding(psi):
+def test_a_float32_tensor_stays_float32_and_loses_only_its_rounding_and_nan_is_not_hidden(psi):
     point = np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)
     tensor = torch.tensor(point)
     found = tensor_prox(psi, tensor)(tensor, 0.5)
     assert found.dtype == torch.float32
     np.testing.assert_allclose(found.numpy(), psi.prox(point.astype(np.float64), 0.5), atol=3e-6)
+    tensor[1, 1] = np.nan
+    assert bool(tensor_prox(psi, tensor)(tensor, 0.5).isnan().any())
 
 
 @together("psi", CASES)
@@ -110,13 +112,6 @@ def test_a_parameter_has_the_map_of_its_values_also_where_gradients_are_recorded
     assert torch.equal(parameter.detach(), values), "the parameter has been changed"
     if isinstance(psi, L1 | L2Squared | ElasticNet | Box):
         assert torch.autograd.gradcheck(lambda v: solve(v, 0.5), (parameter,))
-
-
-@together("psi", CASES)
-def test_nan_is_not_hidden(psi):
-    point = torch.ones(SHAPE, dtype=torch.float64)
-    point[1, 1] = np.nan
-    assert bool(tensor_prox(psi, point)(point, 0.5).isnan().any())
 
 
 @pytest.mark.parametrize("reshape", ["first", "last"])
