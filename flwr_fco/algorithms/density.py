@@ -245,7 +245,7 @@ def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, new: Vector
     new : ndarray of float64, shape (d,)
         The dual after it; takes the result.
     further : float
-        1 where psi acts in the clients' local steps: then they have trained nothing but what stays.
+        1 for clients of ours: where psi acts in local steps, they have trained nothing but what stays.
 
     Examples
     --------
